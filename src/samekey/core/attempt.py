@@ -1,0 +1,323 @@
+"""One attempt at one key: the whole decision, as a generator that yields commands.
+
+Read it top to bottom; it is the order in which a request travels. No clock, no randomness and no I/O
+in here: whoever drives the steps brings them, so every interleaving, crash and expiry can be played.
+
+Errors of samekey are raised; errors of the user's effect are handed back as `Failed`, because a
+generator cannot let a StopIteration through, and the effect's exception must leave as it came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, assert_never
+
+from samekey.core.boundary import Absent, Conflicting, Declined, Happened, Kind, StillUnknown
+from samekey.core.call import (
+    Answer,
+    Call,
+    Failed,
+    doubt_note,
+    encode,
+    in_doubt,
+    in_progress,
+    key_reused,
+    open_command,
+    replay,
+    retain_seconds,
+    take,
+)
+from samekey.core.commands import (
+    Begin,
+    CallLookup,
+    Command,
+    Raised,
+    Read,
+    Returned,
+    RunEffect,
+    Settle,
+    Sleep,
+    Tell,
+    Testify,
+    Undo,
+    Wait,
+)
+from samekey.core.envelope import encode_refusal
+from samekey.core.errors import Fenced, InProgress, Refused, StoreUnavailable
+from samekey.core.record import Record
+from samekey.core.recovery import recover, spoken
+from samekey.core.states import Role, State
+
+ROUNDS_MAX = 20  # lost races before we call the key busy; 3 is already rare
+SETTLE_PAUSE_SECONDS = 0.05  # first pause before a settle is tried again; doubles up to
+SETTLE_PAUSE_MAX_SECONDS = 2.0
+
+
+def attempt(call: Call) -> Generator[Command, Any, Answer[Any] | Failed]:
+    """The steps of one call; ends in an Answer, in the effect's own failure, or in a SamekeyError."""
+    try:
+        record: Record | None = yield from find(call)
+    except StoreUnavailable:
+        if call.policy.store_down == "refuse":
+            raise
+        return (yield from run_unguarded(call))
+
+    for _ in range(ROUNDS_MAX):
+        if record is None:  # freed or swept under our eyes
+            record = yield from open_command(call)
+        if record.attempt == call.attempt:
+            if record.lease_live:
+                return (yield from run_held(call, record))
+            # Our own claim, answered so late that its lease is over. We never ran: that much we know.
+            record = yield from let_go(call, record)
+            continue
+        if not call.intent.matches(record.fingerprint, record.form):
+            raise key_reused(call, record)  # told before "in progress"
+        match record.state:
+            case State.COMPLETED | State.CLOSED:
+                return replay(call, record)
+            case State.RELEASED if record.happened is None:
+                record = yield from take(call, record)
+            case State.STARTED if record.lease_live:
+                seen, record = record, (yield from Wait(record))
+                if record is not None and record.lease_live and record.fence == seen.fence:
+                    raise in_progress(record)
+            case State.STARTED | State.IN_DOUBT | State.RELEASED:
+                record = yield from recover(call, record)
+    if record is None:
+        raise InProgress(f"the key {call.key} changes hands too fast", key=call.key.text, token=0, retry_after=1.0)
+    raise in_progress(record)
+
+
+# -- claiming ------------------------------------------------------------------------------------------
+
+
+def find(call: Call) -> Generator[Command, Any, Record | None]:
+    """Claim the key, or bring what is there - under an earlier name of the operation, if it has one."""
+    for alias in call.aliases:
+        record = yield from Read(alias)
+        if record is not None:
+            return record
+    return (yield from open_command(call))
+
+
+def let_go(call: Call, record: Record) -> Generator[Command, Any, Record | None]:
+    """Release a hold whose effect never ran; with an older doubt behind it, it stays a doubt."""
+    state = State.IN_DOUBT if record.unsure else State.RELEASED
+    settled = yield from Settle(
+        record, Role.HOLDER, state, by=call.attempt, why="never ran", retain_seconds=call.policy.retention_seconds
+    )
+    if settled is not None and settled.attempt == call.attempt:
+        raise in_progress(settled)  # ask again, as a new attempt: an id is used for one hold only
+    return settled
+
+
+# -- holding -------------------------------------------------------------------------------------------
+
+
+def run_held(call: Call, held: Record) -> Generator[Command, Any, Answer[Any] | Failed]:
+    """Run the effect under our hold, and write down what became of it."""
+    if held.after_loss:
+        yield from Tell("store_lost_memory", held)
+    if held.after_loss and call.boundary.asks_with is not None:
+        known = yield from ask_before_first_run(call, held)
+        if known is not None:
+            return known
+    outcome = yield from RunEffect(held)
+    if isinstance(outcome, Returned):
+        return (yield from complete(call, held, outcome.value))
+    error = outcome.error
+    if isinstance(error, GeneratorExit):  # abandoned, not failed: write nothing, the lease speaks
+        return Failed(error)
+    match call.policy.meaning(error, inner=outcome.inner):
+        case "closes":
+            return (yield from close(call, held, error))
+        case "releases":
+            if call.terms.kind is Kind.ATOMIC:
+                yield from Undo(claim_too=False)
+            yield from release(call, held, outcome)
+        case "unknown" if call.terms.kind is Kind.ATOMIC:
+            yield from Undo(claim_too=True)  # effect and record together, as if it had never run
+        case "unknown" if call.terms.marked and not outcome.begun:
+            yield from release(call, held, outcome)  # before the mark nothing was sent
+        case _:
+            yield from doubt(call, held, error)
+    return Failed(error)
+
+
+def ask_before_first_run(call: Call, held: Record) -> Generator[Command, Any, Answer[Any] | Failed | None]:
+    """The store lost its memory a while ago: what looks new may have happened. None: go on and run."""
+    verdict = yield from CallLookup(held)
+    match verdict:
+        case Happened(result):
+            return (yield from complete(call, held, result))
+        case Declined(final=True, reason=reason):
+            refusal = encode_refusal(Refused(reason), max_bytes=call.policy.result_max_bytes)
+            settled = yield from settle(call, held, State.CLOSED, result=refusal, error="Declined")
+            if isinstance(settled, StoreUnavailable):
+                raise settled
+            if settled is not None and settled.settled:
+                return replay(call, settled)
+            raise in_doubt(call, settled or held, "the provider declined it, and the key changed hands")
+        case Absent() | Declined():
+            return None
+        case StillUnknown() | Conflicting():
+            settled = yield from settle(call, held, State.IN_DOUBT, error="StoreLostMemory")
+            if isinstance(settled, StoreUnavailable):
+                raise settled
+            raise in_doubt(call, settled or held, f"the store lost its memory, and {spoken(verdict)}")
+        case _:
+            assert_never(verdict)
+
+
+def complete(call: Call, held: Record, value: Any) -> Generator[Command, Any, Answer[Any] | Failed]:
+    result, error = encode(call, value)
+    if error is not None:
+        yield from Tell("not_kept", held, error)
+    settled = yield from settle(call, held, State.COMPLETED, result=result, error=error)
+    if isinstance(settled, StoreUnavailable):
+        yield from Tell("not_recorded", held, str(settled))
+        return Answer(value, State.COMPLETED, False, call.key.text, held.token, held.attempts, recorded=False)
+    if settled is not None and settled.settled_by == call.attempt and settled.state is State.COMPLETED:
+        # The record's bytes are ours, so our own object is what the record says.
+        return Answer(value, State.COMPLETED, False, call.key.text, settled.token, settled.attempts)
+    return (yield from too_late(call, held, settled, State.COMPLETED, result))
+
+
+def close(call: Call, held: Record, error: BaseException) -> Generator[Command, Any, Answer[Any] | Failed]:
+    if call.terms.kind is Kind.ATOMIC:
+        yield from Undo(claim_too=False)
+    result = encode_refusal(error, max_bytes=call.policy.result_max_bytes)
+    settled = yield from settle(call, held, State.CLOSED, result=result, error=type(error).__name__)
+    if isinstance(settled, StoreUnavailable):
+        yield from Tell("not_recorded", held, str(settled))
+        error.add_note(f"samekey: the refusal of {call.key} could not be recorded: {settled}")
+        return Failed(error)
+    if settled is not None and settled.settled_by == call.attempt and settled.state is State.CLOSED:
+        return Failed(error)
+    return (yield from too_late(call, held, settled, State.CLOSED, result))
+
+
+def release(call: Call, held: Record, outcome: Raised) -> Generator[Command, Any, None]:
+    """Known not to have happened: free for the next try - unless an earlier attempt is still in doubt."""
+    state = State.IN_DOUBT if held.unsure else State.RELEASED
+    settled = yield from settle(
+        call,
+        held,
+        state,
+        error=type(outcome.error).__name__,
+        # A provider that replays an old decline needs a new key for the next try. Only after the holder's
+        # own "not done", and never with an older attempt in doubt: that one may still land under this key.
+        next_round=call.terms.keeps_declines and not held.unsure and _said_not_done(call, outcome),
+    )
+    if isinstance(settled, StoreUnavailable):
+        outcome.error.add_note(f"samekey: {call.key} could not be released and stays held until its lease ends")
+    elif settled is not None:
+        yield from Tell(str(state), settled)
+        if state is State.IN_DOUBT:
+            outcome.error.add_note(doubt_note(call, settled, "an earlier attempt may have happened"))
+
+
+def doubt(call: Call, held: Record, error: BaseException) -> Generator[Command, Any, None]:
+    """A timeout, a bug, a cancelled task: it may have happened."""
+    name = type(error).__name__
+    settled = yield from settle(call, held, State.IN_DOUBT, error=name)
+    if isinstance(settled, StoreUnavailable):
+        error.add_note(f"samekey: the store could not be told about {call.key}; when its lease ends it is in doubt")
+        return
+    if settled is not None:
+        yield from Tell("in_doubt", settled, name)
+    if call.terms.kind is not Kind.REPEATABLE:
+        error.add_note(doubt_note(call, settled or held, f"the effect ended in {name}, which says nothing either way"))
+
+
+def settle(
+    call: Call,
+    held: Record,
+    state: State,
+    *,
+    result: bytes | None = None,
+    error: str | None = None,
+    next_round: bool = False,
+) -> Generator[Command, Any, Record | None | StoreUnavailable]:
+    """Settle as the holder; tried again with growing pauses for as long as the lease may live."""
+    command = Settle(
+        held,
+        Role.HOLDER,
+        state,
+        by=call.attempt,
+        result=result,
+        error=error,
+        retain_seconds=retain_seconds(call, state),
+        next_round=next_round,
+    )
+    slept, pause = 0.0, SETTLE_PAUSE_SECONDS
+    while True:
+        try:
+            return (yield from command)
+        except StoreUnavailable as unavailable:
+            if slept >= call.policy.lease_seconds or call.terms.kind is Kind.ATOMIC:
+                return unavailable
+        yield from Sleep(pause)
+        slept, pause = slept + pause, min(pause * 2, SETTLE_PAUSE_MAX_SECONDS)
+
+
+def too_late(
+    call: Call, held: Record, record: Record | None, state: State, result: bytes | None
+) -> Generator[Command, Any, Answer[Any] | Failed]:
+    """We know how it ended and the key changed hands: keep the word as evidence, answer with the record."""
+    said = yield from Testify(held.key, call.attempt, held.token, state, result, "settled too late")
+    yield from Tell("late", said or record, str(state))
+    record = said or record
+    adoptable = (State.IN_DOUBT, State.RELEASED) if state is State.COMPLETED else (State.RELEASED,)
+    if record is not None and record.state in adoptable:
+        # Whoever holds "it happened" never lets the key run again. A refusal of ours says nothing about
+        # another attempt that is in doubt, so it is only kept as evidence there.
+        record = yield from Settle(
+            record,
+            Role.LOOKUP,
+            state,
+            by=call.attempt,
+            result=result,
+            why="a late attempt told how it ended",
+            retain_seconds=call.policy.retention_seconds,
+        )
+    for _ in range(ROUNDS_MAX):
+        if record is None or record.state in (State.IN_DOUBT, State.RELEASED):
+            break
+        if record.settled:
+            return replay(call, record)
+        seen, record = record, (yield from Wait(record))
+        if record is not None and record.fence == seen.fence and record.state is State.STARTED:
+            break
+    raise Fenced(
+        f"this attempt at {call.key} lost its hold while it ran; its outcome ({state}) is kept as evidence. "
+        "Ask again with the same key for what the record says",
+        key=call.key.text,
+        token=held.token,
+    )
+
+
+def sending(call: Call, held: Record) -> Generator[Command, Any, Record]:
+    """The fenced mark right before the provider is called; raises Fenced if the hold is gone."""
+    record = yield from Begin(held)
+    if record is None or record.fence != held.fence or not record.lease_live or record.begun_at is None:
+        raise Fenced(
+            f"the hold on {call.key} is lost, so nothing may be sent any more; ask again with the same key",
+            key=call.key.text,
+            token=held.token,
+        )
+    return record
+
+
+def run_unguarded(call: Call) -> Generator[Command, Any, Answer[Any] | Failed]:
+    """The store is down and the policy says run: counted, told, and marked on the answer."""
+    yield from Tell("unguarded", None, str(call.key))
+    outcome = yield from RunEffect(None)
+    if isinstance(outcome, Raised):
+        return Failed(outcome.error)
+    return Answer(outcome.value, State.COMPLETED, False, call.key.text, 0, 1, recorded=False, guarded=False)
+
+
+def _said_not_done(call: Call, outcome: Raised) -> bool:
+    return call.policy.meaning(outcome.error, inner=outcome.inner) == "releases"

@@ -1,0 +1,224 @@
+"""What stands behind the key, and so what may be done after a crash.
+
+A user declares a boundary; the claim writes its `Terms` into the record as text; recovery reads the
+terms from the record. A deploy that changes the declaration changes new claims only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from functools import lru_cache
+from typing import Any
+
+from samekey.core.errors import Misconfigured, RecordUnreadable
+from samekey.core.policy import as_seconds
+
+WINDOW_SECONDS = 24 * 3600.0  # how long most providers keep a key
+
+
+class Kind(StrEnum):
+    ATOMIC = "atomic"
+    KEYED = "keyed"
+    ASKS = "asks"
+    REPEATABLE = "repeatable"
+    OPAQUE = "opaque"
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """A boundary as the record keeps it: what it allows, without the user's functions."""
+
+    kind: Kind
+    window: float | None = None
+    keeps_declines: bool = False
+    asks: bool = False
+    believe_absent_after: float | None = None
+    marked: bool = False
+
+    def text(self) -> str:
+        parts = [self.kind.value]
+        if self.window is not None:
+            parts.append(f"window={self.window!r}")
+        if self.believe_absent_after is not None:
+            parts.append(f"believe_absent_after={self.believe_absent_after!r}")
+        parts += [name for name in ("keeps_declines", "asks", "marked") if getattr(self, name)]
+        return " ".join(parts)
+
+    @property
+    def truth(self) -> str:
+        """Whose word wins when records disagree."""
+        return "the database" if self.kind is Kind.ATOMIC else "the provider"
+
+
+@lru_cache(maxsize=256)
+def parse_terms(text: str) -> Terms:
+    """The terms a record was claimed under; RecordUnreadable if this version does not know them."""
+    kind, *rest = text.split(" ")
+    facts: dict[str, Any] = {}
+    try:
+        for part in rest:
+            name, given, value = part.partition("=")
+            facts[name] = float(value) if given else True
+        return Terms(Kind(kind), **facts)
+    except (ValueError, TypeError):
+        raise RecordUnreadable(
+            f"the record was claimed under a boundary this version does not know: {text!r}"
+        ) from None
+
+
+# -- verdicts: what a lookup may say ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """It is on the provider's books; `result` becomes the key's answer."""
+
+    result: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Declined:
+    """The provider refused it. `final=True` closes the key, otherwise it is free for the next try."""
+
+    final: bool = False
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """The provider has never heard of it - so far. A request may still be on its way."""
+
+
+@dataclass(frozen=True, slots=True)
+class StillUnknown:
+    """The provider cannot say either."""
+
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Conflicting:
+    """The provider has it more than once: the double effect already happened."""
+
+    results: tuple[Any, ...] = ()
+
+
+Verdict = Happened | Declined | Absent | StillUnknown | Conflicting
+Lookup = Callable[[Any], Any]  # record -> Verdict, or an awaitable of one under AsyncGuard
+
+
+# -- boundaries: what a user declares ---------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """Base of the five boundaries."""
+
+    @property
+    def terms(self) -> Terms:
+        raise TypeError("use one of Atomic, Keyed, Asks, Repeatable, Opaque")
+
+    @property
+    def asks_with(self) -> Lookup | None:
+        return None
+
+
+@dataclass(frozen=True)
+class Atomic(Boundary):
+    """Effect and record commit together, on the connection passed in the parameter of this name."""
+
+    parameter: str
+
+    def __post_init__(self) -> None:
+        if not self.parameter or not str(self.parameter).isidentifier():
+            raise Misconfigured("Atomic takes the name of the parameter that carries the connection or session")
+
+    @property
+    def terms(self) -> Terms:
+        return Terms(Kind.ATOMIC)
+
+
+@dataclass(frozen=True)
+class Keyed(Boundary):
+    """The provider dedups on `held.provider_key()` for `window` seconds."""
+
+    window: float | timedelta = WINDOW_SECONDS
+    keeps_declines: bool = False
+    lookup: Lookup | None = None
+    marked: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "window", as_seconds("Keyed window", self.window))
+        if self.lookup is not None:
+            _check_lookup(self.lookup)
+
+    @property
+    def terms(self) -> Terms:
+        return Terms(
+            Kind.KEYED,
+            window=as_seconds("Keyed window", self.window),
+            keeps_declines=self.keeps_declines,
+            asks=self.lookup is not None,
+            marked=self.marked,
+        )
+
+    @property
+    def asks_with(self) -> Lookup | None:
+        return self.lookup
+
+
+@dataclass(frozen=True)
+class Asks(Boundary):
+    """The provider can tell: `lookup(record)` returns a verdict."""
+
+    lookup: Lookup
+    believe_absent_after: float | timedelta | None = None
+    marked: bool = False
+
+    def __post_init__(self) -> None:
+        _check_lookup(self.lookup)
+        if self.believe_absent_after is not None:
+            seconds = as_seconds("believe_absent_after", self.believe_absent_after)
+            object.__setattr__(self, "believe_absent_after", seconds)
+
+    @property
+    def terms(self) -> Terms:
+        believe = self.believe_absent_after
+        return Terms(
+            Kind.ASKS,
+            asks=True,
+            believe_absent_after=None if believe is None else as_seconds("believe_absent_after", believe),
+            marked=self.marked,
+        )
+
+    @property
+    def asks_with(self) -> Lookup | None:
+        return self.lookup
+
+
+@dataclass(frozen=True)
+class Repeatable(Boundary):
+    """Running twice is harmless."""
+
+    @property
+    def terms(self) -> Terms:
+        return Terms(Kind.REPEATABLE)
+
+
+@dataclass(frozen=True)
+class Opaque(Boundary):
+    """Nobody can tell: after a crash it is in doubt, for a person or a reconciliation."""
+
+    marked: bool = False
+
+    @property
+    def terms(self) -> Terms:
+        return Terms(Kind.OPAQUE, marked=self.marked)
+
+
+def _check_lookup(lookup: Any) -> None:
+    if not callable(lookup):
+        raise Misconfigured(f"a lookup is a function of the record, not {lookup!r}")

@@ -1,0 +1,173 @@
+"""One call of one operation, and what may be said to its caller.
+
+Values in, values out: the pieces that the attempt and its recovery share.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from samekey.core import envelope
+from samekey.core.boundary import Boundary, Kind, Terms
+from samekey.core.commands import Open, Take
+from samekey.core.errors import InDoubt, InProgress, KeyReused, Refused, ResultNotKept, ResultUnreadable
+from samekey.core.fingerprint import Fingerprint, Intent
+from samekey.core.key import Key
+from samekey.core.policy import Policy
+from samekey.core.record import Record
+from samekey.core.states import State
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Generic[T]):
+    """What the key answers."""
+
+    result: T
+    state: State
+    replayed: bool
+    key: str
+    token: int
+    attempts: int
+    recorded: bool = True  # False: the store could not be told; outside the same-answer promise
+    guarded: bool = True  # False: the store was down and the policy said run
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The effect's own exception, to be raised by whoever drives."""
+
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of one operation: what is asked, under which rules, and who asks."""
+
+    key: Key
+    intent: Intent
+    attempt: str
+    boundary: Boundary
+    terms: Terms
+    terms_text: str
+    policy: Policy
+    types: tuple[type, ...] = ()
+    aliases: tuple[Key, ...] = ()
+    attributes: tuple[tuple[str, str], ...] = ()
+    store_name: str = ""
+
+    @property
+    def sends(self) -> bool:
+        return self.terms.kind is Kind.KEYED and not self.terms.marked
+
+
+def open_command(call: Call) -> Open:
+    return Open(
+        key=call.key,
+        attempt=call.attempt,
+        fingerprint=call.intent.fingerprint(),
+        boundary=call.terms_text,
+        lease_seconds=call.policy.lease_seconds,
+        sends=call.sends,
+        attributes=call.attributes,
+    )
+
+
+def take(call: Call, record: Record) -> Take:
+    return Take(
+        seen=record,
+        attempt=call.attempt,
+        boundary=call.terms_text,
+        lease_seconds=call.policy.lease_seconds,
+        sends=call.sends,
+    )
+
+
+def replay(call: Call, record: Record) -> Answer[Any] | Failed:
+    """What a settled record says: its result, or the refusal it was closed with."""
+    if record.state is State.CLOSED:
+        if record.result is None:
+            return Failed(Refused(f"refused: {record.error or 'no detail kept'}"))
+        try:
+            return Failed(envelope.decode_refusal(record.result, allowed=(Refused, *call.policy.closes)))
+        except envelope.Unreadable:
+            return Failed(Refused(f"refused: {record.error or 'the detail can no longer be read'}"))
+    if record.result is None:
+        raise ResultNotKept(
+            f"{call.key} is completed, but its result was not kept"
+            f" ({record.error or 'no reason given'}); the effect is not run again",
+            key=call.key.text,
+        )
+    try:
+        result = envelope.decode(record.result, types=call.types)
+    except envelope.Unreadable as unreadable:
+        raise ResultUnreadable(
+            f"{call.key} is completed, but its result no longer decodes ({unreadable}); the effect is not run again",
+            key=call.key.text,
+        ) from unreadable
+    return Answer(result, record.state, True, call.key.text, record.token, record.attempts)
+
+
+def encode(call: Call, value: Any) -> tuple[bytes | None, str | None]:
+    """The result as the record keeps it, or why it cannot be kept: never a reason to run again."""
+    try:
+        return envelope.encode(value, max_bytes=call.policy.result_max_bytes), None
+    except envelope.NotStorable as not_storable:
+        return None, f"not kept: {not_storable}"
+
+
+def retain_seconds(call: Call, state: State) -> float:
+    if state is State.RELEASED:
+        # A late word must still find the record: no sooner than the longest effect plus the belief.
+        return max(call.policy.retention_seconds, call.policy.lease_seconds + (call.terms.believe_absent_after or 0.0))
+    return call.policy.retention_seconds
+
+
+def key_reused(call: Call, record: Record) -> KeyReused:
+    fields = call.intent.differing(Fingerprint(record.fingerprint, record.form, record.fields))
+    named = ", ".join(repr(name) for name in fields) or "the payload"
+    return KeyReused(
+        f"{call.key} was used before with another payload: {named} differ{'s' if len(fields) < 2 else ''}",
+        key=call.key.text,
+        fields=fields,
+    )
+
+
+def in_progress(record: Record) -> InProgress:
+    left = max(record.lease_left, 0.1)
+    return InProgress(
+        f"{record.key} is held by another attempt; try again with the same key in {left:.1f} s",
+        key=record.key.text,
+        token=record.token,
+        retry_after=left,
+    )
+
+
+def in_doubt(call: Call, record: Record, why: str) -> InDoubt:
+    age = max(0.0, record.now - record.changed_at)
+    return InDoubt(
+        f"nobody knows whether {call.key} happened: {why} ({record.error or 'no error recorded'}, "
+        f"{age:.0f} s ago). Settle it with: {resolve_line(call, record)}",
+        key=call.key.text,
+        token=record.token,
+        error=record.error,
+        age_seconds=age,
+    )
+
+
+def doubt_note(call: Call, record: Record, why: str) -> str:
+    return (
+        f"samekey: {call.key} is now in doubt: {why}. Two ways out: settle this one with "
+        f"`{resolve_line(call, record)}`; or declare a boundary that can tell "
+        f"(this one is {call.terms.kind}): Keyed if the provider dedups, Asks(lookup) if it can be asked."
+    )
+
+
+def resolve_line(call: Call, record: Record) -> str:
+    tenant = f" --tenant {shlex.quote(record.key.tenant)}" if record.key.tenant else ""
+    store = f" --store {shlex.quote(call.store_name)}" if call.store_name else ""
+    operation, text = shlex.quote(record.key.operation), shlex.quote(record.key.text)
+    return f"samekey resolve {operation} {text}{tenant} --happened|--not-done --why '...'{store}"

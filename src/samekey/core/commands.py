@@ -1,0 +1,305 @@
+"""What an attempt asks of the world: frozen facts, yielded by the core, carried out by a driver.
+
+`reply = yield from command` sends the command out and brings the reply back, typed. Store commands
+answer with the record as it now stands (None where the key is gone); every one of them carries the
+attempt's own id, so that a repeated statement recognises itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from samekey.core.boundary import Verdict
+from samekey.core.fingerprint import Fingerprint
+from samekey.core.key import Key
+from samekey.core.record import Record
+from samekey.core.states import Role, State
+
+Steps = Generator["Command", Any, Any]
+
+
+class Command:
+    """Base of everything an attempt may yield."""
+
+    __slots__ = ()
+
+
+class StoreCommand(Command):
+    """A command that a store carries out; `verb` is the name of the store's method."""
+
+    __slots__ = ()
+    verb: ClassVar[str]
+    key: Key
+
+
+@dataclass(frozen=True, slots=True)
+class Open(StoreCommand):
+    """Insert and hold if absent (or past retention); otherwise show what is there."""
+
+    verb: ClassVar[str] = "open"
+    key: Key
+    attempt: str
+    fingerprint: Fingerprint
+    boundary: str
+    lease_seconds: float
+    sends: bool  # the provider's window counts from this claim: keyed, and no later mark will say better
+    attributes: tuple[tuple[str, str], ...] = ()
+
+    def __iter__(self) -> Generator[Command, Any, Record]:
+        reply: Record = yield self
+        return reply
+
+
+@dataclass(frozen=True, slots=True)
+class Take(StoreCommand):
+    """Hold a record somebody else let go, with a new, higher token.
+
+    Succeeds only if the fence is still `seen`'s, the state is still `seen`'s, and no evidence says
+    that the effect happened. From STARTED: only if the lease is dead, the boundary marks, this
+    attempt had not begun, and no earlier one is unsure.
+    """
+
+    verb: ClassVar[str] = "take"
+    seen: Record
+    attempt: str
+    boundary: str  # of the new claim; a take out of doubt keeps the old one
+    lease_seconds: float
+    sends: bool
+
+    @property
+    def key(self) -> Key:  # type: ignore[override]
+        return self.seen.key
+
+    def __iter__(self) -> Generator[Command, Any, Record | None]:
+        reply: Record | None = yield self
+        return reply
+
+
+@dataclass(frozen=True, slots=True)
+class Begin(StoreCommand):
+    """The fenced mark right before the provider is called.
+
+    Written only while the lease lives, the fence is ours and no evidence says it happened.
+    """
+
+    verb: ClassVar[str] = "begin"
+    seen: Record
+
+    @property
+    def key(self) -> Key:  # type: ignore[override]
+        return self.seen.key
+
+    def __iter__(self) -> Generator[Command, Any, Record | None]:
+        reply: Record | None = yield self
+        return reply
+
+
+@dataclass(frozen=True, slots=True)
+class Renew(StoreCommand):
+    """Extend our own live lease: state started, fence unmoved."""
+
+    verb: ClassVar[str] = "renew"
+    seen: Record
+    lease_seconds: float
+
+    @property
+    def key(self) -> Key:  # type: ignore[override]
+        return self.seen.key
+
+    def __iter__(self) -> Generator[Command, Any, Record | None]:
+        reply: Record | None = yield self
+        return reply
+
+
+@dataclass(frozen=True, slots=True)
+class Settle(StoreCommand):
+    """Say how it ended: written if the fence is still `seen`'s and NEXT allows this role the move."""
+
+    verb: ClassVar[str] = "settle"
+    seen: Record
+    role: Role
+    state: State
+    by: str  # attempt id of whoever settles; for people their name
+    result: bytes | None = None
+    error: str | None = None
+    why: str = ""
+    retain_seconds: float = 0.0
+    next_round: bool = False
+
+    @property
+    def key(self) -> Key:  # type: ignore[override]
+        return self.seen.key
+
+    def __iter__(self) -> Generator[Command, Any, Record | None]:
+        reply: Record | None = yield self
+        return reply
+
+
+@dataclass(frozen=True, slots=True)
+class Ask(StoreCommand):
+    """Become the one who asks about a doubt; `lease_seconds=0` ends our own asking."""
+
+    verb: ClassVar[str] = "ask"
+    seen: Record
+    asker: str
+    lease_seconds: float
+
+    @property
+    def key(self) -> Key:  # type: ignore[override]
+        return self.seen.key
+
+    def __iter__(self) -> Generator[Command, Any, Record | None]:
+        reply: Record | None = yield self
+        return reply
+
+
+@dataclass(frozen=True, slots=True)
+class Testify(StoreCommand):
+    """Keep what a late attempt knows beside the record, whatever became of the key since."""
+
+    __test__: ClassVar[bool] = False  # not a test class, whatever pytest thinks of the name
+    verb: ClassVar[str] = "testify"
+    key: Key
+    attempt: str
+    token: int
+    state: State
+    result: bytes | None
+    why: str
+
+    def __iter__(self) -> Generator[Command, Any, Record | None]:
+        reply: Record | None = yield self
+        return reply
+
+
+@dataclass(frozen=True, slots=True)
+class Redact(StoreCommand):
+    """Drop the stored results and keep the record: a privacy request never causes a second charge."""
+
+    verb: ClassVar[str] = "redact"
+    seen: Record
+    by: str
+    why: str
+
+    @property
+    def key(self) -> Key:  # type: ignore[override]
+        return self.seen.key
+
+
+@dataclass(frozen=True, slots=True)
+class Free(StoreCommand):
+    """Remove a settled or released record so that the key may run again; refused for the others."""
+
+    verb: ClassVar[str] = "free"
+    seen: Record
+    by: str
+    why: str
+
+    @property
+    def key(self) -> Key:  # type: ignore[override]
+        return self.seen.key
+
+
+@dataclass(frozen=True, slots=True)
+class Read(StoreCommand):
+    """The record as it stands, or None; past retention counts as gone."""
+
+    verb: ClassVar[str] = "read"
+    key: Key
+
+    def __iter__(self) -> Generator[Command, Any, Record | None]:
+        reply: Record | None = yield self
+        return reply
+
+
+@dataclass(frozen=True, slots=True)
+class Wait(StoreCommand):
+    """Come back when the hold or the asking ended or changed hands, or when patience is over."""
+
+    verb: ClassVar[str] = "wait"
+    seen: Record
+
+    @property
+    def key(self) -> Key:  # type: ignore[override]
+        return self.seen.key
+
+    def __iter__(self) -> Generator[Command, Any, Record | None]:
+        reply: Record | None = yield self
+        return reply
+
+
+# -- commands the driver carries out itself -----------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """The effect ended and gave this."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """The effect ended in this error; `inner`: it had already left another guard."""
+
+    error: BaseException
+    inner: bool = False
+    begun: bool = False  # held.sending() was written before it
+
+
+Outcome = Returned | Raised
+
+
+@dataclass(frozen=True, slots=True)
+class RunEffect(Command):
+    """Run the user's effect; `held` is None when the store is down and the policy says run."""
+
+    held: Record | None
+
+    def __iter__(self) -> Generator[Command, Any, Outcome]:
+        reply: Outcome = yield self
+        return reply
+
+
+@dataclass(frozen=True, slots=True)
+class CallLookup(Command):
+    """Ask the provider; a lookup that raises answers StillUnknown."""
+
+    record: Record
+
+    def __iter__(self) -> Generator[Command, Any, Verdict]:
+        reply: Verdict = yield self
+        return reply
+
+
+@dataclass(frozen=True, slots=True)
+class Undo(Command):
+    """Atomic only: roll the transaction back to before the effect, or to before the claim."""
+
+    claim_too: bool
+
+    def __iter__(self) -> Generator[Command, Any, None]:
+        yield self
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep(Command):
+    """Pause before a store is tried again."""
+
+    seconds: float
+
+    def __iter__(self) -> Generator[Command, Any, None]:
+        yield self
+
+
+@dataclass(frozen=True, slots=True)
+class Tell(Command):
+    """A fact for the hooks; nothing comes back."""
+
+    event: str
+    record: Record | None
+    detail: str = ""
+
+    def __iter__(self) -> Generator[Command, Any, None]:
+        yield self

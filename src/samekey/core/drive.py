@@ -1,0 +1,50 @@
+"""Run the steps of an attempt: with a sync `perform`, or an async one.
+
+The decisions exist once, in the generator; here is only the turning of the crank. What `perform`
+raises is thrown into the steps, so that the core can decide about a store that is down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator
+from typing import Any, TypeVar
+
+from samekey.core.commands import Command
+
+T = TypeVar("T")
+
+
+def drive(steps: Generator[Command, Any, T], perform: Callable[[Command], Any]) -> T:
+    """The value of the steps, each command carried out by `perform`."""
+    try:
+        command = steps.send(None)
+        while True:
+            try:
+                reply = perform(command)
+            except Exception as error:
+                command = steps.throw(error)
+            else:
+                command = steps.send(reply)
+    except StopIteration as stop:
+        value: T = stop.value
+        return value
+    finally:
+        steps.close()  # whatever interrupted us, the steps must not wake up at garbage collection
+
+
+async def adrive(steps: Generator[Command, Any, T], perform: Callable[[Command], Awaitable[Any]]) -> T:
+    """The same, awaited."""
+    try:
+        command = steps.send(None)
+        while True:
+            try:
+                reply = await perform(command)
+            except Exception as error:
+                command = steps.throw(error)
+            else:
+                command = steps.send(reply)
+    except StopIteration as stop:
+        value: T = stop.value
+        return value
+    finally:
+        steps.close()

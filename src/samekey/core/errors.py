@@ -1,0 +1,154 @@
+"""Errors say whose turn it is.
+
+    CallerError   the caller must change something, the same call will never work
+    Busy          the caller may try again later, with the same key
+    Uncertain     a provider or a person must decide; trying again blindly is the double charge
+    StoreError    the store did not do its part; the driver's own exception is `__cause__`
+
+`Refused` and `NotDone` are not errors of samekey: an effect raises them to say what it knows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class SamekeyError(Exception):
+    """Everything samekey itself raises."""
+
+    def __init__(self, message: str, **facts: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.__dict__.update(facts)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Task queues pickle exceptions across processes; the facts must arrive with the message.
+        return (_rebuild, (type(self), self.__dict__.copy()))
+
+
+def _rebuild(cls: type[SamekeyError], facts: dict[str, Any]) -> SamekeyError:
+    error = cls.__new__(cls, facts["message"])
+    error.args = (facts["message"],)
+    error.__dict__.update(facts)
+    return error
+
+
+class CallerError(SamekeyError):
+    """The caller must change something."""
+
+
+class KeyMissing(CallerError):
+    """A key (or tenant) is required and none was given."""
+
+
+class KeyMalformed(CallerError):
+    """The key (or tenant, or operation name) cannot be one: wrong type, too long, control characters."""
+
+
+class PayloadRefused(CallerError):
+    """The payload has no exact canonical form; `path` says where."""
+
+    path: str
+
+
+class KeyReused(CallerError):
+    """The key was used before with another payload; `fields` names what differs."""
+
+    key: str
+    fields: tuple[str, ...]
+
+
+class Misconfigured(CallerError):
+    """The guard, the policy, the store address or the decorated function cannot work as written."""
+
+
+class Busy(SamekeyError):
+    """Try again later with the same key, after `retry_after` seconds."""
+
+    retry_after: float
+
+
+class InProgress(Busy):
+    """Another attempt holds the key and did not finish within the patience given."""
+
+    key: str
+    token: int
+
+
+class Uncertain(SamekeyError):
+    """A provider or a person must decide."""
+
+
+class InDoubt(Uncertain):
+    """Nobody here knows whether the effect happened; it is not run again by itself."""
+
+    key: str
+    token: int
+
+
+class Fenced(Uncertain):
+    """This attempt lost its hold: the key changed hands while it ran."""
+
+    key: str
+    token: int
+
+
+class ResultNotKept(Uncertain):
+    """The effect happened; its result was not kept (too large, not storable, or redacted)."""
+
+    key: str
+
+
+class ResultUnreadable(Uncertain):
+    """The effect happened; its stored result no longer decodes (a changed class, a newer version)."""
+
+    key: str
+
+
+class StoreError(SamekeyError):
+    """The store did not do its part; `__cause__` is the driver's exception."""
+
+
+class StoreUnavailable(StoreError):
+    """The store could not be reached, or did not answer in time."""
+
+
+class RecordUnreadable(StoreError):
+    """A record in the store is damaged, foreign, or written by a newer version."""
+
+
+class Refused(Exception):
+    """Raised by an effect: refused for good. The key is closed and replays this refusal.
+
+    `detail` is kept beside the reason and must be storable like a result.
+    """
+
+    def __init__(self, reason: str = "", *, detail: Any = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.detail = detail
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild_word, (type(self), self.args, self.__dict__.copy()))
+
+
+class NotDone(Exception):
+    """Raised by an effect: it did not happen, and I know it. The key is free for the next try.
+
+    Never raise it for a timeout: a timeout is the case in which nobody knows.
+    """
+
+    def __init__(self, reason: str = "", *, detail: Any = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.detail = detail
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild_word, (type(self), self.args, self.__dict__.copy()))
+
+
+def _rebuild_word(cls: type[Exception], args: tuple[Any, ...], facts: dict[str, Any]) -> Exception:
+    word = cls.__new__(cls, *args)
+    word.args = args
+    word.__dict__.update(facts)
+    return word

@@ -1,0 +1,94 @@
+"""A key names one intent: operation + tenant + the caller's own key.
+
+The digest is what stores index. It is unkeyed and frozen for ever: a deploy that changed it would
+turn one intent into two keys. Every part is length-prefixed, so `a/b` + `c` never equals `a` + `b/c`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from samekey.core.errors import KeyMalformed, KeyMissing
+
+KEY_MAX_BYTES = 1024  # room for a composite business key; over HTTP the limit is 255
+NAME_MAX_BYTES = 255  # operation and tenant: what every store can index and a person can read
+
+
+class Key(NamedTuple):
+    """A checked key; build it with `make_key`."""
+
+    operation: str
+    tenant: str | None
+    text: str
+    digest: bytes
+
+    def __str__(self) -> str:
+        return (
+            f"{self.operation} {self.text}"
+            if self.tenant is None
+            else f"{self.operation} {self.text} (tenant {self.tenant})"
+        )
+
+    @property
+    def short(self) -> str:
+        """Eight hex digits for logs: enough to find the record, nothing of the key itself."""
+        return self.digest[:4].hex()
+
+
+def make_key(operation: str, text: str, tenant: str | None = None) -> Key:
+    """The checked key of these parts; raises KeyMissing or KeyMalformed, never truncates."""
+    _check("operation name", operation, NAME_MAX_BYTES)
+    if tenant is not None:
+        _check("tenant", tenant, NAME_MAX_BYTES)
+    _check("key", text, KEY_MAX_BYTES)
+    return Key(operation, tenant, text, digest(operation, tenant, text))
+
+
+def digest(operation: str, tenant: str | None, text: str) -> bytes:
+    """128 bits over the length-prefixed parts; no tenant is not the same as any tenant."""
+    name = operation.encode()
+    whose = b"" if tenant is None else b"t" + tenant.encode()
+    return hashlib.sha256(b"samekey.key.1%d:%b%d:%b%b" % (len(name), name, len(whose), whose, text.encode())).digest()[
+        :16
+    ]
+
+
+def key_text(parts: tuple[Any, ...]) -> str:
+    """The text of a key made of one or several values, each escaped so that parts never run together."""
+    if len(parts) == 1:
+        return part_text(parts[0])
+    return "/".join(part_text(part).replace("\\", "\\\\").replace("/", "\\/") for part in parts)
+
+
+def part_text(value: Any, what: str = "key") -> str:
+    """A str, int or UUID as text. Anything else is refused: a guess would merge or split keys."""
+    if isinstance(value, str):
+        # str() of a str-Enum is the member's name on some Pythons and its value on others.
+        return value if type(value) is str else str.__str__(value)
+    if value is None:
+        raise KeyMissing(f"the {what} is None: give a value that names this one intent")
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int.__repr__(value)
+    if isinstance(value, UUID):
+        return str(value)
+    raise KeyMalformed(f"a {what} must be str, int or UUID, not {type(value).__name__}")
+
+
+def _check(what: str, text: Any, max_bytes: int) -> None:
+    if not isinstance(text, str):
+        raise KeyMalformed(f"the {what} must be a string, not {type(text).__name__}")
+    if not text:
+        raise KeyMissing(f"the {what} is empty")
+    if text.isascii() and text.isprintable() and len(text) <= max_bytes:
+        return
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise KeyMalformed(f"the {what} holds a lone surrogate, which no store can keep") from None
+    if size > max_bytes:
+        raise KeyMalformed(f"the {what} is {size} bytes long; {max_bytes} is the limit")
+    for at, char in enumerate(text):
+        if char < " " or "\x7f" <= char <= "\x9f":
+            raise KeyMalformed(f"the {what} holds a control character (U+{ord(char):04X} at {at})")

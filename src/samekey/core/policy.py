@@ -1,0 +1,98 @@
+"""How long, how patient, and what a failure means: the numbers and lists a user may set."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Literal
+
+from samekey.core.errors import Misconfigured, NotDone, Refused
+
+LEASE_SECONDS = 30.0  # an honest holder is done by then; a dead one blocks the key no longer
+PATIENCE_SECONDS = 5.0  # what a client waits before it retries
+RETENTION_SECONDS = 24 * 3600.0  # 24-72 h is usual; never below the provider's own window
+RESULT_MAX_BYTES = 1 << 20
+SECONDS_MAX = 10 * 366 * 24 * 3600.0  # ten years: beyond it a number is a mistake, not a wish
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Seconds or timedelta; `releases` and `closes` list your own exception types.
+
+    >>> Policy(lease=10, patience=2).lease
+    10.0
+    """
+
+    lease: float | timedelta = LEASE_SECONDS
+    patience: float | timedelta = PATIENCE_SECONDS
+    retention: float | timedelta = RETENTION_SECONDS
+    releases: tuple[type[Exception], ...] = ()
+    closes: tuple[type[Exception], ...] = ()
+    store_down: Literal["refuse", "run"] = "refuse"
+    result_max_bytes: int = RESULT_MAX_BYTES
+    trust_inner: bool = False
+    lease_seconds: float = field(init=False, repr=False, default=0.0)
+    patience_seconds: float = field(init=False, repr=False, default=0.0)
+    retention_seconds: float = field(init=False, repr=False, default=0.0)
+
+    def __post_init__(self) -> None:
+        for name in ("lease", "patience", "retention"):
+            seconds = as_seconds(name, getattr(self, name), zero_allowed=name == "patience")
+            object.__setattr__(self, name, seconds)
+            object.__setattr__(self, f"{name}_seconds", seconds)
+        for name in ("releases", "closes"):
+            object.__setattr__(self, name, _exception_types(name, getattr(self, name)))
+        both = set(self.releases) & set(self.closes)
+        if both:
+            names = ", ".join(sorted(one.__name__ for one in both))
+            raise Misconfigured(f"{names} stands in both releases= and closes=: an error means one thing")
+        if self.store_down not in ("refuse", "run"):
+            raise Misconfigured(f"store_down must be 'refuse' or 'run', not {self.store_down!r}")
+        limit: Any = self.result_max_bytes
+        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+            raise Misconfigured(f"result_max_bytes must be a positive number, not {limit!r}")
+
+    def meaning(self, error: BaseException, *, inner: bool) -> Literal["closes", "releases", "unknown"]:
+        """What this error says about the effect that raised it.
+
+        A word that already left another guard spoke for that guard's effect, not for this one: an inner
+        mailer's NotDone must not release the outer charge (unless `trust_inner` says so).
+        """
+        if inner and not self.trust_inner:
+            return "unknown"
+        # The caller's own lists first: they are more specific than our two words.
+        if isinstance(error, self.closes):
+            return "closes"
+        if isinstance(error, self.releases):
+            return "releases"
+        if isinstance(error, Refused):
+            return "closes"
+        if isinstance(error, NotDone):
+            return "releases"
+        return "unknown"
+
+
+def as_seconds(name: str, value: Any, *, zero_allowed: bool = False) -> float:
+    """Seconds as a float; raises Misconfigured for anything that is not a plain, finite, positive time."""
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise Misconfigured(f"{name} must be seconds or a timedelta, not {type(value).__name__}")
+    if math.isnan(value) or value < 0 or value > SECONDS_MAX or (value == 0 and not zero_allowed):
+        least = "zero or more" if zero_allowed else "more than zero"
+        raise Misconfigured(f"{name} must be {least} and at most ten years, not {value!r}")
+    return float(value)
+
+
+def _exception_types(name: str, given: Any) -> tuple[type[Exception], ...]:
+    types = (given,) if isinstance(given, type) else tuple(given)
+    for one in types:
+        if not (isinstance(one, type) and issubclass(one, Exception)):
+            raise Misconfigured(f"{name}= takes exception types, not {one!r}")
+        if issubclass(one, TimeoutError) and name == "releases":
+            # The third outcome of a network call: nobody knows.
+            raise Misconfigured(f"{name}= must not list {one.__name__}: a timeout does not mean it did not happen")
+        if one is Exception:
+            raise Misconfigured(f"{name}= must not list Exception itself: then nothing would be unknown")
+    return types

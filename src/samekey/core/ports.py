@@ -1,0 +1,150 @@
+"""The store port: what a store must do, in words that the conformance suite tests one by one.
+
+A store is a register with compare-and-set. It knows tokens, leases and its own clock, and decides
+nothing else: `register.apply` says what each command does. Every method returns the record as it now
+stands, read on the store's clock (`now`, `lease_left`, `ask_left`), or None where the key is gone;
+a refused command changes nothing. A method returns only when the write is committed and visible to
+every other connection. What the driver raises is wrapped once, here at the edge: StoreUnavailable
+where trying again may help, RecordUnreadable for damaged or foreign data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from samekey.core.commands import (
+    Ask,
+    Begin,
+    Free,
+    Open,
+    Read,
+    Redact,
+    Renew,
+    Settle,
+    StoreCommand,
+    Take,
+    Testify,
+    Wait,
+)
+from samekey.core.record import Audit, Record
+from samekey.core.states import State
+
+Replies = list[Record | None | Exception]
+Records = list[Record]
+Audits = list[Audit]
+
+LIST_MAX = 1000  # records in one page: bounds memory, and the time a reader may hold anything up
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Which records to list, newest first; `before` is the cursor (created_at, digest) of the last page."""
+
+    states: tuple[State, ...] = ()
+    operation: str | None = None
+    tenant: str | None = None
+    text: str | None = None
+    limit: int = 100
+    before: tuple[float, bytes] | None = None
+
+    def picks(self, record: Record) -> bool:
+        """Whether this record is asked for; a store that can filter by itself must agree with it."""
+        return (
+            (not self.states or record.state in self.states)
+            and (self.operation is None or record.key.operation == self.operation)
+            and (self.tenant is None or record.key.tenant == self.tenant)
+            and (self.text is None or record.key.text == self.text)
+            and (self.before is None or (record.created_at, record.key.digest) < self.before)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What the store found when it looked at itself: the guarantee reached, and what weakens it."""
+
+    store: str
+    guarantee: str
+    incarnation: str
+    warnings: tuple[str, ...] = ()
+    facts: tuple[tuple[str, str], ...] = ()
+
+
+class Store(Protocol):
+    """A store for `Guard`."""
+
+    name: str  # for people: never with a password in it
+
+    def open(self, command: Open) -> Record: ...
+    def take(self, command: Take) -> Record | None: ...
+    def begin(self, command: Begin) -> Record | None: ...
+    def renew(self, command: Renew) -> Record | None: ...
+    def settle(self, command: Settle) -> Record | None: ...
+    def ask(self, command: Ask) -> Record | None: ...
+    def testify(self, command: Testify) -> Record | None: ...
+    def read(self, command: Read) -> Record | None: ...
+
+    def wait(self, command: Wait, timeout: float) -> Record | None:
+        """Return when state, fence or asker differ from `seen`, its lease or asking ends, or the timeout is over."""
+
+    def batch(self, commands: Sequence[StoreCommand]) -> Replies:
+        """Carry out many commands in as few round trips as the store can; one's failure is its own."""
+
+    def list(self, query: Query) -> Records: ...
+
+    def sweep(self, limit: int) -> int:
+        """Delete up to `limit` records past retention; never one that is held, in doubt, or was made anew."""
+
+    def redact(self, command: Redact) -> Record | None: ...
+    def free(self, command: Free) -> Record | None: ...
+
+    def audit(self, limit: int) -> Audits:
+        """The last operator actions, newest first; every operator's settle, redact and free is one."""
+
+    def health(self) -> Health: ...
+    def close(self) -> None: ...
+
+
+class AsyncStore(Protocol):
+    """A store for `AsyncGuard`: the same names, awaited."""
+
+    name: str
+
+    async def open(self, command: Open) -> Record: ...
+    async def take(self, command: Take) -> Record | None: ...
+    async def begin(self, command: Begin) -> Record | None: ...
+    async def renew(self, command: Renew) -> Record | None: ...
+    async def settle(self, command: Settle) -> Record | None: ...
+    async def ask(self, command: Ask) -> Record | None: ...
+    async def testify(self, command: Testify) -> Record | None: ...
+    async def read(self, command: Read) -> Record | None: ...
+    async def wait(self, command: Wait, timeout: float) -> Record | None: ...
+    async def batch(self, commands: Sequence[StoreCommand]) -> Replies: ...
+    async def list(self, query: Query) -> Records: ...
+    async def sweep(self, limit: int) -> int: ...
+    async def redact(self, command: Redact) -> Record | None: ...
+    async def free(self, command: Free) -> Record | None: ...
+    async def audit(self, limit: int) -> Audits: ...
+    async def health(self) -> Health: ...
+    async def close(self) -> None: ...
+
+
+class Hook(Protocol):
+    """Facts in, nothing out: a hook may look, never decide. What it raises is swallowed."""
+
+    def __call__(self, event: Event) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One fact about one key, without its payload, its result or the key itself."""
+
+    name: str  # claimed, replayed, settled, taken_over, in_doubt, late, conflicting, not_kept, store_lost ...
+    operation: str
+    key_digest: str
+    tenant: str | None = None
+    state: str = ""
+    token: int = 0
+    attempt: str = ""
+    detail: str = ""

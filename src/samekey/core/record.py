@@ -1,0 +1,130 @@
+"""A record: everything the store remembers about one key.
+
+Records are immutable tuples, so that a store can hand them out, a schedule can hash them, and two
+readers can never change each other's copy. The last four fields are not stored: they say how the
+record looked on the store's own clock when it answered.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import NamedTuple
+from uuid import UUID
+
+from samekey.core.key import Key
+from samekey.core.states import SETTLED, State
+
+MOVES_MAX = 16  # the last moves a record tells; older ones are history for the audit log
+EVIDENCE_MAX = 64  # testimonies of late attempts; each one is an effect that may have doubled
+ATTRIBUTES_MAX = 16  # names a user may attach to a record
+ATTRIBUTE_MAX_CHARS = 256
+
+
+class Move(NamedTuple):
+    """One step in the story of a key."""
+
+    at: float
+    token: int
+    before: str
+    after: str
+    who: str
+    why: str
+
+
+class Evidence(NamedTuple):
+    """What a late attempt or a provider said about the effect when it could no longer settle it."""
+
+    at: float
+    token: int
+    attempt: str
+    state: State  # what it says: completed or closed; in_doubt for contradicting words
+    result: bytes | None
+    why: str
+
+
+class Audit(NamedTuple):
+    """One action of a person, kept for ever."""
+
+    at: float
+    who: str
+    action: str
+    operation: str
+    tenant: str | None
+    text: str
+    before: str
+    after: str
+    why: str
+
+
+class Record(NamedTuple):
+    key: Key
+    state: State
+    token: int
+    attempt: str  # with the token: the fence
+    fingerprint: bytes
+    form: str  # how the fingerprint was made: version, ignore set, secret id
+    fields: tuple[tuple[str, bytes], ...]
+    boundary: str  # as written by the claim; recovery obeys this one, not today's
+    version: int  # raised by every write
+    attempts: int
+    created_at: float
+    changed_at: float
+    lease_until: float  # on the store's lease clock
+    lease_clock: str  # which clock that is (a boot id); "" for a server's own clock
+    unsure: bool = False  # an earlier attempt of this key may have happened
+    begun_at: float | None = None  # the fenced mark of held.sending()
+    first_sent_at: float | None = None  # from when the provider's window counts
+    round: int = 0
+    settled_by: str | None = None
+    settled_at: float | None = None
+    retain_until: float | None = None
+    result: bytes | None = None
+    error: str | None = None  # type of the error that led here, or why a result was not kept
+    asker: str | None = None
+    ask_until: float = 0.0
+    attributes: tuple[tuple[str, str], ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+    moves: tuple[Move, ...] = ()
+    now: float = 0.0
+    lease_left: float = 0.0
+    ask_left: float = 0.0
+    after_loss: bool = False  # claimed soon after the store lost its memory: ask first, where one can
+
+    @property
+    def fence(self) -> tuple[int, str]:
+        return (self.token, self.attempt)
+
+    @property
+    def lease_live(self) -> bool:
+        return self.state is State.STARTED and self.lease_left > 0
+
+    @property
+    def being_asked(self) -> bool:
+        return self.state is State.IN_DOUBT and self.asker is not None and self.ask_left > 0
+
+    @property
+    def settled(self) -> bool:
+        return self.state in SETTLED
+
+    @property
+    def happened(self) -> Evidence | None:
+        """The first testimony that the effect happened, if there is one."""
+        for evidence in self.evidence:
+            if evidence.state is State.COMPLETED:
+                return evidence
+        return None
+
+    def provider_key(self, label: str = "") -> str:
+        """The key to send to the provider for this record, or to look the effect up by."""
+        return provider_key(self.key, self.round, label)
+
+
+def provider_key(key: Key, round: int, label: str = "") -> str:
+    """A stable key for the provider, in the shape of a UUID4 (some providers insist on one).
+
+    Unkeyed and frozen for ever, like the digest: if it changed with a deploy or a secret, a re-run
+    would reach the provider as a new request.
+    """
+    name = label.encode()
+    whole = hashlib.sha256(b"samekey.provider.1%b%d:%b%d" % (key.digest, len(name), name, round)).digest()
+    return str(UUID(bytes=whole[:16], version=4))

@@ -1,0 +1,180 @@
+"""A record whose holder is gone, or that nobody can vouch for: what its boundary allows.
+
+Theory. A dead lease says who should look next, never that nothing happened. So a passer-by first writes
+the doubt down (keeping the token, so that a late holder can still tell us the truth), and then does only
+what the terms written by the claim allow: run again where the provider dedups or repeating is harmless,
+ask where someone can be asked, and otherwise leave it for a person. Today's declaration can narrow
+that - code that no longer sends the provider key must not re-run - but never widen it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, assert_never
+
+from samekey.core.boundary import (
+    Absent,
+    Conflicting,
+    Declined,
+    Happened,
+    Kind,
+    StillUnknown,
+    Terms,
+    Verdict,
+    parse_terms,
+)
+from samekey.core.call import Call, encode, in_doubt, take
+from samekey.core.commands import Ask, CallLookup, Command, Settle, Tell, Testify, Wait
+from samekey.core.envelope import encode_refusal
+from samekey.core.errors import Refused
+from samekey.core.record import Record
+from samekey.core.states import Role, State
+
+ASK_SECONDS = 30.0  # how long one lookup may take before somebody else may ask
+
+
+def recover(call: Call, record: Record) -> Generator[Command, Any, Record | None]:
+    """Move a record that is nobody's one step on, and bring it as it then stands; or raise InDoubt."""
+    terms = parse_terms(record.boundary)
+    if record.state is State.STARTED:
+        if terms.marked and record.begun_at is None and not record.unsure:
+            # It had not begun: it certainly did not happen, and the old holder's sending() fails from now on.
+            return (yield from take(call, record))
+        doubted = yield from Settle(
+            record, Role.PASSER_BY, State.IN_DOUBT, by=call.attempt, why="the lease ended", error="LeaseEnded"
+        )
+        if doubted is not None and doubted.state is State.IN_DOUBT:
+            yield from Tell("in_doubt", doubted, "the lease ended")
+        return doubted
+    if record.happened is not None:
+        return (yield from adopt(call, record))
+    match terms.kind:
+        case Kind.REPEATABLE if call.terms.kind is Kind.REPEATABLE:
+            return (yield from run_again(call, record))
+        case Kind.KEYED if call.terms.kind is Kind.KEYED and within_window(terms, record):
+            return (yield from run_again(call, record))
+        case Kind.KEYED | Kind.ASKS if terms.asks and call.boundary.asks_with is not None:
+            return (yield from ask(call, record, terms))
+        case Kind.KEYED if not within_window(terms, record):
+            raise in_doubt(call, record, "the provider's window is over and it cannot be asked")
+        case Kind.KEYED | Kind.ASKS | Kind.REPEATABLE:
+            raise in_doubt(call, record, f"it was claimed as {terms.kind}, which today's code no longer declares")
+        case Kind.OPAQUE | Kind.ATOMIC:
+            raise in_doubt(call, record, "what stands behind it cannot be asked")
+        case _:
+            assert_never(terms.kind)
+
+
+def within_window(terms: Terms, record: Record) -> bool:
+    """Whether the provider still knows the key of the first send."""
+    if record.first_sent_at is None or terms.window is None:
+        return True  # nothing was ever sent
+    return record.now < record.first_sent_at + terms.window
+
+
+def run_again(call: Call, record: Record) -> Generator[Command, Any, Record | None]:
+    taken = yield from take(call, record)
+    if taken is not None and taken.attempt == call.attempt:
+        yield from Tell("taken_over", taken)
+    return taken
+
+
+def adopt(call: Call, record: Record) -> Generator[Command, Any, Record | None]:
+    """Evidence says it happened: the record says so too."""
+    evidence = record.happened
+    if evidence is None:
+        return record
+    return (
+        yield from Settle(
+            record,
+            Role.LOOKUP,
+            State.COMPLETED,
+            by=evidence.attempt,
+            result=evidence.result,
+            why="a late attempt told how it ended",
+            retain_seconds=call.policy.retention_seconds,
+        )
+    )
+
+
+# -- asking ----------------------------------------------------------------------------------------------
+
+
+def ask(call: Call, record: Record, terms: Terms) -> Generator[Command, Any, Record | None]:
+    """Ask the provider, one asker at a time, and write down what it says."""
+    asked = yield from Ask(record, asker=call.attempt, lease_seconds=ASK_SECONDS)
+    if asked is None or asked.state is not State.IN_DOUBT or asked.fence != record.fence:
+        return asked
+    if asked.asker != call.attempt:
+        later = yield from Wait(asked)
+        if later is not None and later.being_asked and later.asker == asked.asker:
+            raise in_doubt(call, later, "somebody else is asking the provider right now")
+        return later
+    # Measured by the store when the lookup starts: a belief must not be younger than the question.
+    since_lease_end = -asked.lease_left
+    verdict = yield from CallLookup(asked)
+    if isinstance(verdict, Absent) and believed(terms, since_lease_end):
+        return (yield from run_again(call, asked))
+    moved = yield from write_down(call, asked, verdict, Role.LOOKUP)
+    if moved is not None and moved.state is State.IN_DOUBT and moved.fence == asked.fence:
+        yield from Ask(moved, asker=call.attempt, lease_seconds=0)
+        raise in_doubt(call, moved, spoken(verdict))
+    return moved
+
+
+def believed(terms: Terms, since_lease_end: float) -> bool:
+    """Whether "absent" may be believed: only after the agreed time, and only if the claim agreed to it."""
+    return terms.believe_absent_after is not None and since_lease_end >= terms.believe_absent_after
+
+
+def write_down(call: Call, record: Record, verdict: Verdict, role: Role) -> Generator[Command, Any, Record | None]:
+    """The record after the provider's word."""
+    match verdict:
+        case Happened(result):
+            envelope, error = encode(call, result)
+            state = State.COMPLETED
+        case Declined(final=True, reason=reason):
+            envelope = encode_refusal(Refused(reason), max_bytes=call.policy.result_max_bytes)
+            state, error = State.CLOSED, "Declined"
+        case Declined():
+            envelope, state, error = None, State.RELEASED, "Declined"
+        case Absent() | StillUnknown():
+            return record
+        case Conflicting(results):
+            said = yield from Testify(
+                record.key,
+                call.attempt,
+                record.token,
+                State.IN_DOUBT,
+                None,
+                f"the provider has it {len(results)} times",
+            )
+            yield from Tell("conflicting", said or record, f"{len(results)} results")
+            return said
+        case _:
+            assert_never(verdict)
+    settled = yield from Settle(
+        record,
+        role,
+        state,
+        by=call.attempt,
+        result=envelope,
+        error=error,
+        why=f"the provider says {type(verdict).__name__.lower()}",
+        retain_seconds=call.policy.retention_seconds,
+    )
+    if settled is not None:
+        yield from Tell("resolved", settled, type(verdict).__name__)
+    return settled
+
+
+def spoken(verdict: Verdict) -> str:
+    match verdict:
+        case Absent():
+            return "the provider has not heard of it, which may only mean: not yet"
+        case StillUnknown(reason):
+            return f"the provider cannot say{f' ({reason})' if reason else ''}"
+        case Conflicting(results):
+            return f"the provider has it {len(results)} times: one of them wants a refund"
+        case _:
+            return f"the provider says {type(verdict).__name__.lower()}"

@@ -1,0 +1,273 @@
+"""What a store does with a command, as one pure function.
+
+A store is a register with compare-and-set. `apply` is that register's whole behaviour: the record
+before, the command, the store's clock - and the record after. Memory and SQLite call it; a store that
+speaks SQL or Lua says the same in its own language and is held to it by the conformance suite; the
+schedules play it. A refused command changes nothing and answers with what is there.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from samekey.core.boundary import parse_terms
+from samekey.core.commands import Ask, Begin, Free, Open, Redact, Renew, Settle, StoreCommand, Take, Testify
+from samekey.core.record import EVIDENCE_MAX, MOVES_MAX, Audit, Evidence, Move, Record
+from samekey.core.states import EXPIRES, SETTLED, Role, State, may
+
+
+class Moment(NamedTuple):
+    """The store's clock, read once per command."""
+
+    wall: float  # for people, retention and provider windows
+    tick: float  # for leases: never steps back
+    clock: str  # which tick this is; another one is another boot, and its leases are dead
+    token: int  # the store's proposal for a new token
+
+
+def apply(record: Record | None, command: StoreCommand, moment: Moment) -> Record | None:
+    """The record after this command. The same object comes back when nothing changed."""
+    if record is None and type(command) is not Open:
+        return None
+    after: Record | None = _RULES[type(command)](record, command, moment)
+    return after
+
+
+def audit_entry(command: StoreCommand, before: Record | None, after: Record | None, moment: Moment) -> Audit | None:
+    """What the audit log keeps of a command that changed something: the actions of people."""
+    match command:
+        case Settle(role=Role.OPERATOR):
+            action = "resolve"
+        case Redact():
+            action = "redact"
+        case Free():
+            action = "free"
+        case _:
+            return None
+    return Audit(
+        at=moment.wall,
+        who=command.by,
+        action=action,
+        operation=command.key.operation,
+        tenant=command.key.tenant,
+        text=command.key.text,
+        before=before.state.value if before else "",
+        after=after.state.value if after else "",
+        why=command.why,
+    )
+
+
+def seen_at(record: Record, moment: Moment) -> Record:
+    """The record as the store's clock shows it now: how long the lease and the asking still live."""
+    if record.lease_clock == moment.clock:
+        left = record.lease_until - moment.tick
+        asked = record.ask_until - moment.tick
+    else:
+        # Another boot: every lease of the old one is dead. How long ago it ended nobody can tell (a wall
+        # clock may have been set back), so it ended just now.
+        left = asked = 0.0
+    return record._replace(now=moment.wall, lease_left=left, ask_left=asked)
+
+
+def expired(record: Record, moment: Moment) -> bool:
+    """Past retention. Started and in_doubt never are: unknown is never forgotten."""
+    return record.state in EXPIRES and record.retain_until is not None and record.retain_until <= moment.wall
+
+
+def lease_live(record: Record, moment: Moment) -> bool:
+    return record.lease_clock == moment.clock and record.lease_until > moment.tick
+
+
+def same_fence(record: Record, seen: Record) -> bool:
+    # Both: after a failover the same token numbers came again, and a zombie's was accepted.
+    return record.token == seen.token and record.attempt == seen.attempt
+
+
+def _open(record: Record | None, command: Open, moment: Moment) -> Record:
+    if record is not None and not expired(record, moment):
+        return record
+    token = moment.token if record is None else max(record.token + 1, moment.token)
+    return Record(
+        key=command.key,
+        state=State.STARTED,
+        token=token,
+        attempt=command.attempt,
+        fingerprint=command.fingerprint.digest,
+        form=command.fingerprint.form,
+        fields=command.fingerprint.fields,
+        boundary=command.boundary,
+        version=1 if record is None else record.version + 1,
+        attempts=1,
+        created_at=moment.wall,
+        changed_at=moment.wall,
+        lease_until=moment.tick + command.lease_seconds,
+        lease_clock=moment.clock,
+        first_sent_at=moment.wall if command.sends else None,
+        attributes=command.attributes,
+        moves=(Move(moment.wall, token, "", "started", command.attempt, ""),),
+    )
+
+
+def _take(record: Record, command: Take, moment: Moment) -> Record:
+    seen = command.seen
+    if not same_fence(record, seen) or record.state is not seen.state or record.happened is not None:
+        return record
+    if not may(Role.PASSER_BY, record.state, State.STARTED):
+        return record
+    if record.state is State.STARTED and (
+        lease_live(record, moment)
+        or not parse_terms(record.boundary).marked
+        or record.begun_at is not None
+        or record.unsure  # "this attempt had not begun" says nothing about the one before it
+    ):
+        return record
+    from_doubt = record.state is State.IN_DOUBT
+    token = max(record.token + 1, moment.token)
+    return _moved(
+        record,
+        moment,
+        State.STARTED,
+        who=command.attempt,
+        why="taken over" if record.state is not State.RELEASED else "",
+        token=token,
+    )._replace(
+        attempt=command.attempt,
+        # The unresolved attempt stays under the terms it was made under; a fresh start has today's.
+        boundary=record.boundary if from_doubt else command.boundary,
+        attempts=record.attempts + 1,
+        lease_until=moment.tick + command.lease_seconds,
+        lease_clock=moment.clock,
+        unsure=record.unsure or from_doubt,
+        begun_at=None,
+        # Out of doubt the provider's window still counts from the first send.
+        first_sent_at=record.first_sent_at if from_doubt else (moment.wall if command.sends else None),
+        settled_by=None,
+        settled_at=None,
+        retain_until=None,
+        error=None,
+        asker=None,
+        ask_until=0.0,
+    )
+
+
+def _begin(record: Record, command: Begin, moment: Moment) -> Record:
+    if not same_fence(record, command.seen) or record.state is not State.STARTED:
+        return record
+    if record.begun_at is not None:
+        return record  # our own earlier try got through
+    if not lease_live(record, moment) or record.happened is not None:
+        return record
+    return record._replace(
+        begun_at=moment.wall,
+        first_sent_at=record.first_sent_at if record.first_sent_at is not None else moment.wall,
+        version=record.version + 1,
+        changed_at=moment.wall,
+    )
+
+
+def _renew(record: Record, command: Renew, moment: Moment) -> Record:
+    if not same_fence(record, command.seen) or record.state is not State.STARTED or not lease_live(record, moment):
+        return record
+    return record._replace(
+        lease_until=moment.tick + command.lease_seconds, version=record.version + 1, changed_at=moment.wall
+    )
+
+
+def _settle(record: Record, command: Settle, moment: Moment) -> Record:
+    if not same_fence(record, command.seen) or not may(command.role, record.state, command.state):
+        return record
+    if command.role is Role.PASSER_BY and lease_live(record, moment):
+        return record  # the holder renewed since we looked
+    if command.role is Role.PASSER_BY:
+        record = _rebased(record, moment)
+    ended = command.state is not State.IN_DOUBT
+    speaks_for_all = command.role in (Role.LOOKUP, Role.OPERATOR)  # the provider or a person: about the whole key
+    return _moved(record, moment, command.state, who=_who(command), why=command.why or command.error or "")._replace(
+        unsure=record.unsure and not (ended and speaks_for_all),
+        round=record.round + 1 if command.next_round else record.round,
+        settled_by=command.by if ended else record.settled_by,
+        settled_at=moment.wall if ended else record.settled_at,
+        retain_until=moment.wall + command.retain_seconds if ended else None,
+        result=command.result,
+        error=command.error,
+        asker=None,
+        ask_until=0.0,
+    )
+
+
+def _ask(record: Record, command: Ask, moment: Moment) -> Record:
+    if not same_fence(record, command.seen) or record.state is not State.IN_DOUBT:
+        return record
+    asked = record.lease_clock == moment.clock and record.ask_until > moment.tick
+    if record.asker is not None and record.asker != command.asker and asked:
+        return record
+    ends = command.lease_seconds == 0
+    if ends and record.asker != command.asker:
+        return record
+    return _rebased(record, moment)._replace(
+        asker=None if ends else command.asker,
+        ask_until=0.0 if ends else moment.tick + command.lease_seconds,
+        version=record.version + 1,
+        changed_at=moment.wall,
+    )
+
+
+def _testify(record: Record, command: Testify, moment: Moment) -> Record:
+    if record.settled_by == command.attempt and record.state is command.state:
+        return record  # it is the record's own word
+    if any(one.attempt == command.attempt for one in record.evidence) or len(record.evidence) >= EVIDENCE_MAX:
+        return record
+    said = Evidence(moment.wall, command.token, command.attempt, command.state, command.result, command.why)
+    return record._replace(evidence=(*record.evidence, said), version=record.version + 1, changed_at=moment.wall)
+
+
+def _redact(record: Record, command: Redact, moment: Moment) -> Record:
+    if not same_fence(record, command.seen) or record.state not in SETTLED:
+        return record
+    return _moved(record, moment, record.state, who=command.by, why=f"redacted: {command.why}")._replace(
+        result=None,
+        error="the result was redacted",
+        evidence=tuple(one._replace(result=None) for one in record.evidence),
+    )
+
+
+def _free(record: Record, command: Free, moment: Moment) -> Record | None:
+    if not same_fence(record, command.seen) or record.state not in EXPIRES or record.state is not command.seen.state:
+        return record  # started and in_doubt: resolve first
+    return None
+
+
+def _moved(record: Record, moment: Moment, state: State, *, who: str, why: str, token: int | None = None) -> Record:
+    token = record.token if token is None else token
+    move = Move(moment.wall, token, record.state.value, state.value, who, why)
+    return record._replace(
+        state=state,
+        token=token,
+        version=record.version + 1,
+        changed_at=moment.wall,
+        moves=(*record.moves[-(MOVES_MAX - 1) :], move),
+    )
+
+
+def _rebased(record: Record, moment: Moment) -> Record:
+    """A lease of another boot ended, as far as anyone can tell, now: from here its age can be counted."""
+    if record.lease_clock == moment.clock:
+        return record
+    return record._replace(lease_until=moment.tick, lease_clock=moment.clock)
+
+
+def _who(command: Settle) -> str:
+    return command.by if command.role in (Role.HOLDER, Role.PASSER_BY) else f"{command.role}:{command.by}"
+
+
+_RULES: dict[type[StoreCommand], Any] = {
+    Open: _open,
+    Take: _take,
+    Begin: _begin,
+    Renew: _renew,
+    Settle: _settle,
+    Ask: _ask,
+    Testify: _testify,
+    Redact: _redact,
+    Free: _free,
+}

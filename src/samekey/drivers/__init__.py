@@ -1,0 +1,1 @@
+"""Drivers: connect, time out, check, migrate - shared by everything that speaks to one kind of server."""

@@ -1,0 +1,218 @@
+"""SQLite: where the file is, how it is opened, what it promises, and what its errors mean."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from samekey.core.errors import Misconfigured, RecordUnreadable, StoreError, StoreUnavailable
+
+DriverError = sqlite3.Error
+Synchronous = Literal["full", "normal"]
+
+SCHEMA = 1  # the newest migration this version knows
+BUSY_SECONDS = 5.0  # how long another process's write may keep us waiting; ours take milliseconds
+BUSY_FIRST_PAUSE_SECONDS = 0.0005
+BUSY_LAST_PAUSE_SECONDS = 0.01
+STATEMENTS_CACHED = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A checked place for a database file."""
+
+    path: Path
+    synchronous: Synchronous = "full"
+
+
+def parse_url(url: str) -> Address:
+    """`sqlite:///keys.db` is relative, `sqlite:////var/lib/keys.db` absolute; `?synchronous=normal` is faster."""
+    parts = urlsplit(url)
+    path = unquote(parts.path.removeprefix("/"))
+    if parts.netloc or not path or path == ":memory:":
+        raise Misconfigured(
+            f"{url!r} names no file: write sqlite:///keys.db, sqlite:////absolute/keys.db, or memory:// for memory"
+        )
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    synchronous = options.pop("synchronous", "full")
+    if options:
+        raise Misconfigured(f"unknown option {sorted(options)[0]!r} in {url!r}; the one there is: synchronous")
+    return Address(Path(path), check_synchronous(synchronous))
+
+
+def check_synchronous(given: Any) -> Synchronous:
+    if given not in ("full", "normal"):
+        raise Misconfigured(f"synchronous is 'full' (survives power loss) or 'normal', not {given!r}")
+    checked: Synchronous = given
+    return checked
+
+
+def check_path(path: Path) -> None:
+    """One clear sentence for each way in which a file cannot be the store."""
+    if path.is_dir():
+        raise Misconfigured(f"{path} is a directory; name a file in it")
+    if not path.parent.is_dir():
+        raise Misconfigured(f"the directory {path.parent} does not exist; create it first")
+    if path.exists() and not os.access(path, os.R_OK | os.W_OK):
+        raise Misconfigured(f"{path} cannot be read and written by this user")
+    if not os.access(path.parent, os.W_OK):
+        raise Misconfigured(f"the directory {path.parent} is not writable, and SQLite keeps its log beside the file")
+
+
+def connect(path: Path, *, synchronous: Synchronous, read_only: bool = False) -> sqlite3.Connection:
+    """A connection in WAL mode, in autocommit, with our own waiting instead of SQLite's."""
+    check_path(path)
+    with translated(str(path)):
+        connection = sqlite3.connect(
+            path,
+            timeout=0,  # see `patiently`: a busy file must never block an event loop
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=STATEMENTS_CACHED,
+        )
+        try:
+            patiently(lambda: connection.execute("PRAGMA journal_mode = WAL").fetchone())
+            connection.execute(f"PRAGMA synchronous = {synchronous.upper()}")
+            if read_only:
+                connection.execute("PRAGMA query_only = ON")
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+def patiently(work: Any, seconds: float = BUSY_SECONDS) -> Any:
+    """Do `work` again while another connection holds the file, for as long as `seconds`."""
+    pause, deadline = BUSY_FIRST_PAUSE_SECONDS, time.monotonic() + seconds
+    while True:
+        try:
+            return work()
+        except sqlite3.OperationalError as error:
+            if not is_busy(error) or time.monotonic() >= deadline:
+                raise
+        time.sleep(pause)
+        pause = min(pause * 2, BUSY_LAST_PAUSE_SECONDS)
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    return (getattr(error, "sqlite_errorcode", 0) & 0xFF) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+@contextmanager
+def translated(name: str) -> Iterator[None]:
+    """The driver's exceptions as ours, once, at the edge."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise store_error(name, error) from error
+
+
+def store_error(name: str, error: sqlite3.Error) -> StoreError | Misconfigured:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if is_busy(error):
+        return StoreUnavailable(f"{name} is held by another writer for longer than {BUSY_SECONDS:.0f} s")
+    if code == sqlite3.SQLITE_FULL:
+        return StoreUnavailable(f"the disk of {name} is full; nothing was written")
+    if code == sqlite3.SQLITE_READONLY:
+        return Misconfigured(f"{name} is read-only for this process")
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return RecordUnreadable(f"{name} is damaged, or not a SQLite database: restore it from a backup")
+    if code == sqlite3.SQLITE_CANTOPEN:
+        return StoreUnavailable(f"{name} cannot be opened")
+    return StoreUnavailable(f"{name}: {error}")
+
+
+# -- schema ------------------------------------------------------------------------------------------------
+
+
+def migrate(connection: sqlite3.Connection, name: str) -> None:
+    """Bring the file to our schema; refuse one that a newer version wrote. Safe when many start at once."""
+    with translated(name):
+        if _schema(connection) == SCHEMA:
+            return
+        patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
+        try:
+            found = _schema(connection)
+            if found > SCHEMA:
+                raise Misconfigured(
+                    f"{name} was written by a newer samekey (schema {found}, this one knows {SCHEMA}): upgrade samekey"
+                )
+            for number in range(found + 1, SCHEMA + 1):
+                for statement in migration(number).split(";\n"):
+                    if statement.strip():
+                        connection.execute(statement)
+                connection.execute(
+                    "INSERT INTO samekey_meta (name, value) VALUES ('schema', ?) "
+                    "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+                    (str(number),),
+                )
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+
+
+def migration(number: int) -> str:
+    """The SQL of one migration, as shipped."""
+    folder = resources.files("samekey.stores") / "migrations" / "sqlite"
+    return next(
+        entry.read_text(encoding="utf-8") for entry in folder.iterdir() if entry.name.startswith(f"{number:04d}_")
+    )
+
+
+def _schema(connection: sqlite3.Connection) -> int:
+    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'samekey_meta'").fetchone():
+        return 0
+    row = connection.execute("SELECT value FROM samekey_meta WHERE name = 'schema'").fetchone()
+    return int(row[0]) if row else 0
+
+
+# -- the lease clock ---------------------------------------------------------------------------------------
+
+
+def boot_id() -> str:
+    """Which boot of this machine this is: a lease of another boot is dead, whatever its number says."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        pass
+    if sys.platform == "darwin":
+        found = subprocess.run(
+            ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"], capture_output=True, text=True, check=False
+        )
+        if found.returncode == 0:
+            return found.stdout.strip()
+    return "wall"  # no boot id: the wall clock judges, and a step back keeps a lease alive longer
+
+
+def boot_seconds() -> float:
+    """Seconds since boot, sleep included; on a machine without that clock, the wall clock."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    if clock is not None:
+        return time.clock_gettime(clock)
+    return time.monotonic() if sys.platform == "darwin" else time.time()
+
+
+def network_file_system(path: Path) -> str | None:
+    """The kind of network file system the file lies on, if any: SQLite's locks are not reliable there."""
+    try:
+        mounts = Path("/proc/mounts").read_text().splitlines()
+    except OSError:
+        return None
+    real, best, kind = str(path.resolve()), "", ""
+    for line in mounts:
+        _, where, fs, *_ = line.split(" ")
+        if (real == where or real.startswith(where.rstrip("/") + "/")) and len(where) >= len(best):
+            best, kind = where, fs
+    return kind if kind.startswith(("nfs", "cifs", "smb", "9p", "fuse.sshfs", "afs", "ceph", "glusterfs")) else None

@@ -1,0 +1,101 @@
+"""What we need of an event loop, and nothing more: sleep, a bell that any thread may ring, a shield.
+
+A leaf room: guard and stores may use it, it imports neither. asyncio is always there; trio is imported
+only by its own file, and only when it is trio that runs us.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Bell(Protocol):
+    """Rung from any thread, waited for by one task or thread; ringing twice is ringing once."""
+
+    def ring(self) -> None: ...
+
+
+class AsyncBell(Bell, Protocol):
+    async def wait(self, timeout: float | None) -> None:
+        """Come back when rung or when the time is over, and be ready to be rung again."""
+
+
+class Loop(Protocol):
+    async def sleep(self, seconds: float) -> None: ...
+    def bell(self) -> AsyncBell: ...
+    async def shielded(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Finish `work` although we are cancelled; the cancellation comes through afterwards."""
+
+
+def running() -> Loop:
+    """The loop that runs this task."""
+    import asyncio
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        if "trio" in sys.modules:
+            from samekey.loops import trio
+
+            return trio.Trio()
+        raise
+    from samekey.loops import asyncio as ours
+
+    return ours.Asyncio()
+
+
+class ThreadBell:
+    """The bell of a thread that may block."""
+
+    __slots__ = ("_event",)
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def ring(self) -> None:
+        self._event.set()
+
+    def wait(self, timeout: float | None) -> None:
+        self._event.wait(timeout)
+        self._event.clear()
+
+
+class Bells:
+    """Who waits for which digest. Ringing costs one look into a dict when nobody does."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._waiting: dict[bytes, list[Any]] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, digest: bytes, bell: Bell) -> None:
+        with self._mutex:
+            self._waiting.setdefault(digest, []).append(bell)
+
+    def remove(self, digest: bytes, bell: Bell) -> None:
+        with self._mutex:
+            bells = self._waiting.get(digest, [])
+            if bell in bells:
+                bells.remove(bell)
+            if not bells:
+                self._waiting.pop(digest, None)
+
+    def ring(self, digest: bytes) -> None:
+        if self._waiting:
+            with self._mutex:
+                bells = list(self._waiting.get(digest, ()))
+            for bell in bells:
+                bell.ring()
+
+    def ring_all(self) -> None:
+        with self._mutex:
+            everyone = [bell for bells in self._waiting.values() for bell in bells]
+        for bell in everyone:
+            bell.ring()

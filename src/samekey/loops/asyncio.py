@@ -1,0 +1,56 @@
+"""asyncio, and anyio when asyncio is under it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class Asyncio:
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def bell(self) -> AsyncioBell:
+        return AsyncioBell()
+
+    async def shielded(self, work: Callable[[], Awaitable[T]]) -> T:
+        task = asyncio.ensure_future(work())
+        cancelled: asyncio.CancelledError | None = None
+        while not task.done():
+            try:
+                await asyncio.shield(task)
+            except asyncio.CancelledError as error:
+                if task.cancelled():
+                    raise
+                cancelled = error  # keep it for later: the write must be finished first
+            except Exception:  # noqa: S110 - the task keeps it, result() raises it below
+                pass
+        if cancelled is not None:
+            if not task.cancelled():
+                task.exception()  # looked at, so that asyncio does not complain about it
+            raise cancelled
+        return task.result()
+
+
+class AsyncioBell:
+    __slots__ = ("_event", "_loop")
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._event = asyncio.Event()
+
+    def ring(self) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._event.set)
+        except RuntimeError:
+            pass  # the loop is closed: nobody waits any more
+
+    async def wait(self, timeout: float | None) -> None:
+        try:
+            await asyncio.wait_for(self._event.wait(), timeout)
+        except TimeoutError:
+            pass
+        self._event.clear()

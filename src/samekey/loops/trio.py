@@ -1,0 +1,45 @@
+"""trio, and anyio when trio is under it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import trio
+
+T = TypeVar("T")
+
+
+class Trio:
+    async def sleep(self, seconds: float) -> None:
+        await trio.sleep(seconds)
+
+    def bell(self) -> TrioBell:
+        return TrioBell()
+
+    async def shielded(self, work: Callable[[], Awaitable[T]]) -> T:
+        with trio.CancelScope(shield=True):
+            result = await work()
+        await trio.lowlevel.checkpoint_if_cancelled()
+        return result
+
+
+class TrioBell:
+    __slots__ = ("_event", "_token")
+
+    def __init__(self) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        self._event = trio.Event()
+
+    def ring(self) -> None:
+        try:
+            # Looked up when it runs: wait() puts a new event in place after each ring.
+            self._token.run_sync_soon(lambda: self._event.set())
+        except trio.RunFinishedError:
+            pass  # the loop is over: nobody waits any more
+
+    async def wait(self, timeout: float | None) -> None:
+        with trio.move_on_after(math.inf if timeout is None else timeout):
+            await self._event.wait()
+        self._event = trio.Event()

@@ -1,0 +1,1 @@
+"""Stores: registers with compare-and-set. Each passes the suite in `samekey.testing`."""

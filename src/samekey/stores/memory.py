@@ -1,0 +1,213 @@
+"""Records in this process's memory: for tests and single-process tools; gone when the process is.
+
+One dict, one mutex held for a few microseconds and never across a wait. `MemoryStore` and
+`AsyncMemoryStore` may share their memory: `AsyncMemoryStore(store)`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from uuid import uuid4
+
+from samekey.core.commands import (
+    Ask,
+    Begin,
+    Free,
+    Open,
+    Read,
+    Redact,
+    Renew,
+    Settle,
+    StoreCommand,
+    Take,
+    Testify,
+    Wait,
+)
+from samekey.core.errors import SamekeyError
+from samekey.core.ports import LIST_MAX, Audits, Health, Query, Records, Replies
+from samekey.core.record import Record
+from samekey.core.register import Moment, apply, audit_entry, expired, seen_at
+from samekey.loops import Bells
+from samekey.stores._waiting import async_wait, wait
+
+Clock = Callable[[], float]
+
+
+class MemoryStore:
+    """A store for `Guard`. `clock` is for tests: seconds that only move when told to."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self.name = "memory://"
+        self._incarnation = uuid4().hex
+        self._records: dict[bytes, Record] = {}
+        self._audit: Audits = []
+        self._mutex = threading.Lock()
+        self.bells = Bells()
+        self._wall = clock or time.time
+        self._tick = clock or time.monotonic
+        self._token = 0
+
+    def __repr__(self) -> str:
+        return f"<MemoryStore: {len(self._records)} records, gone when this process ends>"
+
+    def open(self, command: Open) -> Record:
+        record = self._apply(command)
+        assert record is not None  # noqa: S101 - open always leaves a record
+        return record
+
+    def take(self, command: Take) -> Record | None:
+        return self._apply(command)
+
+    def begin(self, command: Begin) -> Record | None:
+        return self._apply(command)
+
+    def renew(self, command: Renew) -> Record | None:
+        return self._apply(command)
+
+    def settle(self, command: Settle) -> Record | None:
+        return self._apply(command)
+
+    def ask(self, command: Ask) -> Record | None:
+        return self._apply(command)
+
+    def testify(self, command: Testify) -> Record | None:
+        return self._apply(command)
+
+    def redact(self, command: Redact) -> Record | None:
+        return self._apply(command)
+
+    def free(self, command: Free) -> Record | None:
+        return self._apply(command)
+
+    def read(self, command: Read) -> Record | None:
+        moment = self._moment()
+        record = self._records.get(command.key.digest)
+        return None if record is None or expired(record, moment) else seen_at(record, moment)
+
+    def wait(self, command: Wait, timeout: float) -> Record | None:
+        return wait(command.seen, timeout, lambda: self.read(Read(command.key)), self.bells)
+
+    def batch(self, commands: Sequence[StoreCommand]) -> Replies:
+        replies: Replies = []
+        for command in commands:
+            try:
+                replies.append(self.read(command) if isinstance(command, Read) else self._apply(command))
+            except SamekeyError as error:
+                replies.append(error)
+        return replies
+
+    def list(self, query: Query) -> Records:
+        moment = self._moment()
+        with self._mutex:
+            records = [seen_at(record, moment) for record in self._records.values() if query.picks(record)]
+        records.sort(key=lambda record: (record.created_at, record.key.digest), reverse=True)
+        return records[: min(query.limit, LIST_MAX)]
+
+    def sweep(self, limit: int) -> int:
+        moment = self._moment()
+        with self._mutex:
+            gone = [digest for digest, record in self._records.items() if expired(record, moment)][:limit]
+            for digest in gone:
+                del self._records[digest]
+        return len(gone)
+
+    def audit(self, limit: int) -> Audits:
+        return self._audit[: -limit - 1 : -1]
+
+    def health(self) -> Health:
+        return Health(
+            store=self.name,
+            guarantee="claims last as long as this process and are seen by it alone",
+            incarnation=self._incarnation,
+            warnings=("records are gone when this process ends",),
+        )
+
+    def close(self) -> None:
+        """Nothing to close; the records stay for whoever still holds this store."""
+
+    def _apply(self, command: StoreCommand) -> Record | None:
+        digest = command.key.digest
+        with self._mutex:
+            moment = self._moment(new_token=True)
+            before = self._records.get(digest)
+            after = apply(before, command, moment)
+            if after is before:
+                return None if before is None else seen_at(before, moment)
+            if after is None:
+                del self._records[digest]
+            else:
+                self._records[digest] = after
+            entry = audit_entry(command, before, after, moment)
+            if entry is not None:
+                self._audit.append(entry)
+        self.bells.ring(digest)
+        return None if after is None else seen_at(after, moment)
+
+    def _moment(self, *, new_token: bool = False) -> Moment:
+        if new_token:
+            self._token += 1
+        return Moment(self._wall(), self._tick(), "", self._token)
+
+
+class AsyncMemoryStore:
+    """A store for `AsyncGuard`, with its own memory or that of a MemoryStore."""
+
+    def __init__(self, shared: MemoryStore | None = None, *, clock: Clock | None = None) -> None:
+        self.sync = shared if shared is not None else MemoryStore(clock)
+        self.name = self.sync.name
+
+    def __repr__(self) -> str:
+        return repr(self.sync).replace("<Memory", "<AsyncMemory")
+
+    async def open(self, command: Open) -> Record:
+        return self.sync.open(command)
+
+    async def take(self, command: Take) -> Record | None:
+        return self.sync.take(command)
+
+    async def begin(self, command: Begin) -> Record | None:
+        return self.sync.begin(command)
+
+    async def renew(self, command: Renew) -> Record | None:
+        return self.sync.renew(command)
+
+    async def settle(self, command: Settle) -> Record | None:
+        return self.sync.settle(command)
+
+    async def ask(self, command: Ask) -> Record | None:
+        return self.sync.ask(command)
+
+    async def testify(self, command: Testify) -> Record | None:
+        return self.sync.testify(command)
+
+    async def redact(self, command: Redact) -> Record | None:
+        return self.sync.redact(command)
+
+    async def free(self, command: Free) -> Record | None:
+        return self.sync.free(command)
+
+    async def read(self, command: Read) -> Record | None:
+        return self.sync.read(command)
+
+    async def wait(self, command: Wait, timeout: float) -> Record | None:
+        return await async_wait(command.seen, timeout, lambda: self.read(Read(command.key)), self.sync.bells)
+
+    async def batch(self, commands: Sequence[StoreCommand]) -> Replies:
+        return self.sync.batch(commands)
+
+    async def list(self, query: Query) -> Records:
+        return self.sync.list(query)
+
+    async def sweep(self, limit: int) -> int:
+        return self.sync.sweep(limit)
+
+    async def audit(self, limit: int) -> Audits:
+        return self.sync.audit(limit)
+
+    async def health(self) -> Health:
+        return self.sync.health()
+
+    async def close(self) -> None:
+        self.sync.close()

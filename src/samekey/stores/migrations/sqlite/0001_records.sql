@@ -1,0 +1,52 @@
+CREATE TABLE samekey_meta (
+  name  TEXT PRIMARY KEY,
+  value TEXT NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE samekey_records (
+  digest        BLOB PRIMARY KEY,  -- 128 bits of operation, tenant and key
+  operation     TEXT NOT NULL,
+  tenant        TEXT,
+  key           TEXT NOT NULL,
+  state         TEXT NOT NULL,
+  token         INTEGER NOT NULL,  -- with attempt: the fence
+  attempt       TEXT NOT NULL,
+  fingerprint   BLOB NOT NULL,
+  form          TEXT NOT NULL,
+  boundary      TEXT NOT NULL,
+  version       INTEGER NOT NULL,
+  attempts      INTEGER NOT NULL,
+  created_at    REAL NOT NULL,
+  changed_at    REAL NOT NULL,
+  lease_until   REAL NOT NULL,     -- on the clock that lease_clock names, not the wall clock
+  lease_clock   TEXT NOT NULL,
+  unsure        INTEGER NOT NULL,
+  begun_at      REAL,
+  first_sent_at REAL,
+  round         INTEGER NOT NULL,
+  settled_by    TEXT,
+  settled_at    REAL,
+  retain_until  REAL,
+  result        BLOB,
+  error         TEXT,
+  asker         TEXT,
+  ask_until     REAL NOT NULL,
+  story         TEXT NOT NULL      -- fields, attributes, evidence and moves, as JSON
+) WITHOUT ROWID;
+
+-- What an operator looks for first: what is held and what is in doubt.
+CREATE INDEX samekey_unsettled ON samekey_records (state, changed_at)
+  WHERE state IN ('started', 'in_doubt');
+
+CREATE TABLE samekey_audit (
+  id        INTEGER PRIMARY KEY,
+  at        REAL NOT NULL,
+  who       TEXT NOT NULL,
+  action    TEXT NOT NULL,
+  operation TEXT NOT NULL,
+  tenant    TEXT,
+  key       TEXT NOT NULL,
+  before    TEXT NOT NULL,
+  after     TEXT NOT NULL,
+  why       TEXT NOT NULL
+);

@@ -1,0 +1,461 @@
+"""Records in a SQLite file: the embedded default, durable, shared by every process of one machine.
+
+Theory. Every write is one compare-and-set statement: `register.apply` says what the record becomes, and
+the UPDATE goes through only if the row is still the very version it was computed from. So no transaction
+is ever open while anything else happens, and processes need no other agreement.
+
+Writers take turns on one connection. A lone writer writes inline, in its own thread: no hop. When the
+connection is taken, commands queue up and one writer thread commits all of them together: one fsync for
+many claims. Reads have their own connection and never wait for a writer.
+
+Waiting: a commit of this process rings the bell of its key at once. For commits of other processes SQLite
+has no bell; one watcher thread per store looks at a counter in shared memory (PRAGMA data_version) while
+somebody waits, and reads the waited-for rows when it moved.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from samekey.core.commands import (
+    Ask,
+    Begin,
+    Free,
+    Open,
+    Read,
+    Redact,
+    Renew,
+    Settle,
+    StoreCommand,
+    Take,
+    Testify,
+    Wait,
+)
+from samekey.core.errors import RecordUnreadable, SamekeyError, StoreUnavailable
+from samekey.core.ports import LIST_MAX, Audits, Health, Query, Records, Replies
+from samekey.core.record import Audit, Record
+from samekey.core.register import Moment, audit_entry, expired, seen_at
+from samekey.drivers import sqlite as driver
+from samekey.loops import ThreadBell, running
+from samekey.stores._sqlite_process import INHERITED, Job, Process
+from samekey.stores._sqlite_rows import AUDIT, AUDITS, SELECT, SWEEP, audited, execute, list_statement, record_of
+from samekey.stores._waiting import async_wait, wait
+
+Clock = Callable[[], float]
+
+BATCH_MAX = 256  # commands in one commit: bounds how long the first of them waits for the last
+AFTER_LOSS_SECONDS = 24 * 3600.0  # how long claims count as "after a loss": the usual retention
+
+
+class SqliteStore:
+    """A store for `Guard`: `SqliteStore("keys.db")`, or by address `sqlite:///keys.db`."""
+
+    def __init__(
+        self, path: str | Path, *, synchronous: driver.Synchronous = "full", clock: Clock | None = None
+    ) -> None:
+        self._path = Path(path).absolute()
+        self._synchronous = driver.check_synchronous(synchronous)
+        suffix = "" if synchronous == "full" else f"?synchronous={synchronous}"
+        self.name = f"sqlite:///{self._path}{suffix}"
+        self._wall = clock or time.time
+        self._tick = clock or driver.boot_seconds
+        self._clock_id = "manual" if clock else driver.boot_id()
+        self._incarnation: str | None = None
+        self._lost_at: float | None = None
+        self._connect()
+
+    @classmethod
+    def from_url(cls, url: str) -> SqliteStore:
+        address = driver.parse_url(url)
+        return cls(address.path, synchronous=address.synchronous)
+
+    def __repr__(self) -> str:
+        return f"<SqliteStore {self.name}>"
+
+    # -- the port ------------------------------------------------------------------------------------------
+
+    def open(self, command: Open) -> Record:
+        # A read may be a short cut to a record that is there; it is never permission to run.
+        found = self.read(Read(command.key))
+        record = found if found is not None else self._write(command)
+        if record is None:
+            raise RecordUnreadable(f"{self.name} took the claim of {command.key} and shows no record of it")
+        return record
+
+    def take(self, command: Take) -> Record | None:
+        return self._write(command)
+
+    def begin(self, command: Begin) -> Record | None:
+        return self._write(command)
+
+    def renew(self, command: Renew) -> Record | None:
+        return self._write(command)
+
+    def settle(self, command: Settle) -> Record | None:
+        return self._write(command)
+
+    def ask(self, command: Ask) -> Record | None:
+        return self._write(command)
+
+    def testify(self, command: Testify) -> Record | None:
+        return self._write(command)
+
+    def redact(self, command: Redact) -> Record | None:
+        return self._write(command)
+
+    def free(self, command: Free) -> Record | None:
+        return self._write(command)
+
+    def read(self, command: Read) -> Record | None:
+        here = self._here()
+        with here.reading, driver.translated(self.name):
+            row = here.reader.execute(SELECT, (command.key.digest,)).fetchone()
+        if row is None:
+            return None
+        record, moment = record_of(row, command.key), self._moment()
+        return None if expired(record, moment) else self._shown(record, moment)
+
+    def wait(self, command: Wait, timeout: float) -> Record | None:
+        with self._here().watched(command.key.digest):
+            return wait(command.seen, timeout, lambda: self.read(Read(command.key)), self.bells)
+
+    def batch(self, commands: Sequence[StoreCommand]) -> Replies:
+        replies: Replies = []
+        for start in range(0, len(commands), BATCH_MAX):
+            jobs = [Job(command, None) for command in commands[start : start + BATCH_MAX]]
+            here = self._here()
+            with here.turn:
+                self._commit_together(here, jobs)
+            replies += [job.error or job.reply for job in jobs]
+        return replies
+
+    def list(self, query: Query) -> Records:
+        here, moment = self._here(), self._moment()
+        statement, values = list_statement(query)
+        with here.reading, driver.translated(self.name):
+            rows = here.reader.execute(statement, values).fetchall()
+        return [self._shown(record_of(row, None), moment) for row in rows]
+
+    def sweep(self, limit: int) -> int:
+        here = self._here()
+        with here.turn, driver.translated(self.name):
+            cursor = driver.patiently(
+                lambda: here.writer.execute(SWEEP, {"now": self._wall(), "limit": min(limit, LIST_MAX)})
+            )
+        return int(cursor.rowcount)
+
+    def audit(self, limit: int) -> Audits:
+        here = self._here()
+        with here.reading, driver.translated(self.name):
+            rows = here.reader.execute(AUDITS, (min(limit, LIST_MAX),)).fetchall()
+        return [Audit(*row) for row in rows]
+
+    def health(self) -> Health:
+        here = self._here()
+        warnings = []
+        if self._synchronous == "normal":
+            warnings.append("synchronous=normal: a power loss may forget the last claims (a crash does not)")
+        network = driver.network_file_system(self._path)
+        if network:
+            warnings.append(f"the file lies on {network}: SQLite's locks are not reliable over a network")
+        if self._lost_at is not None:
+            warnings.append("the file was replaced while this process used it: records before that are gone")
+        power = "and power losses" if self._synchronous == "full" else "of processes, not all power losses"
+        return Health(
+            store=self.name,
+            guarantee=f"claims survive crashes {power}, and are shared by all processes of this machine",
+            incarnation=here.epoch,
+            warnings=tuple(warnings),
+            facts=(
+                ("file", str(self._path)),
+                ("sqlite", sqlite3.sqlite_version),
+                ("schema", str(driver.SCHEMA)),
+                ("synchronous", self._synchronous),
+                ("boot", self._clock_id),
+            ),
+        )
+
+    def join(self, connection: Any) -> SqliteTransaction:
+        """This store inside the caller's own transaction on the same file."""
+        return SqliteTransaction(self, connection)
+
+    def close(self) -> None:
+        self._process.close()
+
+    # -- connections: one set per process and per file -----------------------------------------------------
+
+    def _connect(self) -> None:
+        self._process = Process(self._path, self._synchronous, self.name, self._drain)
+        self.bells = self._process.bells
+        if self._incarnation is not None and self._process.epoch != self._incarnation:
+            self._lost_at = self._wall()  # the store lost its memory: claims after it ask first, where they can
+        self._incarnation = self._process.epoch
+
+    def _here(self) -> Process:
+        here = self._process
+        if here.pid != os.getpid():
+            # Forked: the parent's connections are its own. They are kept, unused: closing them here could
+            # remove the log file under the parent.
+            INHERITED.append(here)
+            self._connect()
+            here = self._process
+        if here.closed:
+            raise StoreUnavailable(f"{self.name} was closed")
+        return here
+
+    def _same_file(self, here: Process) -> Process:
+        """Before a claim: is the file at our path still the one we have open?"""
+        try:
+            found = os.stat(self._path)
+        except FileNotFoundError:
+            found = None
+        if found is not None and (found.st_dev, found.st_ino) == here.file_id:
+            return here
+        here.close()
+        self._connect()
+        return self._process
+
+    # -- writing -------------------------------------------------------------------------------------------
+
+    def _write(self, command: StoreCommand) -> Record | None:
+        here = self._here()
+        if not here.queue and here.turn.acquire(blocking=False):
+            try:
+                return self._inline(here, command, patient=True)
+            finally:
+                here.turn.release()
+                here.wake_writer()
+        job = Job(command, ThreadBell())
+        here.enqueue(job)
+        job.wait()
+        return job.outcome()
+
+    def _inline(self, here: Process, command: StoreCommand, *, patient: bool) -> Record | None:
+        """One command, committed by its own statement (or its own transaction, with an audit entry)."""
+        if isinstance(command, Open):
+            here = self._same_file(here)
+        if audited(command):
+            job = Job(command, None)
+            self._commit_together(here, [job])
+            return job.outcome()
+        moment = self._moment()
+        with driver.translated(self.name):
+            if patient:
+                before, after = driver.patiently(lambda: execute(here.writer, command, moment))
+            else:
+                before, after = execute(here.writer, command, moment)
+        return self._told(before, after, moment)
+
+    def _drain(self, here: Process) -> None:
+        """The writer thread's whole work: everything that queued up, in one commit."""
+        jobs = here.drain(BATCH_MAX)
+        if jobs:
+            self._commit_together(here, jobs)
+            for job in jobs:
+                job.done()
+
+    def _commit_together(self, here: Process, jobs: Sequence[Job]) -> None:
+        """All of them in one transaction; if it fails, each by itself, so that one's failure is its own."""
+        moment = self._moment()
+        moved = []
+        try:
+            driver.patiently(lambda: here.writer.execute("BEGIN IMMEDIATE"))
+            for job in jobs:
+                before, after = execute(here.writer, job.command, moment)
+                entry = audit_entry(job.command, before, after, moment) if after is not before else None
+                if entry is not None:
+                    here.writer.execute(AUDIT, entry)
+                moved.append((job, before, after))
+            here.writer.execute("COMMIT")
+        except (driver.DriverError, SamekeyError) as error:
+            here.rollback()
+            if len(jobs) == 1:
+                jobs[0].error = driver.store_error(self.name, error) if isinstance(error, driver.DriverError) else error
+                return
+            for job in jobs:
+                self._commit_together(here, [job])
+            return
+        for job, before, after in moved:
+            try:
+                job.reply = self._told(before, after, moment)
+            except SamekeyError as error:
+                job.error = error
+
+    def _told(self, before: Record | None, after: Record | None, moment: Moment) -> Record | None:
+        """After the commit: ring for those who wait, and show the record on our clock."""
+        record = after or before
+        if after is not before and record is not None:
+            self.bells.ring(record.key.digest)
+        return None if after is None else self._shown(after, moment)
+
+    def _shown(self, record: Record, moment: Moment) -> Record:
+        shown = seen_at(record, moment)
+        if self._lost_at is not None and record.attempts == 1 and moment.wall - self._lost_at < AFTER_LOSS_SECONDS:
+            return shown._replace(after_loss=True)
+        return shown
+
+    def _moment(self) -> Moment:
+        wall = self._wall()
+        return Moment(wall, self._tick(), self._clock_id, int(wall * 1_000_000))
+
+
+class AsyncSqliteStore:
+    """A store for `AsyncGuard` on the same file; no event loop ever waits for the disk."""
+
+    def __init__(
+        self, path: str | Path, *, synchronous: driver.Synchronous = "full", clock: Clock | None = None
+    ) -> None:
+        self.sync = SqliteStore(path, synchronous=synchronous, clock=clock)
+        self.name = self.sync.name
+
+    @classmethod
+    def from_url(cls, url: str) -> AsyncSqliteStore:
+        address = driver.parse_url(url)
+        return cls(address.path, synchronous=address.synchronous)
+
+    def __repr__(self) -> str:
+        return f"<AsyncSqliteStore {self.name}>"
+
+    async def open(self, command: Open) -> Record:
+        found = self.sync.read(Read(command.key))
+        record = found if found is not None else await self._write(command)
+        if record is None:
+            raise RecordUnreadable(f"{self.name} took the claim of {command.key} and shows no record of it")
+        return record
+
+    async def take(self, command: Take) -> Record | None:
+        return await self._write(command)
+
+    async def begin(self, command: Begin) -> Record | None:
+        return await self._write(command)
+
+    async def renew(self, command: Renew) -> Record | None:
+        return await self._write(command)
+
+    async def settle(self, command: Settle) -> Record | None:
+        return await self._write(command)
+
+    async def ask(self, command: Ask) -> Record | None:
+        return await self._write(command)
+
+    async def testify(self, command: Testify) -> Record | None:
+        return await self._write(command)
+
+    async def redact(self, command: Redact) -> Record | None:
+        return await self._write(command)
+
+    async def free(self, command: Free) -> Record | None:
+        return await self._write(command)
+
+    async def read(self, command: Read) -> Record | None:
+        return self.sync.read(command)
+
+    async def wait(self, command: Wait, timeout: float) -> Record | None:
+        with self.sync._here().watched(command.key.digest):
+            return await async_wait(command.seen, timeout, lambda: self.read(Read(command.key)), self.sync.bells)
+
+    async def batch(self, commands: Sequence[StoreCommand]) -> Replies:
+        here, loop = self.sync._here(), running()
+        jobs = [Job(command, loop.bell()) for command in commands]
+        for job in jobs:
+            here.enqueue(job)
+        for job in jobs:
+            await job.arrive()
+        return [job.error or job.reply for job in jobs]
+
+    async def list(self, query: Query) -> Records:
+        return self.sync.list(query)
+
+    async def sweep(self, limit: int) -> int:
+        return self.sync.sweep(limit)
+
+    async def audit(self, limit: int) -> Audits:
+        return self.sync.audit(limit)
+
+    async def health(self) -> Health:
+        return self.sync.health()
+
+    async def close(self) -> None:
+        self.sync.close()
+
+    async def _write(self, command: StoreCommand) -> Record | None:
+        here = self.sync._here()
+        if self.sync._synchronous == "normal" and not here.queue and here.turn.acquire(blocking=False):
+            # Without an fsync the write is shorter than a hop to another thread.
+            try:
+                return self.sync._inline(here, command, patient=False)
+            except StoreUnavailable as error:
+                if not (isinstance(error.__cause__, driver.DriverError) and driver.is_busy(error.__cause__)):
+                    raise
+            finally:
+                here.turn.release()
+                here.wake_writer()
+        job = Job(command, running().bell())
+        here.enqueue(job)
+        await job.arrive()
+        return job.outcome()
+
+
+class SqliteTransaction:
+    """The store's commands inside a transaction that the caller began and will commit."""
+
+    def __init__(self, store: SqliteStore, connection: Any) -> None:
+        self._store = store
+        self._connection: sqlite3.Connection = connection
+        self.name = store.name
+
+    @staticmethod
+    def takes(connection: Any) -> bool:
+        return isinstance(connection, sqlite3.Connection)
+
+    def same_database(self) -> bool:
+        """Whether the connection's main database is the store's own file."""
+        for _, name, file in self._cursor().execute("PRAGMA database_list"):
+            if name == "main":
+                return bool(file) and Path(file).exists() and os.path.samefile(file, self._store._path)
+        return False
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._connection.in_transaction
+
+    def begin_transaction(self, patience_seconds: float) -> None:
+        with driver.translated(self.name):
+            driver.patiently(lambda: self._cursor().execute("BEGIN IMMEDIATE"), patience_seconds)
+
+    def commit_transaction(self) -> None:
+        with driver.translated(self.name):
+            driver.patiently(lambda: self._cursor().execute("COMMIT"))
+
+    def rollback_transaction(self) -> None:
+        if self._connection.in_transaction:
+            self._cursor().execute("ROLLBACK")
+
+    def savepoint(self, name: str) -> None:
+        self._cursor().execute(f"SAVEPOINT samekey_{name}")
+
+    def rollback_to(self, name: str) -> None:
+        self._cursor().execute(f"ROLLBACK TO samekey_{name}")
+
+    def release_savepoint(self, name: str) -> None:
+        self._cursor().execute(f"RELEASE samekey_{name}")
+
+    def perform(self, command: StoreCommand, patience_seconds: float) -> Record | None:
+        """One command on the caller's connection; seen by others when the caller commits."""
+        moment = self._store._moment()
+        with driver.translated(self.name):
+            if isinstance(command, Read):
+                row = self._cursor().execute(SELECT, (command.key.digest,)).fetchone()
+                return None if row is None else seen_at(record_of(row, command.key), moment)
+            _, after = driver.patiently(lambda: execute(self._cursor(), command, moment), patience_seconds)
+        return None if after is None else seen_at(after, moment)
+
+    def _cursor(self) -> sqlite3.Cursor:
+        cursor = self._connection.cursor()
+        cursor.row_factory = None  # the caller's own row factory is for the caller's rows
+        return cursor
