@@ -31,12 +31,14 @@ from samekey.core.commands import (
     Begin,
     CallLookup,
     Command,
+    Open,
     Raised,
     Read,
     Returned,
     RunEffect,
     Settle,
     Sleep,
+    Take,
     Tell,
     Testify,
     Undo,
@@ -103,13 +105,27 @@ def find(call: Call) -> Generator[Command, Any, Record | None]:
 
 def let_go(call: Call, record: Record) -> Generator[Command, Any, Record | None]:
     """Release a hold whose effect never ran; with an older doubt behind it, it stays a doubt."""
-    state = State.IN_DOUBT if record.unsure else State.RELEASED
     settled = yield from Settle(
-        record, Role.HOLDER, state, by=call.attempt, why="never ran", retain_seconds=call.policy.retention_seconds
+        record,
+        Role.HOLDER,
+        State.IN_DOUBT if record.unsure else State.RELEASED,
+        by=call.attempt,
+        why="never ran",
+        retain_seconds=retain_seconds(call, State.RELEASED),
     )
     if settled is not None and settled.attempt == call.attempt:
         raise in_progress(settled)  # ask again, as a new attempt: an id is used for one hold only
     return settled
+
+
+def withdraw(call: Call, command: Open | Take) -> Generator[Command, Any, None]:
+    """We were interrupted while claiming: if the claim got through, let it go. Repeating it recognises itself."""
+    record = yield from command
+    if record is not None and record.attempt == call.attempt and record.state is State.STARTED:
+        try:
+            yield from let_go(call, record)
+        except InProgress:
+            pass  # it is free: that is all we wanted
 
 
 # -- holding -------------------------------------------------------------------------------------------

@@ -14,11 +14,25 @@ from samekey.core.commands import Command
 T = TypeVar("T")
 
 
-def drive(steps: Generator[Command, Any, T], perform: Callable[[Command], Any]) -> T:
-    """The value of the steps, each command carried out by `perform`."""
+def drive(
+    steps: Generator[Command, Any, T],
+    perform: Callable[[Command], Any],
+    *,
+    reply: Any = None,
+    until: type[Command] | None = None,
+) -> T | Command:
+    """The value of the steps, each command carried out by `perform`.
+
+    With `until`, stop at the first command of that type and hand it out; go on later with its `reply`
+    (an exception as the reply is thrown, as if `perform` had raised it).
+    """
+    paused = False
     try:
-        command = steps.send(None)
+        command = steps.throw(reply) if isinstance(reply, Exception) else steps.send(reply)
         while True:
+            if type(command) is until:
+                paused = True
+                return command
             try:
                 reply = perform(command)
             except Exception as error:
@@ -29,14 +43,25 @@ def drive(steps: Generator[Command, Any, T], perform: Callable[[Command], Any]) 
         value: T = stop.value
         return value
     finally:
-        steps.close()  # whatever interrupted us, the steps must not wake up at garbage collection
+        if not paused:
+            steps.close()  # whatever interrupted us, the steps must not wake up at garbage collection
 
 
-async def adrive(steps: Generator[Command, Any, T], perform: Callable[[Command], Awaitable[Any]]) -> T:
+async def adrive(
+    steps: Generator[Command, Any, T],
+    perform: Callable[[Command], Awaitable[Any]],
+    *,
+    reply: Any = None,
+    until: type[Command] | None = None,
+) -> T | Command:
     """The same, awaited."""
+    paused = False
     try:
-        command = steps.send(None)
+        command = steps.throw(reply) if isinstance(reply, Exception) else steps.send(reply)
         while True:
+            if type(command) is until:
+                paused = True
+                return command
             try:
                 reply = await perform(command)
             except Exception as error:
@@ -47,4 +72,5 @@ async def adrive(steps: Generator[Command, Any, T], perform: Callable[[Command],
         value: T = stop.value
         return value
     finally:
-        steps.close()
+        if not paused:
+            steps.close()

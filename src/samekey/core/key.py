@@ -62,6 +62,11 @@ def key_text(parts: tuple[Any, ...]) -> str:
     return "/".join(part_text(part).replace("\\", "\\\\").replace("/", "\\/") for part in parts)
 
 
+def as_text(key: Any) -> str:
+    """The text of a key given as one value, or as a tuple or list of values."""
+    return key_text(tuple(key)) if isinstance(key, (tuple, list)) else part_text(key)
+
+
 def part_text(value: Any, what: str = "key") -> str:
     """A str, int or UUID as text. Anything else is refused: a guess would merge or split keys."""
     if isinstance(value, str):

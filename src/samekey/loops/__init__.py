@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -30,6 +30,9 @@ class Loop(Protocol):
     def bell(self) -> AsyncBell: ...
     async def shielded(self, work: Callable[[], Awaitable[T]]) -> T:
         """Finish `work` although we are cancelled; the cancellation comes through afterwards."""
+
+    def call(self, work: Callable[[], Coroutine[Any, Any, T]], timeout: float) -> T:
+        """From another thread: run `work` in this loop and wait for it."""
 
 
 def running() -> Loop:

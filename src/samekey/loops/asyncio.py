@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 
 class Asyncio:
+    __slots__ = ("_loop",)
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
@@ -34,6 +39,9 @@ class Asyncio:
             raise cancelled
         return task.result()
 
+    def call(self, work: Callable[[], Coroutine[Any, Any, T]], timeout: float) -> T:
+        return asyncio.run_coroutine_threadsafe(work(), self._loop).result(timeout)
+
 
 class AsyncioBell:
     __slots__ = ("_event", "_loop")
@@ -43,6 +51,9 @@ class AsyncioBell:
         self._event = asyncio.Event()
 
     def ring(self) -> None:
+        if asyncio._get_running_loop() is self._loop:
+            self._event.set()  # in the loop itself: no need to wake it through its pipe
+            return
         try:
             self._loop.call_soon_threadsafe(self._event.set)
         except RuntimeError:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 import trio
 
@@ -12,6 +12,11 @@ T = TypeVar("T")
 
 
 class Trio:
+    __slots__ = ("_token",)
+
+    def __init__(self) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+
     async def sleep(self, seconds: float) -> None:
         await trio.sleep(seconds)
 
@@ -23,6 +28,14 @@ class Trio:
             result = await work()
         await trio.lowlevel.checkpoint_if_cancelled()
         return result
+
+    def call(self, work: Callable[[], Coroutine[Any, Any, T]], timeout: float) -> T:
+        async def bounded() -> T:
+            with trio.fail_after(timeout):
+                result = await work()
+            return result
+
+        return trio.from_thread.run(bounded, trio_token=self._token)
 
 
 class TrioBell:

@@ -25,7 +25,7 @@ from samekey.core.commands import (
     Testify,
     Wait,
 )
-from samekey.core.errors import SamekeyError
+from samekey.core.errors import Misconfigured, SamekeyError
 from samekey.core.ports import LIST_MAX, Audits, Health, Query, Records, Replies
 from samekey.core.record import Record
 from samekey.core.register import Moment, apply, audit_entry, expired, seen_at
@@ -33,6 +33,11 @@ from samekey.loops import Bells
 from samekey.stores._waiting import async_wait, wait
 
 Clock = Callable[[], float]
+
+
+def check_url(url: str) -> None:
+    if url not in ("memory:", "memory://"):
+        raise Misconfigured(f"memory:// takes nothing behind it, not {url!r}: each such store has its own memory")
 
 
 class MemoryStore:
@@ -48,6 +53,11 @@ class MemoryStore:
         self._wall = clock or time.time
         self._tick = clock or time.monotonic
         self._token = 0
+
+    @classmethod
+    def from_url(cls, url: str) -> MemoryStore:
+        check_url(url)
+        return cls()
 
     def __repr__(self) -> str:
         return f"<MemoryStore: {len(self._records)} records, gone when this process ends>"
@@ -130,7 +140,7 @@ class MemoryStore:
     def _apply(self, command: StoreCommand) -> Record | None:
         digest = command.key.digest
         with self._mutex:
-            moment = self._moment(new_token=True)
+            moment = self._moment()
             before = self._records.get(digest)
             after = apply(before, command, moment)
             if after is before:
@@ -139,16 +149,15 @@ class MemoryStore:
                 del self._records[digest]
             else:
                 self._records[digest] = after
+                self._token = max(self._token, after.token)
             entry = audit_entry(command, before, after, moment)
             if entry is not None:
                 self._audit.append(entry)
         self.bells.ring(digest)
         return None if after is None else seen_at(after, moment)
 
-    def _moment(self, *, new_token: bool = False) -> Moment:
-        if new_token:
-            self._token += 1
-        return Moment(self._wall(), self._tick(), "", self._token)
+    def _moment(self) -> Moment:
+        return Moment(self._wall(), self._tick(), "", self._token + 1)
 
 
 class AsyncMemoryStore:
@@ -157,6 +166,11 @@ class AsyncMemoryStore:
     def __init__(self, shared: MemoryStore | None = None, *, clock: Clock | None = None) -> None:
         self.sync = shared if shared is not None else MemoryStore(clock)
         self.name = self.sync.name
+
+    @classmethod
+    def from_url(cls, url: str) -> AsyncMemoryStore:
+        check_url(url)
+        return cls()
 
     def __repr__(self) -> str:
         return repr(self.sync).replace("<Memory", "<AsyncMemory")

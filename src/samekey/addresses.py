@@ -1,0 +1,55 @@
+"""Store addresses: which store an URL names, and whether a given object can be one."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+from samekey.core.errors import Misconfigured
+
+# Scheme -> the sync and the async store; imported when an address asks for it. Third parties register a
+# pair of their own under the same scheme name in the entry-point group `samekey.stores`.
+SCHEMES: Mapping[str, tuple[str, str]] = {
+    "memory": ("samekey.stores.memory:MemoryStore", "samekey.stores.memory:AsyncMemoryStore"),
+    "sqlite": ("samekey.stores.sqlite:SqliteStore", "samekey.stores.sqlite:AsyncSqliteStore"),
+}
+
+
+def check_address(address: str) -> str:
+    scheme = address.partition(":")[0]
+    if ":" not in address:
+        raise Misconfigured(f"{address!r} is no store address: write e.g. sqlite:///keys.db")
+    if scheme not in SCHEMES and not any(one.name == scheme for one in entry_points(group="samekey.stores")):
+        known = ", ".join(f"{name}://" for name in sorted(SCHEMES))
+        raise Misconfigured(f"no store is known for {scheme!r}; there are {known}")
+    return address
+
+
+def open_store(address: str, *, asynchronous: bool) -> Any:
+    """The store at this address; built-in schemes from the table, others from the entry points."""
+    scheme = check_address(address).partition(":")[0]
+    if scheme in SCHEMES:
+        module, _, name = SCHEMES[scheme][asynchronous].partition(":")
+        return getattr(import_module(module), name).from_url(address)
+    pair = next(one for one in entry_points(group="samekey.stores") if one.name == scheme).load()
+    return pair[asynchronous].from_url(address)
+
+
+def check_store(store: Any, *, asynchronous: bool) -> Any:
+    opens = getattr(store, "open", None)
+    if not callable(opens) or not callable(getattr(store, "settle", None)):
+        raise Misconfigured(f"a guard takes a store address or a store, not {type(store).__name__}")
+    if inspect.iscoroutinefunction(opens) != asynchronous:
+        colour = "AsyncGuard takes an async" if asynchronous else "Guard takes a sync"
+        raise Misconfigured(f"{colour} store; {type(store).__name__} is the other kind")
+    return store
+
+
+def refuse_gevent() -> None:
+    monkey = sys.modules.get("gevent.monkey")
+    if monkey is not None and monkey.is_module_patched("threading"):
+        raise Misconfigured("gevent has patched threading: leases and waiting would not work; use threads or asyncio")

@@ -1,0 +1,185 @@
+"""From a call to its key, its tenant and its payload.
+
+Arguments are bound with defaults first, so positional, keyword and default calls are one key. `self`,
+`cls` and the Atomic parameter are not payload: they are where the call happens, not what it asks.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from samekey.core.errors import KeyMissing, Misconfigured
+from samekey.core.fingerprint import Intent, check_ignore
+from samekey.core.key import key_text, part_text
+
+_EMPTY = inspect.Parameter.empty
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+@dataclass(frozen=True)
+class Content:
+    """A key made of the content itself: two equal calls are one intent.
+
+    Say it aloud, because the second honest purchase of the same thing is then swallowed. `ignore` pins
+    which fields are left out; without it the operation's own `ignore=` is used, and changing that makes
+    new keys.
+    """
+
+    ignore: tuple[str, ...] | None = None
+
+    def key_of(self, payload: Any, ignore: tuple[str, ...]) -> str:
+        # Unkeyed and in form 1 for ever: a deploy or a new secret must not turn one intent into two keys.
+        return Intent(payload, ignore=ignore if self.ignore is None else self.ignore).digest.hex()
+
+
+CONTENT = Content()
+
+KeyRule = str | tuple[str, ...] | list[str] | Callable[..., Any] | Content
+TenantRule = str | Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What one call asks."""
+
+    key: str
+    tenant: str | None
+    payload: dict[str, Any]
+    connection: Any = None
+
+
+class Binding:
+    """How calls of one function become keys and payloads; every mistake in it is told at decoration."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        key: KeyRule,
+        tenant: TenantRule | None,
+        ignore: Collection[str],
+        atomic: str | None,
+    ) -> None:
+        self._signature = inspect.signature(function)
+        parameters = list(self._signature.parameters.values())
+        self._skip_first = is_method(function, parameters)
+        self._atomic = atomic
+        names = [one.name for one in parameters[1 if self._skip_first else 0 :]]
+        if atomic is not None and atomic not in names:
+            raise TypeError(f"Atomic({atomic!r}): {_name(function)} has no parameter of that name")
+        self._payload_names = frozenset(names) - {atomic}
+        self.ignore = check_ignore(ignore)
+        for path in self.ignore:
+            self._known(path, "ignore=", function)
+        self._key = self._rule(key, "key=", function)
+        self._tenant = None if tenant is None else self._rule(tenant, "tenant=", function)
+        self._plain = not any(one.kind in (*_VARIADIC, inspect.Parameter.POSITIONAL_ONLY) for one in parameters)
+        self._positions = [one.name for one in parameters if one.kind in _POSITIONAL]
+        self._defaults = {one.name: one.default for one in parameters if one.default is not _EMPTY}
+        self._first = parameters[0].name if self._skip_first else None
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Bound:
+        """Key, tenant and payload of this call; TypeError if it does not fit the function."""
+        payload = self._arguments(args, kwargs)
+        if self._first is not None:
+            payload.pop(self._first, None)
+        connection = payload.pop(self._atomic) if self._atomic is not None else None
+        own = args[1:] if self._skip_first and args else args
+        key = self._key(payload, own, kwargs)
+        tenant = None if self._tenant is None else part_text(self._tenant(payload, own, kwargs), "tenant")
+        return Bound(key, tenant, payload, connection)
+
+    def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        if self._plain and len(args) <= len(self._positions):
+            # The common case without inspect: it costs more than all the rest of a replay.
+            bound = dict(zip(self._positions, args, strict=False))
+            if bound.keys().isdisjoint(kwargs):
+                bound = {**self._defaults, **bound, **kwargs}
+                if bound.keys() == self._signature.parameters.keys():
+                    return bound
+        given = self._signature.bind(*args, **kwargs)
+        given.apply_defaults()
+        return dict(given.arguments)
+
+    def _rule(self, rule: Any, what: str, function: Callable[..., Any]) -> Callable[..., str]:
+        if isinstance(rule, Content):
+            return lambda payload, args, kwargs: rule.key_of(payload, self.ignore)
+        if isinstance(rule, str):
+            path = self._known(rule, what, function)
+            return lambda payload, args, kwargs: part_text(_follow(payload, path, what), what.rstrip("="))
+        if isinstance(rule, (tuple, list)):
+            if not rule:
+                raise TypeError(f"{what} of {_name(function)} is empty: name at least one parameter")
+            paths = [self._known(one, what, function) for one in rule]
+            return lambda payload, args, kwargs: key_text(tuple(_follow(payload, path, what) for path in paths))
+        if callable(rule):
+            return lambda payload, args, kwargs: part_text(_call(rule, args, kwargs), what.rstrip("="))
+        raise TypeError(
+            f"{what} of {_name(function)} is a parameter name, a dotted path, several of them, a function, or CONTENT"
+        )
+
+    def _known(self, path: Any, what: str, function: Callable[..., Any]) -> tuple[str, ...]:
+        if not isinstance(path, str) or not path:
+            raise TypeError(f"{what} of {_name(function)}: {path!r} is not a parameter name")
+        first, *rest = path.split(".")
+        if first not in self._payload_names and first != "*":
+            known = ", ".join(sorted(self._payload_names)) or "none"
+            raise TypeError(f"{what} of {_name(function)}: there is no parameter {first!r} (there are: {known})")
+        return (first, *rest)
+
+
+def is_method(function: Callable[..., Any], parameters: list[inspect.Parameter]) -> bool:
+    """Whether the first parameter is the instance or class: defined in a class body, and called that."""
+    if not parameters or parameters[0].name not in ("self", "cls"):
+        return False
+    parent = getattr(function, "__qualname__", "").rpartition(".")[0]
+    return bool(parent) and not parent.endswith("<locals>")
+
+
+def check_function(function: Any, *, asynchronous: bool) -> None:
+    """Refuse at decoration what can never work when called."""
+    if isinstance(function, (staticmethod, classmethod)):
+        raise TypeError("put @guard.once below @staticmethod or @classmethod, next to the function itself")
+    if not callable(function):
+        raise TypeError(f"@guard.once takes a function, not {function!r}")
+    inner = function
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    call = inner if inspect.isroutine(inner) else getattr(inner, "__call__", inner)  # noqa: B004 - looked at, not tested
+    if inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call):
+        raise Misconfigured(f"{_name(function)} is a generator: its steps cannot be kept as one result")
+    if inspect.iscoroutinefunction(call) and not asynchronous:
+        raise Misconfigured(f"{_name(function)} is async: guard it with AsyncGuard")
+    if asynchronous and not inspect.iscoroutinefunction(call):
+        raise Misconfigured(f"{_name(function)} is not async: guard it with Guard")
+
+
+def default_name(function: Any) -> str:
+    """module:qualname; a partial or a callable object has no name of its own."""
+    module, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    if isinstance(function, functools.partial) or not module or not qualname:
+        raise TypeError(f"{function!r} has no name of its own: give it one with name=")
+    return f"{module}:{qualname}"
+
+
+def _follow(payload: Mapping[str, Any], path: tuple[str, ...], what: str) -> Any:
+    value: Any = payload
+    for step in path:
+        try:
+            value = value[step] if isinstance(value, Mapping) else getattr(value, step)
+        except (KeyError, AttributeError):
+            raise KeyMissing(f"the {what.rstrip('=')} {'.'.join(path)!r} is not there: no {step!r}") from None
+    return value
+
+
+def _call(rule: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return rule(*args, **kwargs)
+
+
+def _name(function: Any) -> str:
+    return getattr(function, "__qualname__", None) or repr(function)

@@ -1,0 +1,500 @@
+"""Guard and AsyncGuard: what a user puts around anything that must not happen twice.
+
+Twins with equal names. Both do the same three things: turn a call into a `Call` (what is asked, under
+which rules), let the core decide step by step, and raise or return what the core says.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar, cast
+
+from samekey.atomic import AsyncAtomicPerformer, AtomicPerformer, Transaction
+from samekey.binding import Bound, Content, KeyRule, TenantRule
+from samekey.core.attempt import attempt
+from samekey.core.boundary import Boundary, Kind, Opaque, Terms
+from samekey.core.call import Answer, Call, Failed
+from samekey.core.commands import Open, Read, RunEffect
+from samekey.core.drive import adrive, drive
+from samekey.core.errors import Misconfigured
+from samekey.core.key import as_text, make_key
+from samekey.core.policy import Policy
+from samekey.core.ports import AsyncStore, Hook, Store
+from samekey.core.record import Record
+from samekey.guarded import AsyncGuarded, Guarded
+from samekey.held import AsyncHeld, Held, leaving
+from samekey.leases import Leases
+from samekey.performing import AsyncPerformer, Performer, renew_with
+from samekey.rules import Attributes, Operation, Rules, as_key, chunks, many_key
+
+P = ParamSpec("P")
+T = TypeVar("T")
+S = TypeVar("S")
+
+MANY_MAX = 64  # claims that run_many makes in one go: what a crash can leave behind at most
+
+
+class Guard(Rules):
+    """The guard for sync code.
+
+    >>> guard = Guard("memory://")
+    >>> @guard.once(name="greet", key="who")
+    ... def greet(who: str) -> str:
+    ...     print("greeting", who)
+    ...     return f"hello {who}"
+    >>> greet("ann")
+    greeting ann
+    'hello ann'
+    >>> greet("ann")
+    'hello ann'
+    """
+
+    _asynchronous = False
+    store: Store
+
+    def __init__(
+        self,
+        store: str | Store,
+        *,
+        policy: Policy = Policy(),  # noqa: B008 - frozen
+        secret: str | bytes | Collection[str | bytes] | None = None,
+        hooks: Iterable[Hook] = (),
+    ) -> None:
+        super().__init__(store, policy=policy, secret=secret, hooks=hooks)
+        self._leases = Leases(lambda lease: renew_with(self.store, lease))
+
+    def once(
+        self,
+        *,
+        key: KeyRule,
+        name: str | None = None,
+        tenant: TenantRule | None = None,
+        ignore: Collection[str] = (),
+        boundary: Boundary = Opaque(),  # noqa: B008 - frozen
+        policy: Policy | None = None,
+        aliases: Collection[str] = (),
+    ) -> Callable[[Callable[P, T]], Guarded[P, T]]:
+        """Decorate a function: one effect per key, and the same answer for every caller of it."""
+
+        def decorate(function: Callable[P, T]) -> Guarded[P, T]:
+            binding, operation = self._decorated(
+                function,
+                key=key,
+                name=name,
+                tenant=tenant,
+                ignore=ignore,
+                boundary=boundary,
+                policy=policy,
+                aliases=aliases,
+            )
+            return Guarded(function, binding, operation, answer=self._answer, peek=self.peek)
+
+        return decorate
+
+    def run(
+        self,
+        name: str,
+        effect: Callable[[], T],
+        *,
+        key: Any,
+        payload: Any,
+        tenant: str | None = None,
+        ignore: Collection[str] = (),
+        boundary: Boundary = Opaque(),  # noqa: B008 - frozen
+        policy: Policy | None = None,
+        attributes: Attributes | None = None,
+    ) -> Answer[T]:
+        """Run `effect()` once for this key; every other call with it gets the same answer."""
+        operation = self.operation(name, ignore=ignore, boundary=boundary, policy=policy)
+        return self._carry_out(
+            self._call(operation, as_key(key, payload, operation), payload, tenant, attributes), effect
+        )
+
+    def run_many(
+        self,
+        name: str,
+        effect: Callable[[S], T],
+        payloads: Iterable[S],
+        *,
+        key: Callable[[S], Any] | str | Content,
+        tenant: str | None = None,
+        ignore: Collection[str] = (),
+        boundary: Boundary = Opaque(),  # noqa: B008 - frozen
+        policy: Policy | None = None,
+    ) -> list[Answer[T] | Exception]:
+        """`effect(payload)` once for each payload's key; answers and errors in the order of the payloads.
+
+        Claims are made together, up to 64 in one round trip; effects run one after the other.
+        """
+        operation = self.operation(name, ignore=ignore, boundary=boundary, policy=policy)
+        answers: list[Answer[T] | Exception] = []
+        for some in chunks(payloads, MANY_MAX):
+            answers += self._run_some(operation, effect, some, key, tenant)
+        return answers
+
+    def hold(
+        self,
+        name: str,
+        *,
+        key: Any,
+        payload: Any,
+        tenant: str | None = None,
+        ignore: Collection[str] = (),
+        boundary: Boundary = Opaque(),  # noqa: B008 - frozen
+        policy: Policy | None = None,
+        attributes: Attributes | None = None,
+    ) -> Held | Answer[Any]:
+        """Take the key by hand: a `Held` to enter with `with` and `complete()`, or the `Answer` there already is."""
+        operation = self.operation(name, ignore=ignore, boundary=boundary, policy=policy)
+        call = self._call(operation, as_key(key, payload, operation), payload, tenant, attributes)
+        performer = self._performer(call, lambda: None)
+        steps = attempt(call)
+        try:
+            reached = drive(steps, performer.perform, until=RunEffect)
+        except BaseException:
+            performer.finish()
+            raise
+        if isinstance(reached, RunEffect):
+            held = performer.new_hold(reached.held)
+            held._steps = steps
+            return held
+        performer.finish()
+        return raise_or_return(reached)
+
+    def on(self, connection: Any) -> Guard:
+        """This guard inside the caller's transaction: record and effect commit together, or not at all."""
+        return _GuardOn(self, connection)
+
+    def peek(self, name: str, key: Any, tenant: str | None = None) -> Record | None:
+        """The record of a key, or None; looking changes nothing."""
+        return self.store.read(Read(make_key(name, as_text(key), tenant)))
+
+    def close(self) -> None:
+        """Close the store's connections; what is running keeps its lease until it ends."""
+        if self._opened is not None:
+            self._opened.close()
+
+    def __enter__(self) -> Guard:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _answer(self, operation: Operation, bound: Bound, effect: Callable[[], Any]) -> Answer[Any]:
+        call = self._call(operation, bound.key, bound.payload, bound.tenant)
+        if operation.terms.kind is Kind.ATOMIC:
+            return self._carry_out_atomic(call, effect, bound.connection)
+        return self._carry_out(call, effect)
+
+    def _carry_out(self, call: Call, effect: Callable[[], Any]) -> Answer[Any]:
+        performer = self._performer(call, effect)
+        try:
+            ended = drive(attempt(call), performer.perform)
+        finally:
+            performer.finish()
+        if self._hooks:
+            performer.tell(event_name(ended), performer._settled)
+        return raise_or_return(ended)
+
+    def _performer(self, call: Call, effect: Callable[[], Any]) -> Performer:
+        performer = Performer(call, effect, flights=self._flights, leases=self._leases, hooks=self._hooks)
+        performer.store = self.store
+        return performer
+
+    def _carry_out_atomic(self, call: Call, effect: Callable[[], Any], connection: Any) -> Answer[Any]:
+        transaction = join(self.store, connection)
+        performer = AtomicPerformer(call, effect, transaction, hooks=self._hooks)
+        return raise_or_return(performer.whole(lambda: drive(attempt(call), performer.perform)))
+
+    def _run_some(
+        self, operation: Operation, effect: Callable[[Any], Any], some: list[Any], key: Any, tenant: str | None
+    ) -> list[Any]:
+        answers: list[Any] = []
+        begun: list[tuple[int, Any, Performer, Open]] = []
+        for number, payload in enumerate(some):
+            answers.append(None)
+            try:
+                call = self._call(operation, many_key(key, payload, operation), payload, tenant)
+            except Exception as error:
+                answers[number] = error
+                continue
+            performer = self._performer(call, functools.partial(effect, payload))
+            performer._flights = None  # the batch itself is the flight
+            steps = attempt(call)
+            command = drive(steps, performer.perform, until=Open)
+            begun.append((number, steps, performer, cast(Open, command)))
+        replies = self.store.batch([command for *_, command in begun])
+        for (_, _, performer, _), reply in zip(begun, replies, strict=True):
+            performer.keep_alive(reply)
+        for (number, steps, performer, _), reply in zip(begun, replies, strict=True):
+            try:
+                answers[number] = raise_or_return(performer.go_on(steps, reply))
+            except Exception as error:
+                answers[number] = error
+        return answers
+
+
+class AsyncGuard(Rules):
+    """The guard for async code: the same names, awaited. asyncio, and trio on memory and SQLite."""
+
+    _asynchronous = True
+    store: AsyncStore
+
+    def __init__(
+        self,
+        store: str | AsyncStore,
+        *,
+        policy: Policy = Policy(),  # noqa: B008 - frozen
+        secret: str | bytes | Collection[str | bytes] | None = None,
+        hooks: Iterable[Hook] = (),
+    ) -> None:
+        super().__init__(store, policy=policy, secret=secret, hooks=hooks)
+        self._leases = Leases(lambda lease: renew_with(self.store, lease))
+
+    def once(
+        self,
+        *,
+        key: KeyRule,
+        name: str | None = None,
+        tenant: TenantRule | None = None,
+        ignore: Collection[str] = (),
+        boundary: Boundary = Opaque(),  # noqa: B008 - frozen
+        policy: Policy | None = None,
+        aliases: Collection[str] = (),
+    ) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], AsyncGuarded[P, T]]:
+        """Decorate an async function: one effect per key, and the same answer for every caller of it."""
+
+        def decorate(function: Callable[P, Coroutine[Any, Any, T]]) -> AsyncGuarded[P, T]:
+            binding, operation = self._decorated(
+                function,
+                key=key,
+                name=name,
+                tenant=tenant,
+                ignore=ignore,
+                boundary=boundary,
+                policy=policy,
+                aliases=aliases,
+            )
+            return AsyncGuarded(function, binding, operation, answer=self._answer, peek=self.peek)
+
+        return decorate
+
+    async def run(
+        self,
+        name: str,
+        effect: Callable[[], Awaitable[T]],
+        *,
+        key: Any,
+        payload: Any,
+        tenant: str | None = None,
+        ignore: Collection[str] = (),
+        boundary: Boundary = Opaque(),  # noqa: B008 - frozen
+        policy: Policy | None = None,
+        attributes: Attributes | None = None,
+    ) -> Answer[T]:
+        """Run `await effect()` once for this key; every other call with it gets the same answer."""
+        operation = self.operation(name, ignore=ignore, boundary=boundary, policy=policy)
+        call = self._call(operation, as_key(key, payload, operation), payload, tenant, attributes)
+        return await self._carry_out(call, effect)
+
+    async def run_many(
+        self,
+        name: str,
+        effect: Callable[[S], Awaitable[T]],
+        payloads: Iterable[S],
+        *,
+        key: Callable[[S], Any] | str | Content,
+        tenant: str | None = None,
+        ignore: Collection[str] = (),
+        boundary: Boundary = Opaque(),  # noqa: B008 - frozen
+        policy: Policy | None = None,
+    ) -> list[Answer[T] | Exception]:
+        """`await effect(payload)` once for each payload's key; answers and errors in the order of the payloads."""
+        operation = self.operation(name, ignore=ignore, boundary=boundary, policy=policy)
+        answers: list[Answer[T] | Exception] = []
+        for some in chunks(payloads, MANY_MAX):
+            answers += await self._run_some(operation, effect, some, key, tenant)
+        return answers
+
+    async def hold(
+        self,
+        name: str,
+        *,
+        key: Any,
+        payload: Any,
+        tenant: str | None = None,
+        ignore: Collection[str] = (),
+        boundary: Boundary = Opaque(),  # noqa: B008 - frozen
+        policy: Policy | None = None,
+        attributes: Attributes | None = None,
+    ) -> AsyncHeld | Answer[Any]:
+        """Take the key by hand: an `AsyncHeld` to enter with `async with`, or the `Answer` there already is."""
+        operation = self.operation(name, ignore=ignore, boundary=boundary, policy=policy)
+        call = self._call(operation, as_key(key, payload, operation), payload, tenant, attributes)
+        performer = self._performer(call, lambda: None)
+        steps = attempt(call)
+        try:
+            reached = await adrive(steps, performer.perform, until=RunEffect)
+        except BaseException:
+            performer.finish()
+            raise
+        if isinstance(reached, RunEffect):
+            held = performer.new_hold(reached.held)
+            held._steps = steps
+            return held
+        performer.finish()
+        return raise_or_return(reached)
+
+    def on(self, connection: Any) -> AsyncGuard:
+        """This guard inside the caller's transaction: record and effect commit together, or not at all."""
+        return _AsyncGuardOn(self, connection)
+
+    async def peek(self, name: str, key: Any, tenant: str | None = None) -> Record | None:
+        """The record of a key, or None; looking changes nothing."""
+        return await self.store.read(Read(make_key(name, as_text(key), tenant)))
+
+    async def close(self) -> None:
+        """Close the store's connections; what is running keeps its lease until it ends."""
+        if self._opened is not None:
+            await self._opened.close()
+
+    async def __aenter__(self) -> AsyncGuard:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _answer(self, operation: Operation, bound: Bound, effect: Callable[[], Any]) -> Answer[Any]:
+        call = self._call(operation, bound.key, bound.payload, bound.tenant)
+        if operation.terms.kind is Kind.ATOMIC:
+            return await self._carry_out_atomic(call, effect, bound.connection)
+        return await self._carry_out(call, effect)
+
+    async def _carry_out(self, call: Call, effect: Callable[[], Any]) -> Answer[Any]:
+        performer = self._performer(call, effect)
+        try:
+            ended = await adrive(attempt(call), performer.perform)
+        finally:
+            performer.finish()
+        if self._hooks:
+            performer.tell(event_name(ended), performer._settled)
+        return raise_or_return(ended)
+
+    def _performer(self, call: Call, effect: Callable[[], Any]) -> AsyncPerformer:
+        performer = AsyncPerformer(call, effect, flights=self._flights, leases=self._leases, hooks=self._hooks)
+        performer.store = self.store
+        return performer
+
+    async def _carry_out_atomic(self, call: Call, effect: Callable[[], Any], connection: Any) -> Answer[Any]:
+        transaction = join(cast(Any, self.store).sync, connection)
+        performer = AsyncAtomicPerformer(call, effect, transaction, hooks=self._hooks)
+        return raise_or_return(await performer.whole(lambda: adrive(attempt(call), performer.perform)))
+
+    async def _run_some(
+        self, operation: Operation, effect: Callable[[Any], Any], some: list[Any], key: Any, tenant: str | None
+    ) -> list[Any]:
+        answers: list[Any] = []
+        begun: list[tuple[int, Any, AsyncPerformer, Open]] = []
+        for number, payload in enumerate(some):
+            answers.append(None)
+            try:
+                call = self._call(operation, many_key(key, payload, operation), payload, tenant)
+            except Exception as error:
+                answers[number] = error
+                continue
+            performer = self._performer(call, functools.partial(effect, payload))
+            performer._flights = None  # the batch itself is the flight
+            steps = attempt(call)
+            command = await adrive(steps, performer.perform, until=Open)
+            begun.append((number, steps, performer, cast(Open, command)))
+        replies = await self.store.batch([command for *_, command in begun])
+        for (_, _, performer, _), reply in zip(begun, replies, strict=True):
+            performer.keep_alive(reply)
+        for (number, steps, performer, _), reply in zip(begun, replies, strict=True):
+            try:
+                answers[number] = raise_or_return(await performer.go_on(steps, reply))
+            except Exception as error:
+                answers[number] = error
+        return answers
+
+
+# -- inside the caller's transaction ---------------------------------------------------------------------------
+
+
+class _GuardOn(Guard):
+    """`guard.on(connection)`: the same names; effects and records commit with the caller."""
+
+    def __init__(self, guard: Guard, connection: Any) -> None:
+        self.__dict__.update(guard.__dict__)
+        self._transaction = join(guard.store, connection)
+        require_transaction(self._transaction)
+
+    def _performer(self, call: Call, effect: Callable[[], Any]) -> Performer:
+        return AtomicPerformer(atomic_call(call), effect, self._transaction, hooks=self._hooks)
+
+    def _carry_out(self, call: Call, effect: Callable[[], Any]) -> Answer[Any]:
+        require_transaction(self._transaction)
+        performer = AtomicPerformer(atomic_call(call), effect, self._transaction, hooks=self._hooks)
+        return raise_or_return(performer.whole(lambda: drive(attempt(performer.call), performer.perform)))
+
+
+class _AsyncGuardOn(AsyncGuard):
+    def __init__(self, guard: AsyncGuard, connection: Any) -> None:
+        self.__dict__.update(guard.__dict__)
+        self._transaction = join(cast(Any, guard.store).sync, connection)
+        require_transaction(self._transaction)
+
+    def _performer(self, call: Call, effect: Callable[[], Any]) -> AsyncPerformer:
+        return AsyncAtomicPerformer(atomic_call(call), effect, self._transaction, hooks=self._hooks)
+
+    async def _carry_out(self, call: Call, effect: Callable[[], Any]) -> Answer[Any]:
+        require_transaction(self._transaction)
+        performer = AsyncAtomicPerformer(atomic_call(call), effect, self._transaction, hooks=self._hooks)
+        return raise_or_return(await performer.whole(lambda: adrive(attempt(performer.call), performer.perform)))
+
+
+def join(store: Any, connection: Any) -> Transaction:
+    """The store inside this connection's transaction, if it is the same database."""
+    joined = getattr(store, "join", None)
+    if joined is None:
+        raise Misconfigured(f"{store.name} cannot take part in a transaction: Atomic needs a database store")
+    transaction: Transaction = joined(connection)
+    if not transaction.takes(connection):
+        raise Misconfigured(f"Atomic on {store.name} takes its own kind of connection, not {type(connection).__name__}")
+    if not transaction.same_database():
+        raise Misconfigured(f"the connection belongs to another database than {store.name}: it cannot be atomic")
+    return transaction
+
+
+def require_transaction(transaction: Transaction) -> None:
+    if not transaction.in_transaction:
+        raise Misconfigured(
+            "the connection is in no transaction, so nothing would be atomic: begin one first "
+            "(for sqlite3: connection.execute('BEGIN IMMEDIATE'))"
+        )
+
+
+def atomic_call(call: Call) -> Call:
+    """The same call, under the terms of a transaction."""
+    terms = Terms(Kind.ATOMIC)
+    return replace(call, terms=terms, terms_text=terms.text())
+
+
+def raise_or_return(ended: Any) -> Answer[Any]:
+    if isinstance(ended, Failed):
+        raise leaving(ended.error)
+    answer: Answer[Any] = ended
+    return answer
+
+
+def event_name(ended: Any) -> str:
+    if isinstance(ended, Failed):
+        return "raised"
+    return "replayed" if ended.replayed else "completed"

@@ -1,0 +1,122 @@
+"""Decorated functions: called as before, with `answer()` to hear more and `peek()` to look only."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+
+from samekey.binding import Binding, Bound
+from samekey.core.call import Answer
+from samekey.core.record import Record
+from samekey.rules import Operation
+
+P = ParamSpec("P")
+Q = ParamSpec("Q")
+T = TypeVar("T")
+S = TypeVar("S")
+
+
+class Guarded(Generic[P, T]):
+    """A guarded function: call it as before; `answer()` says more, `peek()` only looks."""
+
+    def __init__(
+        self,
+        function: Callable[P, T],
+        binding: Binding,
+        operation: Operation,
+        *,
+        answer: Callable[[Operation, Bound, Callable[[], T]], Answer[T]],
+        peek: Callable[[str, Any, str | None], Record | None],
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self.operation = operation
+        self._function, self._binding, self._answer, self._peek = function, binding, answer, peek
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.answer(*args, **kwargs).result
+
+    def answer(self, *args: P.args, **kwargs: P.kwargs) -> Answer[T]:
+        """The whole answer: result, state, replayed, token, attempts."""
+        bound = self._binding.bind(args, kwargs)
+        return self._answer(self.operation, bound, functools.partial(self._function, *args, **kwargs))
+
+    def peek(self, key: Any, tenant: str | None = None) -> Record | None:
+        """The record of a key, or None; looking changes nothing."""
+        return self._peek(self.operation.name, key, tenant)
+
+    @overload
+    def __get__(self, instance: None, owner: Any) -> Guarded[P, T]: ...
+    @overload
+    def __get__(self: Guarded[Concatenate[S, Q], T], instance: S, owner: Any) -> BoundGuarded[Q, T]: ...
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else BoundGuarded(self, instance)
+
+
+class BoundGuarded(Generic[P, T]):
+    """A guarded method of one instance."""
+
+    def __init__(self, guarded: Guarded[Any, T], instance: Any) -> None:
+        functools.update_wrapper(self, guarded)
+        self._guarded, self._instance, self.peek = guarded, instance, guarded.peek
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._guarded(self._instance, *args, **kwargs)
+
+    def answer(self, *args: P.args, **kwargs: P.kwargs) -> Answer[T]:
+        return self._guarded.answer(self._instance, *args, **kwargs)
+
+
+class AsyncGuarded(Generic[P, T]):
+    """A guarded async function."""
+
+    def __init__(
+        self,
+        function: Callable[P, Coroutine[Any, Any, T]],
+        binding: Binding,
+        operation: Operation,
+        *,
+        answer: Callable[[Operation, Bound, Callable[[], Awaitable[T]]], Awaitable[Answer[T]]],
+        peek: Callable[[str, Any, str | None], Awaitable[Record | None]],
+    ) -> None:
+        functools.update_wrapper(self, function)
+        if hasattr(inspect, "markcoroutinefunction"):
+            inspect.markcoroutinefunction(self)  # frameworks ask before they await
+        self.operation = operation
+        self._function, self._binding, self._answer, self._peek = function, binding, answer, peek
+
+    async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        return (await self.answer(*args, **kwargs)).result
+
+    async def answer(self, *args: P.args, **kwargs: P.kwargs) -> Answer[T]:
+        """The whole answer: result, state, replayed, token, attempts."""
+        bound = self._binding.bind(args, kwargs)
+        return await self._answer(self.operation, bound, functools.partial(self._function, *args, **kwargs))
+
+    async def peek(self, key: Any, tenant: str | None = None) -> Record | None:
+        """The record of a key, or None; looking changes nothing."""
+        return await self._peek(self.operation.name, key, tenant)
+
+    @overload
+    def __get__(self, instance: None, owner: Any) -> AsyncGuarded[P, T]: ...
+    @overload
+    def __get__(self: AsyncGuarded[Concatenate[S, Q], T], instance: S, owner: Any) -> AsyncBoundGuarded[Q, T]: ...
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else AsyncBoundGuarded(self, instance)
+
+
+class AsyncBoundGuarded(Generic[P, T]):
+    """A guarded async method of one instance."""
+
+    def __init__(self, guarded: AsyncGuarded[Any, T], instance: Any) -> None:
+        functools.update_wrapper(self, guarded)
+        if hasattr(inspect, "markcoroutinefunction"):
+            inspect.markcoroutinefunction(self)
+        self._guarded, self._instance, self.peek = guarded, instance, guarded.peek
+
+    async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._guarded(self._instance, *args, **kwargs)
+
+    async def answer(self, *args: P.args, **kwargs: P.kwargs) -> Answer[T]:
+        return await self._guarded.answer(self._instance, *args, **kwargs)

@@ -1,0 +1,201 @@
+"""The hold: what an effect may know and do while it has the key, and what its end means."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Generator
+from contextvars import ContextVar, Token
+from types import TracebackType
+from typing import Any, Protocol
+
+from samekey.core.attempt import sending
+from samekey.core.call import Answer, Call, Failed
+from samekey.core.commands import Command, Outcome, Raised, Returned
+from samekey.core.drive import adrive, drive
+from samekey.core.errors import Misconfigured
+from samekey.core.record import Record, provider_key
+from samekey.leases import Leases
+from samekey.loops import running
+
+DEADLINE_PART = 0.9  # a holder treats its lease as over before the store does: it is always the more careful one
+
+_current: ContextVar[Any] = ContextVar("samekey_current", default=None)
+_order = itertools.count(1)  # when a hold began, and when an error left a guard: which of them was first
+_MARK = "__samekey_left__"
+
+
+class Carrier(Protocol):
+    """Whoever carries out this hold's commands."""
+
+    call: Call
+    leases: Leases | None
+
+    @property
+    def perform(self) -> Any: ...
+    def finish(self) -> None: ...
+
+
+def current() -> Any:
+    """The hold whose effect is running here: `Held` under Guard, `AsyncHeld` under AsyncGuard."""
+    held = _current.get()
+    if held is None:
+        raise Misconfigured("no guarded effect is running here: current() works inside an effect only")
+    return held
+
+
+def leaving(error: BaseException) -> BaseException:
+    """Mark an error that leaves a guard: what it says, it said about that guard's effect."""
+    try:
+        setattr(error, _MARK, next(_order))
+    except (AttributeError, TypeError):
+        pass  # an exception without a dict cannot be marked; it is nobody's Refused or NotDone either
+    return error
+
+
+class _Hold:
+    """What the effect may know and do while it holds the key."""
+
+    def __init__(self, performer: Carrier, record: Record | None, asked_at: float) -> None:
+        self._performer = performer
+        self._call = performer.call
+        self.record = record
+        self.attempt = performer.call.attempt
+        self.key = performer.call.key.text
+        self.tenant = performer.call.key.tenant
+        self.token = 0 if record is None else record.token
+        self.lease_seconds = performer.call.policy.lease_seconds
+        self.renew_at = 0.0
+        self.deadline = asked_at + self.lease_seconds * DEADLINE_PART
+        self.begun = record is not None and record.begun_at is not None
+        self.lost = False
+        self.answer: Answer[Any] | None = None
+        self._began = next(_order)
+        self._result: Any = None
+        self._complete = False
+        self._steps: Generator[Command, Any, Any] | None = None
+        self._was: Token[Any] | None = None
+
+    @property
+    def seconds_left(self) -> float:
+        """How long a provider call may take now: give it to the client as its timeout."""
+        return max(0.0, self.deadline - time.monotonic())
+
+    def provider_key(self, label: str = "") -> str:
+        """The key to send to the provider: the same for every attempt at this intent, in every process."""
+        if self.record is None:
+            return provider_key(self._call.key, 0, label)
+        return self.record.provider_key(label)
+
+    def complete(self, result: Any = None) -> None:
+        """Inside `with held:` - what the key shall answer from now on."""
+        if self._complete:
+            raise Misconfigured("this hold is already complete")
+        self._result, self._complete = result, True
+
+    def renewed(self, record: Record | None, at: float) -> bool:
+        if record is not None and record.fence == (self.token, self.attempt) and record.lease_live:
+            self.deadline = at + self.lease_seconds * DEADLINE_PART
+            return True
+        self.lost = True
+        return False
+
+    def outcome(self, error: BaseException | None) -> Outcome:
+        """How a with-block ended, for the core to judge."""
+        if error is not None:
+            return self.raised(error)
+        if self._complete:
+            return Returned(self._result)
+        return self.raised(Misconfigured("the block ended without held.complete(result): nobody knows if it happened"))
+
+    def raised(self, error: BaseException) -> Raised:
+        return Raised(error, inner=getattr(error, _MARK, 0) > self._began, begun=self.begun)
+
+    def enter(self) -> None:
+        self._was = _current.set(self)
+        if self.record is not None and self._performer.leases is not None:
+            self._performer.leases.join(self)
+
+    def leave(self) -> None:
+        if self._was is not None:
+            _current.reset(self._was)
+            self._was = None
+        if self._performer.leases is not None:
+            self._performer.leases.leave(self)
+
+    def _ended(self, ended: Any, error: BaseException | None) -> None:
+        if isinstance(ended, Failed):
+            leaving(ended.error)
+            if ended.error is not error:
+                raise ended.error
+        else:
+            self.answer = ended
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._call.key.operation} {self._call.key.short} token {self.token}>"
+
+    def __del__(self) -> None:
+        # A hold that was never entered: the lease speaks; only the callers behind us must not wait for us.
+        if self._steps is not None:
+            self._performer.finish()
+
+
+class Held(_Hold):
+    """The hold of a sync effect. As a context manager only when it came from `guard.hold()`."""
+
+    def sending(self) -> None:
+        """Write the fenced mark, right before the provider is called; raises Fenced if the hold is lost."""
+        if self.record is not None:
+            self.record = drive(sending(self._call, self.record), self._performer.perform)  # type: ignore[assignment]
+            self.begun = True
+
+    def __enter__(self) -> Held:
+        if self._steps is None:
+            raise Misconfigured("this hold is not to be entered: it is running, or it is over")
+        self.enter()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.leave()
+        steps, self._steps = self._steps, None
+        if steps is None:
+            return
+        try:
+            ended = drive(steps, self._performer.perform, reply=self.outcome(error))
+        finally:
+            self._performer.finish()
+        self._ended(ended, error)
+
+
+class AsyncHeld(_Hold):
+    """The hold of an async effect."""
+
+    def enter(self) -> None:
+        self.loop = running()
+        super().enter()
+
+    async def sending(self) -> None:
+        if self.record is not None:
+            self.record = await adrive(sending(self._call, self.record), self._performer.perform)  # type: ignore[assignment]
+            self.begun = True
+
+    async def __aenter__(self) -> AsyncHeld:
+        if self._steps is None:
+            raise Misconfigured("this hold is not to be entered: it is running, or it is over")
+        self.enter()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.leave()
+        steps, self._steps = self._steps, None
+        if steps is None:
+            return
+        try:
+            ended = await adrive(steps, self._performer.perform, reply=self.outcome(error))
+        finally:
+            self._performer.finish()
+        self._ended(ended, error)

@@ -1,0 +1,93 @@
+"""One shared timer renews all leases of a guard: no task and no timer per call.
+
+Most effects are over long before their first renewal is due, so joining and leaving cost one dict entry
+each. A renewal that is refused means the hold is lost: the holder is told, nothing more is sent for it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from samekey.core.record import Record
+
+RENEW_PART = 3  # renew when a third of the lease is gone: two tries are left if one is lost
+IDLE_SECONDS = 30.0  # the timer thread goes home after that without a hold
+
+
+class Lease(Protocol):
+    """A hold that wants to stay alive."""
+
+    lease_seconds: float
+    renew_at: float
+
+    def renewed(self, record: Record | None, at: float) -> bool:
+        """Take note of a renewal asked for at `at`; False ends the renewing."""
+
+
+class Leases:
+    """The timer of one guard; `renew` asks the store to extend one lease."""
+
+    def __init__(self, renew: Callable[[Lease], Record | None]) -> None:
+        self._renew = renew
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._held: dict[int, Lease] = {}
+        self._mutex = threading.Lock()
+        self._changed = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._pause = IDLE_SECONDS
+
+    def join(self, lease: Lease) -> None:
+        if self._pid != os.getpid():
+            self._begin()  # forked: the timer thread stayed with the parent
+        lease.renew_at = time.monotonic() + lease.lease_seconds / RENEW_PART
+        with self._mutex:
+            self._held[id(lease)] = lease
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="samekey-leases", daemon=True)
+                self._thread.start()
+            # Woken only for a shorter lease than the timer is set for: not once per call.
+            sooner = lease.lease_seconds / RENEW_PART < self._pause
+            if sooner:
+                self._pause = lease.lease_seconds / RENEW_PART
+        if sooner:
+            self._changed.set()
+
+    def leave(self, lease: Lease) -> None:
+        with self._mutex:
+            self._held.pop(id(lease), None)
+
+    def _run(self) -> None:
+        idle_since = time.monotonic()
+        while True:
+            self._changed.wait(self._pause / 2)
+            self._changed.clear()
+            now = time.monotonic()
+            with self._mutex:
+                if self._held:
+                    idle_since = now
+                elif now - idle_since > IDLE_SECONDS:
+                    self._thread = None
+                    self._pause = IDLE_SECONDS
+                    return
+                due = [lease for lease in self._held.values() if lease.renew_at <= now]
+            for lease in due:
+                self._renew_one(lease)
+
+    def _renew_one(self, lease: Lease) -> None:
+        asked = time.monotonic()
+        try:
+            record = self._renew(lease)
+        except Exception:  # the store is down: try again soon, the lease is not lost yet
+            lease.renew_at = asked + lease.lease_seconds / RENEW_PART / 4
+            return
+        if lease.renewed(record, asked):
+            lease.renew_at = asked + lease.lease_seconds / RENEW_PART
+        else:
+            self.leave(lease)

@@ -1,0 +1,380 @@
+"""Carrying out what an attempt asks.
+
+The core decides; a performer only does: it speaks to the store, runs the effect, calls the lookup, sleeps,
+tells the hooks. `Performer` and `AsyncPerformer` are twins, method by method.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import time
+from collections.abc import Callable, Generator
+from typing import Any
+
+from samekey.core.attempt import withdraw
+from samekey.core.boundary import Absent, Conflicting, Declined, Happened, StillUnknown, Verdict
+from samekey.core.call import Call
+from samekey.core.commands import (
+    CallLookup,
+    Command,
+    Open,
+    Outcome,
+    Read,
+    Renew,
+    Returned,
+    RunEffect,
+    Settle,
+    Sleep,
+    Take,
+    Tell,
+    Wait,
+)
+from samekey.core.drive import adrive, drive
+from samekey.core.ports import AsyncStore, Event, Hook, Store
+from samekey.core.record import Record
+from samekey.flight import Flight, Flights
+from samekey.held import AsyncHeld, Held
+from samekey.leases import Leases
+from samekey.loops import Loop, ThreadBell, running
+
+_log = logging.getLogger("samekey")
+
+# The commands a performer carries out itself; every other one is the store's, under its own verb.
+_OURS = {
+    Open: "_open",
+    Take: "_claim",
+    Settle: "_settle",
+    Wait: "_wait",
+    RunEffect: "_run_effect",
+    CallLookup: "_lookup",
+    Sleep: "_sleep",
+    Tell: "_tell",
+}
+
+
+class _Performer:
+    """What both colours share: the call, its patience, its flight, its hooks."""
+
+    perform: Any
+
+    def __init__(
+        self,
+        call: Call,
+        effect: Callable[[], Any],
+        *,
+        flights: Flights | None,
+        leases: Leases | None,
+        hooks: tuple[Hook, ...],
+    ) -> None:
+        self.call = call
+        self.leases = leases
+        self._effect = effect
+        self._flights = flights
+        self._hooks = hooks
+        self._asked_at = time.monotonic()
+        self._patience_ends = self._asked_at + call.policy.patience_seconds
+        self._flight: Flight | None = None  # ours, when we are the one who flies
+        self._followed: Flight | None = None
+        self._settled: Record | None = None
+        self._early: Any = None  # the hold of a claim made in a batch, kept alive until its turn comes
+
+    def new_hold(self, record: Record | None) -> Any:
+        raise TypeError("a performer has a colour")
+
+    def keep_alive(self, claimed: Any) -> None:
+        """Renew a claim made in a batch while the effects before it run."""
+        if isinstance(claimed, Record) and claimed.attempt == self.call.attempt and self.leases is not None:
+            self._early = self.new_hold(claimed)
+            self.leases.join(self._early)
+
+    def finish(self) -> None:
+        """Over, however it ended: let those behind us go on."""
+        if self._early is not None and self.leases is not None:
+            self.leases.leave(self._early)
+        if self._flight is not None and self._flights is not None:
+            self._flights.land(self.call.key.digest, self._flight, self._settled)
+            self._flight = None
+
+    def tell(self, name: str, record: Record | None, detail: str = "") -> None:
+        if not self._hooks:
+            return
+        key = self.call.key
+        event = Event(
+            name=name,
+            operation=key.operation,
+            key_digest=key.short,
+            tenant=key.tenant,
+            state="" if record is None else record.state.value,
+            token=0 if record is None else record.token,
+            attempt=self.call.attempt,
+            detail=detail,
+        )
+        for hook in self._hooks:
+            try:
+                hook(event)
+            except Exception:
+                _log.exception("a samekey hook raised; the answer is not affected")
+
+    def _boarded(self, record: Record) -> Record:
+        """The store answered the one who flies."""
+        if self._flight is not None and self._flights is not None:
+            if record.attempt == self.call.attempt:
+                self._flights.hold(self._flight, record)
+            elif record.settled:
+                self._settled = record
+            else:
+                self.finish()  # somebody else's, and not settled: everybody asks the store
+        return record
+
+    def _seen_in_flight(self, flight: Flight) -> Record | None:
+        if flight.settled is not None:
+            return flight.settled
+        return None if flight.landed else flight.held
+
+    def _patience_left(self) -> float:
+        return self._patience_ends - time.monotonic()
+
+    def _note(self, record: Record | None) -> Record | None:
+        if record is not None and record.settled:
+            self._settled = record
+        return record
+
+
+class Performer(_Performer):
+    """Carries out commands in the calling thread."""
+
+    store: Store
+
+    def new_hold(self, record: Record | None) -> Held:
+        return Held(self, record, self._asked_at)
+
+    def perform(self, command: Any) -> Any:
+        own = _OURS.get(type(command))
+        if own is not None:
+            return getattr(self, own)(command)
+        return getattr(self.store, command.verb)(command)
+
+    def _open(self, command: Open) -> Record:
+        if self._flights is None or self._flight is not None:
+            record: Record = self._claim(command)
+            return record
+        flight, flying = self._flights.board(command.key.digest)
+        if flying:
+            self._flight = flight
+            return self._boarded(self._claim(command))
+        self._followed = flight
+        return self._watch(flight, lambda: flight.held is not None) or self._claim(command)
+
+    def _claim(self, command: Open | Take) -> Any:
+        self._asked_at = time.monotonic()
+        try:
+            return getattr(self.store, command.verb)(command)
+        except Exception:
+            raise
+        except BaseException:  # Ctrl-C in the middle of the claim: nothing ran, so let it go
+            drive(withdraw(self.call, command), self._straight)
+            raise
+
+    def _straight(self, command: Any) -> Any:
+        return getattr(self.store, command.verb)(command)
+
+    def _settle(self, command: Settle) -> Record | None:
+        try:
+            return self._note(self.store.settle(command))
+        except Exception:
+            raise
+        except BaseException:  # Ctrl-C in the middle of the write: said again, it recognises itself
+            self._note(self.store.settle(command))
+            raise
+
+    def _wait(self, command: Wait) -> Record | None:
+        flight = self._followed
+        if flight is not None and flight.held is not None and flight.held.fence == command.seen.fence:
+            settled = self._watch(flight, lambda: flight.landed)
+            if not flight.landed:
+                return command.seen
+            self._followed = None
+            return settled or self.store.read(Read(command.key))
+        return self.store.wait(command, max(0.0, self._patience_left()))
+
+    def _watch(self, flight: Flight, enough: Callable[[], bool]) -> Record | None:
+        bell, flights = ThreadBell(), self._flights
+        if flights is None:
+            return None
+        flights.listen(flight, bell)
+        try:
+            while not (enough() or flight.landed):
+                left = self._patience_left()
+                if left <= 0:
+                    break
+                bell.wait(left)
+        finally:
+            flights.leave(flight, bell)
+        return self._seen_in_flight(flight)
+
+    def go_on(self, steps: Generator[Command, Any, Any], reply: Any) -> Any:
+        """The rest of an attempt whose claim was made with others in one batch."""
+        try:
+            return drive(steps, self.perform, reply=reply)
+        finally:
+            self.finish()
+
+    def _run_effect(self, command: RunEffect) -> Outcome:
+        held: Held = self._early or self.new_hold(command.held)
+        if command.held is not None:
+            self.tell("claimed", command.held)
+        held.enter()
+        try:
+            return Returned(self._effect())
+        except BaseException as error:  # every way an effect can end is for the core to judge
+            return held.raised(error)
+        finally:
+            held.leave()
+
+    def _lookup(self, command: CallLookup) -> Verdict:
+        lookup = self.call.boundary.asks_with
+        if lookup is None:
+            return StillUnknown("no lookup is declared")
+        try:
+            return as_verdict(lookup(command.record))
+        except Exception as error:
+            _log.warning("a lookup of %s raised %s", self.call.key.operation, type(error).__name__)
+            return StillUnknown(f"the lookup raised {type(error).__name__}")
+
+    def _sleep(self, command: Sleep) -> None:
+        time.sleep(command.seconds)
+
+    def _tell(self, command: Tell) -> None:
+        self.tell(command.event, command.record, command.detail)
+
+
+class AsyncPerformer(_Performer):
+    """Carries out commands in the running event loop."""
+
+    store: AsyncStore
+
+    def new_hold(self, record: Record | None) -> AsyncHeld:
+        return AsyncHeld(self, record, self._asked_at)
+
+    async def perform(self, command: Any) -> Any:
+        own = _OURS.get(type(command))
+        if own is not None:
+            return await getattr(self, own)(command)
+        return await getattr(self.store, command.verb)(command)
+
+    async def _open(self, command: Open) -> Record:
+        if self._flights is None or self._flight is not None:
+            record: Record = await self._claim(command)
+            return record
+        flight, flying = self._flights.board(command.key.digest)
+        if flying:
+            self._flight = flight
+            return self._boarded(await self._claim(command))
+        self._followed = flight
+        return await self._watch(flight, lambda: flight.held is not None) or await self._claim(command)
+
+    async def _claim(self, command: Open | Take) -> Any:
+        self._asked_at = time.monotonic()
+        try:
+            return await getattr(self.store, command.verb)(command)
+        except Exception:
+            raise
+        except BaseException:  # cancelled in the middle of the claim: nothing ran, so let it go
+            await running().shielded(lambda: adrive(withdraw(self.call, command), self._straight))
+            raise
+
+    async def _straight(self, command: Any) -> Any:
+        return await getattr(self.store, command.verb)(command)
+
+    async def _settle(self, command: Settle) -> Record | None:
+        try:
+            return self._note(await self.store.settle(command))
+        except Exception:
+            raise
+        except BaseException:  # cancelled in the middle of the write: said again, it recognises itself
+            self._note(await running().shielded(lambda: self.store.settle(command)))
+            raise
+
+    async def _wait(self, command: Wait) -> Record | None:
+        flight = self._followed
+        if flight is not None and flight.held is not None and flight.held.fence == command.seen.fence:
+            settled = await self._watch(flight, lambda: flight.landed)
+            if not flight.landed:
+                return command.seen
+            self._followed = None
+            return settled or await self.store.read(Read(command.key))
+        return await self.store.wait(command, max(0.0, self._patience_left()))
+
+    async def _watch(self, flight: Flight, enough: Callable[[], bool]) -> Record | None:
+        bell, flights = running().bell(), self._flights
+        if flights is None:
+            return None
+        flights.listen(flight, bell)
+        try:
+            while not (enough() or flight.landed):
+                left = self._patience_left()
+                if left <= 0:
+                    break
+                await bell.wait(left)
+        finally:
+            flights.leave(flight, bell)
+        return self._seen_in_flight(flight)
+
+    async def go_on(self, steps: Generator[Command, Any, Any], reply: Any) -> Any:
+        """The rest of an attempt whose claim was made with others in one batch."""
+        try:
+            return await adrive(steps, self.perform, reply=reply)
+        finally:
+            self.finish()
+
+    async def _run_effect(self, command: RunEffect) -> Outcome:
+        held: AsyncHeld = self._early or self.new_hold(command.held)
+        if command.held is not None:
+            self.tell("claimed", command.held)
+        held.enter()
+        try:
+            return Returned(await self._effect())
+        except BaseException as error:
+            return held.raised(error)
+        finally:
+            held.leave()
+
+    async def _lookup(self, command: CallLookup) -> Verdict:
+        lookup = self.call.boundary.asks_with
+        if lookup is None:
+            return StillUnknown("no lookup is declared")
+        try:
+            said = lookup(command.record)
+            return as_verdict(await said if inspect.isawaitable(said) else said)
+        except Exception as error:
+            _log.warning("a lookup of %s raised %s", self.call.key.operation, type(error).__name__)
+            return StillUnknown(f"the lookup raised {type(error).__name__}")
+
+    async def _sleep(self, command: Sleep) -> None:
+        await running().sleep(command.seconds)
+
+    async def _tell(self, command: Tell) -> None:
+        self.tell(command.event, command.record, command.detail)
+
+
+def as_verdict(said: Any) -> Verdict:
+    """What a lookup returned, if it is a verdict; anything else says nothing."""
+    if isinstance(said, (Happened, Declined, Absent, StillUnknown, Conflicting)):
+        return said
+    _log.error("a lookup returned %s instead of a verdict", type(said).__name__)
+    return StillUnknown(f"the lookup returned {type(said).__name__}, not a verdict")
+
+
+def renew_with(store: Any, lease: Any) -> Record | None:
+    """How the timer thread extends a lease: straight, through the sync twin, or in the loop of its holder."""
+    if lease.record is None:
+        return None
+    command = Renew(lease.record, lease.lease_seconds)
+    straight = store if not inspect.iscoroutinefunction(store.renew) else getattr(store, "sync", None)
+    if straight is not None:
+        record: Record | None = straight.renew(command)
+        return record
+    loop: Loop = lease.loop
+    renewed: Record | None = loop.call(lambda: store.renew(command), timeout=lease.lease_seconds / 4)
+    return renewed

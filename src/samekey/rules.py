@@ -1,0 +1,269 @@
+"""The rules of operations: what a guard checks once, so that a call only has to follow them."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar, get_type_hints
+
+from samekey.addresses import check_address, check_store, open_store, refuse_gevent
+from samekey.binding import Binding, Content, KeyRule, TenantRule, check_function, default_name
+from samekey.core.boundary import Atomic, Boundary, Keyed, Terms
+from samekey.core.call import Call
+from samekey.core.envelope import data_types, storable_type
+from samekey.core.errors import KeyMissing, Misconfigured
+from samekey.core.fingerprint import Intent, check_ignore
+from samekey.core.key import Key, as_text, make_key, part_text
+from samekey.core.policy import Policy
+from samekey.core.ports import Hook
+from samekey.core.record import ATTRIBUTE_MAX_CHARS, ATTRIBUTES_MAX
+from samekey.flight import Flights
+
+T = TypeVar("T")
+
+OPERATIONS_MAX = 1000  # names are code, not data; beyond that somebody made them of data
+SECRET_MIN_BYTES = 16
+
+Attributes = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One guarded operation: its name and rules, checked once."""
+
+    name: str
+    ignore: tuple[str, ...]
+    boundary: Boundary
+    terms: Terms
+    terms_text: str
+    policy: Policy
+    types: tuple[type, ...] = ()
+    aliases: tuple[str, ...] = ()
+
+
+class Rules:
+    """What both colours share: rules, names, secrets. No I/O in here."""
+
+    _asynchronous: bool
+
+    def __init__(
+        self,
+        store: Any,
+        *,
+        policy: Policy = Policy(),  # noqa: B008 - frozen
+        secret: str | bytes | Collection[str | bytes] | None = None,
+        hooks: Iterable[Hook] = (),
+    ) -> None:
+        refuse_gevent()
+        if not isinstance(policy, Policy):
+            raise Misconfigured(f"policy= takes a Policy, not {type(policy).__name__}")
+        self.policy = policy
+        self._address = check_address(store) if isinstance(store, str) else None
+        self._given = None if isinstance(store, str) else check_store(store, asynchronous=self._asynchronous)
+        self._opened: Any = None
+        self._secrets = as_secrets(secret)
+        self._hooks = tuple(hooks)
+        self._flights = Flights()
+        self._pid = os.getpid()
+        self._names: dict[str, tuple[str, str, Any]] = {}
+        self._operations: dict[Any, Operation] = {}
+
+    @property
+    def store(self) -> Any:
+        """The store, opened by whoever first needs it."""
+        if self._pid != os.getpid():
+            self._pid, self._flights = os.getpid(), Flights()  # forked: the parent's callers are not ours
+        if self._opened is None:
+            self._opened = (
+                self._given
+                if self._given is not None
+                else open_store(str(self._address), asynchronous=self._asynchronous)
+            )
+        return self._opened
+
+    def operation(
+        self,
+        name: str,
+        *,
+        ignore: Collection[str] = (),
+        boundary: Boundary,
+        policy: Policy | None = None,
+        types: tuple[type, ...] = (),
+        aliases: Collection[str] = (),
+    ) -> Operation:
+        """The checked rules of an operation, remembered."""
+        asked = (name, ignore if isinstance(ignore, str) else tuple(ignore), boundary, policy, types, tuple(aliases))
+        try:
+            return self._operations[asked]
+        except (KeyError, TypeError):
+            pass
+        if not isinstance(boundary, Boundary):
+            raise Misconfigured(f"boundary= takes Atomic, Keyed, Asks, Repeatable or Opaque, not {boundary!r}")
+        if (
+            boundary.asks_with is not None
+            and inspect.iscoroutinefunction(boundary.asks_with)
+            and not self._asynchronous
+        ):
+            raise Misconfigured("an async lookup needs AsyncGuard")
+        rules = self.policy if policy is None else policy
+        if isinstance(boundary, Keyed) and rules.retention_seconds < (boundary.terms.window or 0):
+            raise Misconfigured(
+                f"{name}: retention ({rules.retention_seconds:.0f} s) is shorter than the provider's window "
+                f"({boundary.terms.window:.0f} s): a key would be forgotten while the provider still answers it"
+            )
+        make_key(name, "checked")
+        found = Operation(
+            name=name,
+            ignore=check_ignore(ignore),
+            boundary=boundary,
+            terms=boundary.terms,
+            terms_text=boundary.terms.text(),
+            policy=rules,
+            types=types,
+            aliases=tuple(aliases),
+        )
+        try:
+            if len(self._operations) < OPERATIONS_MAX:
+                self._operations[asked] = found
+        except TypeError:
+            pass  # a lookup that cannot be hashed
+        return found
+
+    def _call(
+        self, operation: Operation, key: str, payload: Any, tenant: str | None, attributes: Attributes | None = None
+    ) -> Call:
+        whole = make_key(operation.name, key, tenant)
+        return Call(
+            key=whole,
+            intent=Intent(payload, ignore=operation.ignore, secrets=self._secrets, salt=_salt(whole)),
+            attempt=os.urandom(16).hex(),
+            boundary=operation.boundary,
+            terms=operation.terms,
+            terms_text=operation.terms_text,
+            policy=operation.policy,
+            types=operation.types,
+            aliases=tuple(make_key(alias, key, tenant) for alias in operation.aliases),
+            attributes=check_attributes(attributes),
+            store_name=self.store.name,
+        )
+
+    def _register(self, name: str | None, function: Any) -> str:
+        """The operation's name; two different functions under one name would answer for each other."""
+        module, qualname = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
+        own = (module, qualname, getattr(function, "__code__", None))
+        chosen = default_name(function) if name is None else name
+        known = self._names.get(chosen)
+        if known is not None:
+            redefined = known[:2] == own[:2] and name is not None
+            if not redefined:
+                raise Misconfigured(
+                    f"two functions are called {chosen!r}: their keys would answer for each other. "
+                    "Give each its own name="
+                )
+        self._names[chosen] = own
+        return chosen
+
+    def _decorated(
+        self,
+        function: Callable[..., Any],
+        *,
+        key: KeyRule,
+        name: str | None,
+        tenant: TenantRule | None,
+        ignore: Collection[str],
+        boundary: Boundary,
+        policy: Policy | None,
+        aliases: Collection[str],
+    ) -> tuple[Binding, Operation]:
+        check_function(function, asynchronous=self._asynchronous)
+        atomic = boundary.parameter if isinstance(boundary, Atomic) else None
+        binding = Binding(function, key=key, tenant=tenant, ignore=ignore, atomic=atomic)
+        annotation = return_annotation(function)
+        reason = storable_type(annotation)
+        if reason is not None:
+            raise Misconfigured(
+                f"the result of {getattr(function, '__qualname__', function)!s} cannot be kept: {reason}"
+            )
+        operation = self.operation(
+            self._register(name, function),
+            ignore=binding.ignore,
+            boundary=boundary,
+            policy=policy,
+            types=data_types(annotation),
+            aliases=aliases,
+        )
+        return binding, operation
+
+
+def as_key(key: Any, payload: Any, operation: Operation) -> str:
+    if isinstance(key, Content):
+        return key.key_of(payload, operation.ignore)
+    return as_text(key)
+
+
+def many_key(key: Any, payload: Any, operation: Operation) -> str:
+    if isinstance(key, Content):
+        return key.key_of(payload, operation.ignore)
+    if callable(key):
+        return as_key(key(payload), payload, operation)
+    try:
+        return part_text(payload[key] if isinstance(payload, Mapping) else getattr(payload, key))
+    except (KeyError, AttributeError):
+        raise KeyMissing(f"a payload of run_many has no {key!r} to take its key from") from None
+
+
+def chunks(items: Iterable[T], size: int) -> Iterable[list[T]]:
+    some: list[T] = []
+    for item in items:
+        some.append(item)
+        if len(some) == size:
+            yield some
+            some = []
+    if some:
+        yield some
+
+
+def return_annotation(function: Any) -> Any:
+    """The return annotation, resolved if it can be; None when there is none or it names what is not there yet."""
+    inner = function
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    try:
+        return get_type_hints(inner, include_extras=True).get("return", Any)
+    except Exception:  # a forward reference that nothing resolves yet: judged by the first result instead
+        return Any
+
+
+def check_attributes(attributes: Attributes | None) -> tuple[tuple[str, str], ...]:
+    if not attributes:
+        return ()
+    if len(attributes) > ATTRIBUTES_MAX:
+        raise Misconfigured(f"{len(attributes)} attributes; {ATTRIBUTES_MAX} is the limit")
+    given: Mapping[Any, Any] = attributes
+    for name, value in given.items():
+        if not (isinstance(name, str) and isinstance(value, str)):
+            raise Misconfigured(f"attributes map names to strings; {name!r} does not")
+        if max(len(name), len(value)) > ATTRIBUTE_MAX_CHARS:
+            raise Misconfigured(f"the attribute {name[:40]!r} is longer than {ATTRIBUTE_MAX_CHARS} characters")
+    return tuple(sorted(attributes.items()))
+
+
+def as_secrets(secret: Any) -> tuple[bytes, ...]:
+    """The current secret first, older ones after it: records made under them still verify."""
+    if secret is None:
+        return ()
+    given = (secret,) if isinstance(secret, (str, bytes)) else tuple(secret)
+    secrets = tuple(one.encode() if isinstance(one, str) else one for one in given)
+    if not secrets or any(not isinstance(one, bytes) or len(one) < SECRET_MIN_BYTES for one in secrets):
+        raise Misconfigured(
+            f"secret= takes at least {SECRET_MIN_BYTES} bytes (or several such secrets, the current one first)"
+        )
+    return secrets
+
+
+def _salt(key: Key) -> bytes:
+    # Not the operation's name: a renamed operation with aliases= still names the fields that differ.
+    return f"{key.tenant!r}/{key.text}".encode()
