@@ -11,7 +11,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from samekey.core.call import Answer, Call, Failed
-from samekey.core.commands import Command, Open, Outcome, RunEffect, StoreCommand, Undo, Wait
+from samekey.core.commands import Command, Open, Outcome, Raised, RunEffect, StoreCommand, Undo, Wait
+from samekey.core.errors import Misconfigured
 from samekey.core.ports import Hook
 from samekey.core.record import Record
 from samekey.performing import AsyncPerformer, Performer
@@ -56,7 +57,8 @@ class _InTransaction:
             case Wait():
                 return command.seen  # others' uncommitted work cannot be waited for in here
             case Undo(claim_too):
-                self._transaction.rollback_to(CLAIM if claim_too else EFFECT)
+                if self._transaction.in_transaction:
+                    self._transaction.rollback_to(CLAIM if claim_too else EFFECT)
                 return None
             case Open():
                 if not self._savepoints:
@@ -68,6 +70,18 @@ class _InTransaction:
     def _savepoint(self, name: str) -> None:
         self._transaction.savepoint(name)
         self._savepoints.append(name)
+
+    def _still_whole(self, outcome: Outcome) -> Outcome:
+        """An effect that ended the transaction itself has broken the promise: say so, whatever it returned."""
+        if self._transaction.in_transaction:
+            return outcome
+        error = Misconfigured(
+            f"the effect of {self.call.key} committed or rolled back the transaction it was given: "
+            "record and effect are no longer one. Leave the commit to the guard or to the caller"
+        )
+        if isinstance(outcome, Raised):
+            error.__cause__ = outcome.error
+        return Raised(error)
 
     def _begin(self) -> None:
         if not self._transaction.in_transaction:
@@ -104,7 +118,7 @@ class AtomicPerformer(_InTransaction, Performer):
 
     def _run_effect(self, command: RunEffect) -> Outcome:
         self._savepoint(EFFECT)
-        return super()._run_effect(command)
+        return self._still_whole(super()._run_effect(command))
 
     def whole(self, work: Callable[[], Any]) -> Any:
         """Do the attempt in the caller's transaction, or in one of our own."""
@@ -137,7 +151,7 @@ class AsyncAtomicPerformer(_InTransaction, AsyncPerformer):
 
     async def _run_effect(self, command: RunEffect) -> Outcome:
         self._savepoint(EFFECT)
-        return await super()._run_effect(command)
+        return self._still_whole(await super()._run_effect(command))
 
     async def whole(self, work: Callable[[], Awaitable[Any]]) -> Any:
         ended = None

@@ -118,7 +118,10 @@ class _Hold:
 
     def leave(self) -> None:
         if self._was is not None:
-            _current.reset(self._was)
+            try:
+                _current.reset(self._was)
+            except ValueError:
+                pass  # left in another context than it was entered in; that one is gone with its task
             self._was = None
         if self._performer.leases is not None:
             self._performer.leases.leave(self)

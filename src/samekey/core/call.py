@@ -159,10 +159,20 @@ def in_doubt(call: Call, record: Record, why: str) -> InDoubt:
 
 
 def doubt_note(call: Call, record: Record, why: str) -> str:
+    """For the user's own exception: which key, why, and the ways out."""
+    match call.terms.kind:
+        case Kind.KEYED:
+            other = "the next call with this key runs again under the same provider key, within the provider's window"
+        case Kind.ASKS:
+            other = "the next call with this key asks the provider first"
+        case _:
+            other = (
+                f"or declare a boundary that can tell (this one is {call.terms.kind}): "
+                "Keyed if the provider dedups, Asks(lookup) if it can be asked"
+            )
     return (
-        f"samekey: {call.key} is now in doubt: {why}. Two ways out: settle this one with "
-        f"`{resolve_line(call, record)}`; or declare a boundary that can tell "
-        f"(this one is {call.terms.kind}): Keyed if the provider dedups, Asks(lookup) if it can be asked."
+        f"samekey: {call.key} is now in doubt: {why}. Two ways out: "
+        f"settle this one with `{resolve_line(call, record)}`; {other}."
     )
 
 

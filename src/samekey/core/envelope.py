@@ -365,7 +365,10 @@ class _Reader(_Walk):
                     raise Unreadable(f"{body[0]} has no member {body[1]!r} any more")
                 return member
             case "flag":
-                return self.find(body[0])[0](self.node(body[1]))
+                cls, _ = self.find(body[0])
+                if (member := cls(bits := self.node(body[1]))).value != bits:  # some Pythons drop unknown bits silently
+                    raise Unreadable(f"{body[0]} has not all of the members any more")
+                return member
             case "unset":
                 return sys.modules["msgspec"].UNSET
         if tag not in _READ:

@@ -43,7 +43,7 @@ class Job:
 
     def wait(self) -> None:
         while not self.finished:
-            self.bell.wait(1.0)
+            self.bell.wait(1.0)  # rung by the writer; the second is for a bell that rang before we listened
 
     async def arrive(self) -> None:
         while not self.finished:
@@ -90,17 +90,14 @@ class Process:
         with self.turn, self.reading:
             self.writer.close()
             self.reader.close()
-        for job in self.drain(len(self.queue)):
-            job.error = StoreUnavailable("the store was closed")
-            job.done()
+        self.refuse_all()
 
     def enqueue(self, job: Job) -> None:
-        self.queue.append(job)
-        if self._thread is None or not self._thread.is_alive():
-            with self._starting:
-                if self._thread is None or not self._thread.is_alive():
-                    self._thread = threading.Thread(target=self._run_writer, name="samekey-writer", daemon=True)
-                    self._thread.start()
+        with self._starting:  # also held by a writer that wants to go home: no job is left behind
+            self.queue.append(job)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run_writer, name="samekey-writer", daemon=True)
+                self._thread.start()
         self._work.set()
 
     def wake_writer(self) -> None:
@@ -124,18 +121,25 @@ class Process:
         return Watched(self._watch, digest)
 
     def _run_writer(self) -> None:
-        while not self.closed:
+        while True:
             worked = self._work.wait(WRITER_IDLE_SECONDS)
             self._work.clear()
-            if not worked and not self.queue:
-                with self._starting:
-                    if not self.queue:
-                        self._thread = None
-                        return
             while self.queue and not self.closed:
                 with self.turn:
                     if not self.closed:
                         self._drain(self)
+            if self.closed or not worked:
+                with self._starting:
+                    if self.closed or not self.queue:
+                        self._thread = None
+                        break
+        self.refuse_all()
+
+    def refuse_all(self) -> None:
+        """The store is closed: nobody must wait for a turn that never comes."""
+        for job in self.drain(len(self.queue)):
+            job.error = StoreUnavailable("the store was closed")
+            job.done()
 
     def _find_epoch(self, name: str) -> str:
         """A random name for this file's life: another one means the records of before are gone."""

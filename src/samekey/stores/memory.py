@@ -6,6 +6,7 @@ One dict, one mutex held for a few microseconds and never across a wait. `Memory
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -53,6 +54,7 @@ class MemoryStore:
         self._wall = clock or time.time
         self._tick = clock or time.monotonic
         self._token = 0
+        self._pid = os.getpid()
 
     @classmethod
     def from_url(cls, url: str) -> MemoryStore:
@@ -139,6 +141,9 @@ class MemoryStore:
 
     def _apply(self, command: StoreCommand) -> Record | None:
         digest = command.key.digest
+        if self._pid != os.getpid():
+            # Forked: a copy of the records, and of a mutex that some thread of the parent may have held.
+            self._pid, self._mutex, self.bells = os.getpid(), threading.Lock(), Bells()
         with self._mutex:
             moment = self._moment()
             before = self._records.get(digest)

@@ -80,6 +80,7 @@ class SqliteStore:
     # -- the port ------------------------------------------------------------------------------------------
 
     def open(self, command: Open) -> Record:
+        self._same_file()
         # A read may be a short cut to a record that is there; it is never permission to run.
         found = self.read(Read(command.key))
         record = found if found is not None else self._write(command)
@@ -122,7 +123,7 @@ class SqliteStore:
 
     def wait(self, command: Wait, timeout: float) -> Record | None:
         with self._here().watched(command.key.digest):
-            return wait(command.seen, timeout, lambda: self.read(Read(command.key)), self.bells)
+            return wait(command.seen, timeout, lambda: self.read(Read(command.key)), self._process.bells)
 
     def batch(self, commands: Sequence[StoreCommand]) -> Replies:
         replies: Replies = []
@@ -191,7 +192,6 @@ class SqliteStore:
 
     def _connect(self) -> None:
         self._process = Process(self._path, self._synchronous, self.name, self._drain)
-        self.bells = self._process.bells
         if self._incarnation is not None and self._process.epoch != self._incarnation:
             self._lost_at = self._wall()  # the store lost its memory: claims after it ask first, where they can
         self._incarnation = self._process.epoch
@@ -208,17 +208,20 @@ class SqliteStore:
             raise StoreUnavailable(f"{self.name} was closed")
         return here
 
-    def _same_file(self, here: Process) -> Process:
-        """Before a claim: is the file at our path still the one we have open?"""
+    def _same_file(self) -> None:
+        """Before a claim: if the file at our path is no longer the one we have open, open the one that is there.
+
+        Two processes with two files would both win the same key.
+        """
+        here = self._here()
         try:
             found = os.stat(self._path)
+            if (found.st_dev, found.st_ino) == here.file_id:
+                return
         except FileNotFoundError:
-            found = None
-        if found is not None and (found.st_dev, found.st_ino) == here.file_id:
-            return here
-        here.close()
+            pass
         self._connect()
-        return self._process
+        here.close()
 
     # -- writing -------------------------------------------------------------------------------------------
 
@@ -237,8 +240,6 @@ class SqliteStore:
 
     def _inline(self, here: Process, command: StoreCommand, *, patient: bool) -> Record | None:
         """One command, committed by its own statement (or its own transaction, with an audit entry)."""
-        if isinstance(command, Open):
-            here = self._same_file(here)
         if audited(command):
             job = Job(command, None)
             self._commit_together(here, [job])
@@ -254,8 +255,10 @@ class SqliteStore:
     def _drain(self, here: Process) -> None:
         """The writer thread's whole work: everything that queued up, in one commit."""
         jobs = here.drain(BATCH_MAX)
-        if jobs:
-            self._commit_together(here, jobs)
+        try:
+            if jobs:
+                self._commit_together(here, jobs)
+        finally:
             for job in jobs:
                 job.done()
 
@@ -290,7 +293,7 @@ class SqliteStore:
         """After the commit: ring for those who wait, and show the record on our clock."""
         record = after or before
         if after is not before and record is not None:
-            self.bells.ring(record.key.digest)
+            self._process.bells.ring(record.key.digest)
         return None if after is None else self._shown(after, moment)
 
     def _shown(self, record: Record, moment: Moment) -> Record:
@@ -322,6 +325,7 @@ class AsyncSqliteStore:
         return f"<AsyncSqliteStore {self.name}>"
 
     async def open(self, command: Open) -> Record:
+        self.sync._same_file()
         found = self.sync.read(Read(command.key))
         record = found if found is not None else await self._write(command)
         if record is None:
@@ -357,7 +361,9 @@ class AsyncSqliteStore:
 
     async def wait(self, command: Wait, timeout: float) -> Record | None:
         with self.sync._here().watched(command.key.digest):
-            return await async_wait(command.seen, timeout, lambda: self.read(Read(command.key)), self.sync.bells)
+            return await async_wait(
+                command.seen, timeout, lambda: self.read(Read(command.key)), self.sync._process.bells
+            )
 
     async def batch(self, commands: Sequence[StoreCommand]) -> Replies:
         here, loop = self.sync._here(), running()
