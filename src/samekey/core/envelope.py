@@ -129,9 +129,11 @@ def decode_refusal(envelope: bytes, *, allowed: tuple[type[BaseException], ...])
         raise Unreadable("this is a result, not a refusal")
     match _payload(envelope):
         case {"class": str(ref), "text": node, "args": list() | None as args, "facts": dict(facts)}:
-            text = str(_Reader().run(node))
+            text = _Reader().run(node)
         case _:
             raise Unreadable("a damaged refusal")
+    if type(text) is not str:
+        raise Unreadable("a refusal whose text is not text")
     cls = _lookup(ref, {_ref(one): one for one in allowed})
     if cls is None or not issubclass(cls, allowed):
         return Refused(f"{ref}, which is not loaded here or not allowed: {text}")
@@ -271,10 +273,16 @@ class _Walk:
         return nodes
 
     def where(self) -> str:
-        names = [str(name)[:LABEL_MAX] if isinstance(name, (str, int)) else type(name).__name__ for name in self.path]
+        names = [_label(name) for name in self.path]
         if len(names) > LABELS_MAX:
             names[LABELS_MAX // 2 : -LABELS_MAX // 2] = ["…"]
         return ".".join(("result", *names))
+
+
+def _label(name: object) -> str:
+    if type(name) is str:
+        return name[:LABEL_MAX]
+    return str(name) if type(name) is int and _is_bare(name) else type(name).__name__
 
 
 class _Writer(_Walk):
@@ -463,8 +471,16 @@ def _is_bare(value: Any) -> bool:
         case float():
             return math.isfinite(value)
         case str():
-            return value.isascii() or not any("\ud800" <= char <= "\udfff" for char in value)
+            return value.isascii() or _is_utf8(value)
     return False
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # a lone surrogate
+        return False
+    return True
 
 
 def _posing_as(cls: type) -> type | None:
@@ -598,18 +614,23 @@ def _is_public(name: str) -> bool:
 
 
 def _rebuild(cls: Any, text: str, args: list[Any] | None, facts: dict[str, Any]) -> BaseException:
-    given = (text,) if args is None else tuple(_Reader().run(args))
+    read: dict[str, Any] = {}
+    notes = []
+    for name, node in (("args", [text] if args is None else args), *facts.items()):
+        try:
+            read[name] = _Reader().run(node)
+        except Unreadable as why:  # a class of one of its values is gone; its own is not
+            notes.append(f"{name} is not replayed: {why}")
+    given = tuple(read.pop("args", (text,)))
     error: BaseException = cls.__new__(cls, *given)
     error.args = given
     if isinstance(error, (Refused, NotDone)):
         error.__dict__.update(reason=text, detail=None)  # handlers may count on them, kept or not
-    for name, node in facts.items():
-        try:
-            error.__dict__.update({name: _Reader().run(node)} if _is_public(name) else {})
-        except Unreadable as why:
-            error.add_note(f"{name} is not replayed: {why}")
+    error.__dict__.update({name: fact for name, fact in read.items() if _is_public(name)})
     if _text(error) != text:
-        error.add_note(f"first raised as: {text}")
+        notes.append(f"first raised as: {text}")
+    for note in notes:
+        error.add_note(note)
     return error
 
 
@@ -638,7 +659,11 @@ def _reachable(annotation: Any) -> Iterator[tuple[str, type]]:
                 todo += [(f"{where}.{name}", inner) for name, inner in _hints(cls).items()]
         elif type(cls).__name__ == "TypeAliasType" and id(cls) not in seen:
             seen.add(id(cls))
-            todo += [(where, cls.__value__), *((where, arg) for arg in args)]
+            todo += [(where, arg) for arg in args]
+            try:
+                todo.append((where, cls.__value__))
+            except NameError:  # evaluated only now; its names may be there for type checkers alone
+                continue
         else:  # Union, Required, ...; or a string, a TypeVar, anything, of which nothing is known
             todo += [(where, arg) for arg in args]
 

@@ -1,0 +1,453 @@
+"""The canonical form: bytes that are equal exactly when two values are the same intent.
+
+Version 1. Once released it is frozen: another rule is another version.
+
+    null true false 12 1.5 "text" [a,b] {"name":value}     as JSON: no spaces, names sorted, UTF-8, not escaped
+    {"name":a,1:b,<uuid ...>:c}                            keys that are not str come last, sorted by their bytes
+    <decimal -11e-1> <bytes 00ff> <set a,b> <uuid ...> <enum "Color" "RED"> <int 0xff...>
+    <datetime 2024-01-31T09:00:00+01:00> <date ...> <time ...> <timedelta 1,0,500>
+
+No JSON value starts with `<`, and no JSON key is without quotes, so a payload can never imitate a tag.
+One intent: integral floats are integers, a tuple is a list, a model is the mapping of its fields by attribute
+name, a str or int Enum is its value, 1.10 and 1.1 are one Decimal. Two intents: anything else, also the same
+instant in another offset - a false mismatch is loud, a false match is silent. What has no exact form is refused.
+
+Two ways lead to the same bytes. `_quick` looks at types only and gives plain payloads to the C encoder of
+`json`. `_Walk` writes everything else value by value, and knows where it is when it refuses.
+Whatever makes `_quick` doubt goes to `_Walk`; the tests hold the two against each other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal, InvalidOperation
+from enum import Enum
+from operator import itemgetter
+from typing import Any, Final
+from uuid import UUID
+
+from samekey.core.errors import PayloadRefused
+
+DEPTH_MAX: Final = 64  # containers inside each other; real payloads stay below 20, and a cycle shows here
+SIZE_MAX: Final = 8 << 20  # canonical bytes; above it, fingerprint a digest of the large part instead
+DIGITS_MAX: Final = 4300  # decimal digits of an integer: CPython's own default, beyond it the cost is quadratic
+STEP_MAX: Final = 128  # characters of a name shown in a path: a client chooses them
+
+# --- What counts as a mapping -------------------------------------------------------------------------------------
+
+
+def members_of(value: Any) -> dict[Any, Any] | None:
+    """The entries of a dict, or a model's fields by attribute name; None if the value is neither."""
+    cls = type(value)  # not isinstance(): a proxy or a mock says it is what it stands for
+    if issubclass(cls, dict):
+        # Past any items() of its own: a multi-dict's shows one value of several, which would be a silent match.
+        return value if cls is dict else dict(dict.items(value))
+    members: dict[Any, Any] = {}
+    if issubclass(cls, (type, Enum)):
+        return None
+    if hasattr(cls, "__struct_fields__"):  # msgspec
+        names: Iterable[str] = cls.__struct_fields__
+        if cls.__struct_config__.tag_field is not None:  # it tells the members of a union apart
+            members[cls.__struct_config__.tag_field] = cls.__struct_config__.tag
+    elif hasattr(cls, "__pydantic_fields_set__") and hasattr(cls, "model_fields"):
+        names = cls.model_fields
+        members.update(getattr(value, "__pydantic_extra__", None) or {})
+    elif dataclasses.is_dataclass(cls):
+        names = [field.name for field in dataclasses.fields(cls)]
+    else:
+        return None
+    for name in names:
+        field = getattr(value, name, _ABSENT)
+        if field is not _ABSENT and type(field).__name__ != "UnsetType":  # never set: not there
+            members[name] = field
+    return members
+
+
+def elements_of(value: Any) -> Iterable[Any]:
+    return list.__iter__(value) if issubclass(type(value), list) else tuple.__iter__(value)
+
+
+# --- The quick way ------------------------------------------------------------------------------------------------
+
+_ABSENT: Final = object()
+_CONTAINERS: Final = frozenset({dict, list, tuple})
+_MEMBERS_QUICK: Final = 1 << 20  # looked at before the walk, which counts bytes, takes over
+_EXPONENT_FROM: Final = 1e16  # such a float is an integer of up to 309 digits: counted while it is written
+
+encode_json: Final = json.JSONEncoder(
+    sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"), check_circular=False
+).encode
+
+
+def canonical(value: Any) -> bytes:
+    """The value's canonical bytes; PayloadRefused, naming the path, if it has none."""
+    kind = type(value)
+    data = _quick(value, DEPTH_MAX) if kind in _CONTAINERS else _short_text(value) if kind is str else None
+    return _Walk(quick=True).run(value) if data is None else data
+
+
+def _short_text(value: str) -> bytes | None:
+    try:
+        return encode_json(value).encode() if len(value) < DIGITS_MAX else None
+    except UnicodeEncodeError:
+        return None
+
+
+def _canonical_slow(value: Any) -> bytes:
+    return _Walk(quick=False).run(value)
+
+
+def _quick(value: Any, depth_max: int) -> bytes | None:
+    """The canonical bytes of a plain value; None if the walk must judge."""
+    integral_floats = _survey(value, depth_max)
+    if integral_floats is None:
+        return None
+    try:
+        text = encode_json(value)
+        if integral_floats:
+            text = _with_integers(text, integral_floats)
+        if not text or (len(text) > DIGITS_MAX and _long_digits(text)):
+            return None
+        data = text.encode()
+    except ValueError:  # NaN, an infinity, a lone surrogate, or more digits than this process allows
+        return None
+    return data if len(data) <= SIZE_MAX else _too_large()
+
+
+def _survey(value: Any, depth_max: int) -> int | None:
+    """How many integral floats a plain value has; None if it is not plain.
+
+    Plain: exactly the types of JSON, names that are exactly str, not too deep, not too many members (a few lists
+    that share each other can stand for a billion), no -0.0 and no float so large that it is written with an exponent.
+    """
+    integral_floats, members = 0, 0
+    level: list[Any] = [(value,)]  # a member itself, so that it need not be a container
+    for _ in range(depth_max + 1):
+        below: list[Any] = []
+        for container in level:
+            members += len(container)
+            if members > _MEMBERS_QUICK:
+                return None
+            if type(container) is dict:
+                for key in container:
+                    if type(key) is not str:
+                        return None
+                container = container.values()
+            for item in container:
+                kind = type(item)
+                if kind is str or kind is int:
+                    continue
+                if kind in _CONTAINERS:
+                    below.append(item)
+                elif kind is float:
+                    if item.is_integer():
+                        if abs(item) >= _EXPONENT_FROM or (not item and math.copysign(1, item) < 0):
+                            return None
+                        integral_floats += 1
+                elif kind is not bool and item is not None:
+                    return None
+        if not below:
+            return integral_floats
+        level = below
+    return None
+
+
+def _with_integers(text: str, count: int) -> str:
+    """The text with its `count` integral floats as integers; nothing if a str with `.0,` in it looks like one."""
+    if text.count(".0,") + text.count(".0]") + text.count(".0}") != count:
+        return ""
+    return text.replace(".0,", ",").replace(".0]", "]").replace(".0}", "}")
+
+
+def _long_digits(text: str) -> bool:
+    # Only where a process raised or dropped the limit can the C encoder have written so many.
+    allowed = sys.get_int_max_str_digits()
+    return not 0 < allowed <= DIGITS_MAX and re.search(f"[0-9]{{{DIGITS_MAX + 1}}}", text) is not None
+
+
+# --- The exact way ------------------------------------------------------------------------------------------------
+
+
+class _NoForm(Exception):
+    """Why a value has no exact form, and any steps below it; the walk adds where it stands.
+
+    The JSON parser does not know where it is: it leaves one of these in the value, for the walk to find.
+    """
+
+
+class _Walk:
+    """Writes one value. `steps` is where it stands, and its length how deep."""
+
+    __slots__ = ("out", "quick", "size", "steps")
+
+    def __init__(self, *, quick: bool) -> None:
+        self.quick = quick
+        self.out: list[bytes] = []
+        self.size = 0
+        self.steps: list[str | int] = []
+
+    def run(self, value: Any) -> bytes:
+        try:
+            self.write(value)
+        except _NoForm as why:
+            path = ".".join(map(_shown, [*self.steps, *why.args[1:]]))
+            raise PayloadRefused(f"{path or 'the payload'}: {why.args[0]}", path=path) from None
+        return b"".join(self.out)
+
+    def write(self, value: Any) -> None:
+        text, cls = _scalar(value), type(value)
+        if text is not None:
+            return self.put(text)
+        if cls is _NoForm:
+            raise value
+        if len(self.steps) >= DEPTH_MAX:
+            raise _NoForm(f"nested deeper than {DEPTH_MAX} levels, or inside itself")
+        # One odd argument should not slow down the others; deeper than this, looking again would cost more.
+        if self.quick and len(self.steps) == 1 and (data := _quick(value, DEPTH_MAX - 1)) is not None:
+            return self.append(data)
+        if issubclass(cls, (list, tuple)):
+            self.sequence(elements_of(value))
+        elif issubclass(cls, (set, frozenset)):
+            self.set(value)
+        elif (members := members_of(value)) is not None:
+            self.mapping(members)
+        else:
+            raise _NoForm(f"a {cls.__qualname__} has no exact form; pass its data, or ignore this field")
+
+    def sequence(self, items: Iterable[Any]) -> None:
+        self.put("[")
+        for at, item in enumerate(items):
+            if at:
+                self.put(",")
+            self.steps.append(at)
+            self.write(item)
+            self.steps.pop()
+        self.put("]")
+
+    def set(self, items: Iterable[Any]) -> None:
+        start, size, members = len(self.out), self.size, []
+        self.steps.append("*")
+        for item in items:
+            self.write(item)
+            members.append(b"".join(self.out[start:]))
+            del self.out[start:]
+        self.steps.pop()
+        self.size = size  # they are counted once more, together
+        self.append(b"<set " + b",".join(sorted(members)) + b">")
+
+    def mapping(self, members: dict[Any, Any]) -> None:
+        # By the name itself, as the C encoder sorts: a quoted name may sort elsewhere.
+        named = [(str.__str__(key), _text(key), item) for key, item in members.items() if isinstance(key, str)]
+        other = [(_key(key), _key(key), item) for key, item in members.items() if not isinstance(key, str)]
+        entries = sorted(named, key=itemgetter(0)) + sorted(other, key=itemgetter(0))
+        if len({text for _, text, _ in entries}) < len(entries):
+            raise _NoForm("two of its keys are the same in canonical form")
+        self.put("{")
+        for at, (step, text, item) in enumerate(entries):
+            self.steps.append(step)
+            self.put(f",{text}:" if at else f"{text}:")
+            self.write(item)
+            self.steps.pop()
+        self.put("}")
+
+    def put(self, text: str) -> None:
+        try:
+            self.append(text.encode())
+        except UnicodeEncodeError:
+            raise _NoForm("text with a lone surrogate, which no encoding can carry") from None
+
+    def append(self, data: bytes) -> None:
+        self.size += len(data)
+        if self.size > SIZE_MAX:
+            _too_large()
+        self.out.append(data)
+
+
+def _too_large() -> Any:
+    raise PayloadRefused(f"the payload is larger than {SIZE_MAX >> 20} MiB; pass a digest of its large part", path="")
+
+
+def _shown(step: str | int) -> str:
+    text = str(step).encode(errors="backslashreplace").decode()
+    return text if len(text) <= STEP_MAX else f"{text[:STEP_MAX]}..."
+
+
+def _key(key: Any) -> str:
+    text = _scalar(key)
+    if text is None:
+        raise _NoForm(f"a mapping key of type {type(key).__qualname__} has no exact form")
+    return text
+
+
+def _scalar(value: Any) -> str | None:
+    """The text of anything that is not a container; None for containers, models and strangers."""
+    cls = type(value)
+    write = _SCALARS.get(cls)
+    if write is None and cls not in _CONTAINERS:
+        # A subclass counts as its base: str and int Enums, numpy's float64, asyncpg's UUID.
+        write = next((write for base, write in _SCALARS.items() if issubclass(cls, base)), None)
+    return None if write is None else write(value)
+
+
+def _text(value: str) -> str:
+    return encode_json(str.__str__(value))
+
+
+def _int(value: int) -> str:
+    if not -_HUGE < value < _HUGE:
+        return f"<int {int.__int__(value):#x}>"  # linear, and free of any process's digit limit
+    try:
+        return int.__repr__(value)
+    except ValueError:  # this process allows fewer digits than DIGITS_MAX; Decimal writes them all
+        return str(Decimal(int.__int__(value)))
+
+
+def _float(value: float) -> str:
+    if not math.isfinite(value):
+        raise _NoForm(f"{float.__repr__(value)} is not a number two payloads could share")
+    return _int(int(value)) if float.is_integer(value) else float.__repr__(value)
+
+
+def _decimal(value: Decimal) -> str:
+    # Not normalize(): that rounds to the precision of whoever's context is current.
+    sign, digits, exponent = Decimal.as_tuple(value)
+    if not isinstance(exponent, int):
+        raise _NoForm(f"Decimal {Decimal.__str__(value)} is not a number two payloads could share")
+    written = "".join(map(str, digits))
+    significant = written.rstrip("0")
+    if not significant:
+        return "<decimal 0e0>"
+    return f"<decimal {'-' if sign else ''}{significant}e{exponent + len(written) - len(significant)}>"
+
+
+def _datetime(value: datetime) -> str:
+    _refuse_nanoseconds(value)
+    return f"<datetime {datetime.isoformat(value)}>"
+
+
+def _time(value: time) -> str:
+    if value.tzinfo is not None and value.utcoffset() is None:
+        raise _NoForm("a time in a zone whose offset depends on the date has no exact form")
+    return f"<time {time.isoformat(value)}>"
+
+
+def _timedelta(value: timedelta) -> str:
+    _refuse_nanoseconds(value)
+    return f"<timedelta {value.days},{value.seconds},{value.microseconds}>"
+
+
+def _refuse_nanoseconds(value: Any) -> None:
+    # pandas subclasses both and keeps what the base class would silently drop; its NaT ends here too.
+    if getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0):
+        raise _NoForm(f"a {type(value).__qualname__} with nanoseconds has no exact form")
+
+
+def _enum(value: Enum) -> str:
+    # The class belongs to it: Card.VISA is not Wallet.VISA. An empty Flag has no name, only a value.
+    return f"<enum {_text(type(value).__name__)} {_text(value.name or repr(value.value))}>"
+
+
+_HUGE: Final = 10**DIGITS_MAX
+
+_SCALARS: Final[dict[type, Callable[[Any], str]]] = {  # a subclass before its base
+    str: _text,
+    bool: lambda value: "true" if value else "false",
+    int: _int,
+    float: _float,
+    type(None): lambda _: "null",
+    Decimal: _decimal,
+    bytes: lambda value: f"<bytes {bytes.hex(value)}>",
+    bytearray: lambda value: f"<bytes {bytearray.hex(value)}>",
+    datetime: _datetime,
+    date: lambda value: f"<date {date.isoformat(value)}>",
+    time: _time,
+    timedelta: _timedelta,
+    UUID: lambda value: f"<uuid {value.int:032x}>",
+    Enum: _enum,
+}
+
+
+# --- JSON that arrives as text ------------------------------------------------------------------------------------
+
+
+def parse_json(body: bytes | str) -> Any:
+    """The value of a JSON body, refused where two readers could understand it differently.
+
+    Duplicate names, NaN, lone surrogates, anything but UTF-8, too large or too deep: PayloadRefused. A number
+    that a double would round becomes a Decimal.
+
+    >>> parse_json(b'{"amount": 1.50, "rate": 0.1000000000000000055}')
+    {'amount': 1.5, 'rate': Decimal('0.1000000000000000055')}
+    """
+    if not isinstance(body, (bytes, bytearray, str)):
+        raise TypeError(f"parse_json takes bytes or str, not {type(body).__name__}")
+    if len(body) > SIZE_MAX:
+        _too_large()
+    try:
+        text = body if isinstance(body, str) else body.decode()
+        value = _DECODER.decode(text)
+    except UnicodeDecodeError as error:
+        raise PayloadRefused(f"the body is not UTF-8 (byte {error.start})", path="") from None
+    except json.JSONDecodeError as error:
+        raise PayloadRefused(f"the body is not JSON: {error.msg} (character {error.pos})", path="") from None
+    except RecursionError:
+        raise PayloadRefused(f"the body nests deeper than {DEPTH_MAX} levels", path="") from None
+    if _survey(value, DEPTH_MAX) is None or "\\ud" in text or "\\uD" in text or not _encodable(text):
+        _canonical_slow(value)  # only to learn whether, and where, there is something to refuse
+    return value
+
+
+def _encodable(text: str) -> bool:
+    try:
+        return text.isascii() or bool(text.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+def _object(pairs: list[tuple[str, Any]]) -> Any:
+    members = dict(pairs)
+    if len(members) == len(pairs):
+        return members
+    [(name, _)] = Counter(name for name, _ in pairs).most_common(1)
+    return _NoForm("this name occurs more than once in its object", name)
+
+
+def _whole(text: str) -> Any:
+    if len(text) > DIGITS_MAX:
+        return _NoForm(f"an integer of more than {DIGITS_MAX} digits")
+    try:
+        return int(text)
+    except ValueError:  # this process allows fewer digits
+        return int(Decimal(text))
+
+
+def _fraction(text: str) -> Any:
+    number = float(text)
+    if repr(number) == text and abs(number) < _EXPONENT_FROM:
+        return number
+    try:
+        exact = Decimal(text)
+    except InvalidOperation:
+        exact = Decimal("NaN")  # what a context without traps gives
+    if not exact.is_finite():
+        return _NoForm("a number with an exponent no machine can hold")
+    if not math.isfinite(number):
+        return exact
+    # A large float's repr is not its value: 1e23 is 99999999999999991611392, and must not merge with it.
+    held = Decimal(int(number)) if number.is_integer() else Decimal(repr(number))
+    return number if held == exact else exact
+
+
+_DECODER: Final = json.JSONDecoder(
+    object_pairs_hook=_object,
+    parse_int=_whole,
+    parse_float=_fraction,
+    parse_constant=lambda name: _NoForm(f"{name} is not JSON"),
+)
