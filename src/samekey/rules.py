@@ -13,13 +13,13 @@ from samekey.addresses import check_address, check_store, open_store, refuse_gev
 from samekey.binding import Binding, Content, KeyRule, TenantRule, check_function, default_name
 from samekey.core.boundary import Atomic, Boundary, Keyed, Terms
 from samekey.core.call import Call
-from samekey.core.envelope import data_types, storable_type
 from samekey.core.errors import KeyMissing, Misconfigured
 from samekey.core.fingerprint import Intent, check_ignore
 from samekey.core.key import Key, as_text, make_key, part_text
 from samekey.core.policy import Policy
 from samekey.core.ports import Hook
 from samekey.core.record import ATTRIBUTE_MAX_CHARS, ATTRIBUTES_MAX
+from samekey.core.shapes import data_types, storable_type
 from samekey.flight import Flights
 
 T = TypeVar("T")

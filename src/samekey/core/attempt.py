@@ -19,6 +19,7 @@ from samekey.core.call import (
     Failed,
     doubt_note,
     encode,
+    encode_refusal,
     in_doubt,
     in_progress,
     key_reused,
@@ -44,7 +45,6 @@ from samekey.core.commands import (
     Undo,
     Wait,
 )
-from samekey.core.envelope import encode_refusal
 from samekey.core.errors import Fenced, InProgress, Refused, StoreUnavailable
 from samekey.core.record import Record
 from samekey.core.recovery import recover, spoken
@@ -168,7 +168,7 @@ def ask_before_first_run(call: Call, held: Record) -> Generator[Command, Any, An
         case Happened(result):
             return (yield from complete(call, held, result))
         case Declined(final=True, reason=reason):
-            refusal = encode_refusal(Refused(reason), max_bytes=call.policy.result_max_bytes)
+            refusal = encode_refusal(call, Refused(reason))
             settled = yield from settle(call, held, State.CLOSED, result=refusal, error="Declined")
             if isinstance(settled, StoreUnavailable):
                 raise settled
@@ -203,7 +203,7 @@ def complete(call: Call, held: Record, value: Any) -> Generator[Command, Any, An
 def close(call: Call, held: Record, error: BaseException) -> Generator[Command, Any, Answer[Any] | Failed]:
     if call.terms.kind is Kind.ATOMIC:
         yield from Undo(claim_too=False)
-    result = encode_refusal(error, max_bytes=call.policy.result_max_bytes)
+    result = encode_refusal(call, error)
     settled = yield from settle(call, held, State.CLOSED, result=result, error=type(error).__name__)
     if isinstance(settled, StoreUnavailable):
         yield from Tell("not_recorded", held, str(settled))

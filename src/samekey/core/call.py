@@ -9,7 +9,7 @@ import shlex
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from samekey.core import envelope
+from samekey.core import envelope, refusal
 from samekey.core.boundary import Boundary, Kind, Terms
 from samekey.core.commands import Open, Take
 from samekey.core.errors import InDoubt, InProgress, KeyReused, Refused, ResultNotKept, ResultUnreadable
@@ -17,6 +17,7 @@ from samekey.core.fingerprint import Fingerprint, Intent
 from samekey.core.key import Key
 from samekey.core.policy import Policy
 from samekey.core.record import Record
+from samekey.core.shapes import NotStorable, Unreadable
 from samekey.core.states import State
 
 T = TypeVar("T")
@@ -92,8 +93,8 @@ def replay(call: Call, record: Record) -> Answer[Any] | Failed:
         if record.result is None:
             return Failed(Refused(f"refused: {record.error or 'no detail kept'}"))
         try:
-            return Failed(envelope.decode_refusal(record.result, allowed=(Refused, *call.policy.closes)))
-        except envelope.Unreadable:
+            return Failed(refusal.decode_refusal(record.result, allowed=(Refused, *call.policy.closes)))
+        except Unreadable:
             return Failed(Refused(f"refused: {record.error or 'the detail can no longer be read'}"))
     if record.result is None:
         raise ResultNotKept(
@@ -103,7 +104,7 @@ def replay(call: Call, record: Record) -> Answer[Any] | Failed:
         )
     try:
         result = envelope.decode(record.result, types=call.types)
-    except envelope.Unreadable as unreadable:
+    except Unreadable as unreadable:
         raise ResultUnreadable(
             f"{call.key} is completed, but its result no longer decodes ({unreadable}); the effect is not run again",
             key=call.key.text,
@@ -115,8 +116,16 @@ def encode(call: Call, value: Any) -> tuple[bytes | None, str | None]:
     """The result as the record keeps it, or why it cannot be kept: never a reason to run again."""
     try:
         return envelope.encode(value, max_bytes=call.policy.result_max_bytes), None
-    except envelope.NotStorable as not_storable:
+    except NotStorable as not_storable:
         return None, f"not kept: {not_storable}"
+
+
+def encode_refusal(call: Call, error: BaseException) -> bytes | None:
+    """The refusal as the record keeps it; None if not even its name fits."""
+    try:
+        return refusal.encode_refusal(error, max_bytes=call.policy.result_max_bytes)
+    except NotStorable:
+        return None
 
 
 def retain_seconds(call: Call, state: State) -> float:

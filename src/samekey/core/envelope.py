@@ -23,38 +23,40 @@ doubt. `decode` raises nothing but Unreadable. That is why both catch broadly, o
 
 from __future__ import annotations
 
-import dataclasses
 import enum
-import inspect
 import json
 import math
 import sys
-import typing
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from functools import partial
-from types import NoneType, UnionType
+from types import NoneType
 from typing import Any, NoReturn
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
-from samekey.core.errors import NotDone, Refused
+from samekey.core.shapes import (
+    NotStorable,
+    Unreadable,
+    build,
+    cannot_keep,
+    fields_of,
+    find_class,
+    is_cached,
+    is_unset,
+    kind_of,
+    posing_as,
+    ref_of,
+    with_article,
+)
 
 VERSION = 1
 DEPTH_MAX = 100  # containers within containers: far more than answers need, a tenth of Python's default stack
 INT_BITS_MAX = 2000  # larger ones as hex: Python may be told to read no decimals of more than 640 digits
 LABEL_MAX = 40  # characters of a dict key shown in a path
 LABELS_MAX = 16  # of them; a longer path loses its middle
-
-
-class NotStorable(Exception):
-    """The result cannot be kept; the message names the path and the type."""
-
-
-class Unreadable(Exception):
-    """The envelope is damaged or newer, or a class it names is gone or has changed."""
 
 
 def encode(result: Any, *, max_bytes: int) -> bytes:
@@ -66,7 +68,7 @@ def encode(result: Any, *, max_bytes: int) -> bytes:
     envelope = b"%cB%b" % (VERSION, result) if type(result) is bytes else _plain(result, max_bytes)
     if envelope is None:
         try:
-            envelope = _seal("T", _Writer(max_bytes).run(result))
+            envelope = seal("T", Writer(max_bytes).run(result))
         except (ValueError, RecursionError) as why:  # a class name that is not text, a stack that is nearly full
             raise NotStorable(f"result: {type(why).__name__} while writing it") from why
     if len(envelope) > max_bytes:
@@ -79,82 +81,17 @@ def decode(envelope: bytes, *, types: Collection[type] = ()) -> Any:
 
     `types` are data classes to use for the names in the envelope, before those of loaded modules.
     """
-    match _codec(envelope):
+    match codec_of(envelope):
         case "J":
-            return _payload(envelope)
+            return payload_of(envelope)
         case "T":
-            return _Reader(types).run(_payload(envelope))
+            return Reader(types).run(payload_of(envelope))
         case "B":
             return envelope[2:]
         case "R":
             raise Unreadable("this is a refusal, not a result")
         case codec:
             raise Unreadable(f"codec {codec!r} is not known here: encrypted, or written by a newer samekey")
-
-
-def encode_refusal(error: BaseException, *, max_bytes: int) -> bytes:
-    """The envelope of a refusal: class, text, arguments and public attributes.
-
-    Arguments and attributes that cannot be kept or no longer fit are left out. Class and text always
-    stay; only a text that fills `max_bytes` by itself is cut.
-    """
-    text, facts = _text(error), dict[str, Any]()
-    refusal = {"class": _ref(type(error)), "text": _tagged(text), "args": None, "facts": facts}
-    room = max_bytes - len(_seal("R", refusal))
-    if room < 0:
-        refusal["text"] = _tagged(text[: max(0, len(text) + room)])  # a character is a byte at least
-        room = max_bytes - len(_seal("R", refusal))
-    if room < 0:
-        raise NotStorable(f"{refusal['class']}: {max_bytes} bytes have no room for its name")
-    wanted = [(facts, name, fact) for name, fact in vars(error).items() if _is_public(name)]
-    for kept, name, value in [(refusal, "args", list(error.args)), *wanted]:
-        try:
-            node = _Writer(max_bytes).run(value)
-            size = len(_seal("", {name: node}))
-        except (NotStorable, ValueError, RecursionError):
-            continue
-        if size <= room:
-            kept[name] = node
-            room -= size
-    return _seal("R", refusal)
-
-
-def decode_refusal(envelope: bytes, *, allowed: tuple[type[BaseException], ...]) -> BaseException:
-    """The refusal in an envelope, to be raised: same class, arguments and attributes.
-
-    The class must be loaded and be, or derive from, one in `allowed`; its `__init__` is not run.
-    Else it is a Refused whose reason says which class it was. Raises only Unreadable.
-    """
-    if _codec(envelope) != "R":
-        raise Unreadable("this is a result, not a refusal")
-    match _payload(envelope):
-        case {"class": str(ref), "text": node, "args": list() | None as args, "facts": dict(facts)}:
-            text = _Reader().run(node)
-        case _:
-            raise Unreadable("a damaged refusal")
-    if type(text) is not str:
-        raise Unreadable("a refusal whose text is not text")
-    cls = _lookup(ref, {_ref(one): one for one in allowed})
-    if cls is None or not issubclass(cls, allowed):
-        return Refused(f"{ref}, which is not loaded here or not allowed: {text}")
-    try:
-        return _rebuild(cls, text, args, facts)
-    except Exception as why:  # a class's own __new__ may raise anything; the refusal must not be lost with it
-        return Refused(f"{ref}, which cannot be rebuilt ({type(why).__name__}): {text}")
-
-
-def storable_type(annotation: Any) -> str | None:
-    """Why values of this return annotation cannot be kept, in one sentence; None if they can, or may.
-
-    >>> storable_type(dict[str, Iterator[int]])
-    'result: an Iterator cannot be kept'
-    """
-    return next((f"{where}: {_cannot(cls)}" for where, cls in _reachable(annotation) if not _may_keep(cls)), None)
-
-
-def data_types(annotation: Any) -> tuple[type, ...]:
-    """Every data class reachable from a return annotation, for `decode(types=...)`."""
-    return tuple(dict.fromkeys(cls for _, cls in _reachable(annotation) if _kind(cls)))
 
 
 # ---- the outside: version, codec, JSON ----
@@ -171,11 +108,11 @@ _PLAIN = _SCALARS | {list, dict}
 _STR = frozenset({str})
 
 
-def _seal(codec: str, payload: Any) -> bytes:
+def seal(codec: str, payload: Any) -> bytes:
     return f"{chr(VERSION)}{codec}{_write(payload)}".encode()
 
 
-def _codec(envelope: bytes) -> str:
+def codec_of(envelope: bytes) -> str:
     if type(envelope) is not bytes:
         raise Unreadable(f"an envelope is bytes, not {type(envelope).__name__}")
     if len(envelope) < 2:
@@ -185,7 +122,7 @@ def _codec(envelope: bytes) -> str:
     return chr(envelope[1])
 
 
-def _payload(envelope: bytes) -> Any:
+def payload_of(envelope: bytes) -> Any:
     try:
         text = envelope.decode()
         value, end = _read(text, 2)
@@ -205,7 +142,7 @@ def _plain(result: Any, max_bytes: int) -> bytes | None:
     if not _is_plain(result, max_bytes):
         return None
     try:
-        return _seal("J", result)
+        return seal("J", result)
     except (ValueError, RecursionError):  # NaN, an enormous int, a lone surrogate
         return None
 
@@ -285,7 +222,7 @@ def _label(name: object) -> str:
     return str(name) if type(name) is int and _is_bare(name) else type(name).__name__
 
 
-class _Writer(_Walk):
+class Writer(_Walk):
     stop = NotStorable
 
     def __init__(self, max_bytes: int) -> None:
@@ -298,22 +235,22 @@ class _Writer(_Walk):
         if self.room < 0:
             raise NotStorable(f"the result is larger than the {self.max_bytes} bytes that are kept")
         if cls in _SCALARS or cls in _LEAVES:
-            return _tagged(value)
+            return tagged(value)
         if cls is list:
             return self.each(enumerate(value))
         if cls is dict:
             return self.mapping(value)
         if cls is tuple or cls is set or cls is frozenset:
             return {cls.__name__: self.each(enumerate(value))}
-        if (kind := _kind(cls)) is None:
+        if (kind := kind_of(cls)) is None:
             return self.odd(value, cls)
         if kind != "enum":
-            return {"data": [_ref(cls), *self.data(value, cls, kind)]}
+            return {"data": [ref_of(cls), *self.data(value, cls, kind)]}
         if isinstance(value, enum.Flag):
-            return {"flag": [_ref(cls), _tagged(value.value)]}
+            return {"flag": [ref_of(cls), tagged(value.value)]}
         if cls.__members__.get(value.name) is not value:
-            raise NotStorable(f"{_a(cls)} that is not among its members cannot be kept")
-        return {"enum": [_ref(cls), _tagged(value.name)]}
+            raise NotStorable(f"{with_article(cls)} that is not among its members cannot be kept")
+        return {"enum": [ref_of(cls), tagged(value.name)]}
 
     def mapping(self, value: dict[Any, Any]) -> Any:
         nodes = self.each(value.items())
@@ -322,34 +259,34 @@ class _Writer(_Walk):
         return {"map": list(zip(self.each((key, key) for key in value), nodes, strict=True))}
 
     def data(self, value: Any, cls: Any, kind: str) -> Iterator[Any]:
-        known, held = _fields(cls, kind), getattr(value, "__dict__", {})
+        known, held = fields_of(cls, kind), getattr(value, "__dict__", {})
         fields = {name: held[name] for name in known if name in held}  # by attribute, a deprecated field would warn
         fields |= {name: getattr(value, name) for name in known if name not in held and hasattr(value, name)}
         if missing := [name for name, required in known.items() if required and name not in fields]:
-            raise NotStorable(f"{_a(cls)} without {missing[0]!r} cannot be kept")
+            raise NotStorable(f"{with_article(cls)} without {missing[0]!r} cannot be kept")
         yield dict(zip(fields, self.each(fields.items()), strict=True))
         beside: dict[str, Any]
         if kind == "pydantic":
             beside = {"set": sorted(value.__pydantic_fields_set__), "extra": value.__pydantic_extra__}
             beside["private"] = value.__pydantic_private__
         else:  # what __post_init__ or a user set beside the fields, but not what is computed anew
-            beside = {"attrs": {name: held[name] for name in held if name not in known and not _is_cached(cls, name)}}
+            beside = {"attrs": {name: held[name] for name in held if name not in known and not is_cached(cls, name)}}
         yield {what: self.node(one) for what, one in beside.items() if one}
 
     def odd(self, value: Any, cls: type) -> Any:
-        if base := _posing_as(cls):
-            return _tagged(value, base)
-        if _is_unset(cls):
+        if base := posing_as(cls):
+            return tagged(value, base)
+        if is_unset(cls):
             return {"unset": None}
-        raise NotStorable(_cannot(cls))
+        raise NotStorable(cannot_keep(cls))
 
 
-class _Reader(_Walk):
+class Reader(_Walk):
     stop = Unreadable
 
     def __init__(self, types: Iterable[type] = ()) -> None:
         super().__init__()
-        self.types = {_ref(cls): cls for cls in types}
+        self.types = {ref_of(cls): cls for cls in types}
 
     def node(self, value: Any) -> Any:
         if type(value) is list:
@@ -384,21 +321,21 @@ class _Reader(_Walk):
         return _READ[tag](body)
 
     def find(self, ref: str) -> tuple[Any, str]:
-        if (cls := _lookup(ref, self.types)) is None:
+        if (cls := find_class(ref, self.types)) is None:
             raise Unreadable(f"the class {ref} is gone, or not loaded here")
-        if (kind := _kind(cls)) is None:
+        if (kind := kind_of(cls)) is None:
             raise Unreadable(f"{ref} is not a data class any more")
         return cls, kind
 
     def data(self, ref: str, stored: dict[str, Any], beside: dict[str, Any]) -> Any:
         cls, kind = self.find(ref)
-        known = _fields(cls, kind)
+        known = fields_of(cls, kind)
         if gone := [name for name in stored if name not in known]:
             raise Unreadable(f"{ref} has no field {gone[0]!r} any more")
         if new := [name for name, required in known.items() if required and name not in stored]:
             raise Unreadable(f"{ref} now requires {new[0]!r}, which was not stored")
         fields = dict(zip(stored, self.each(stored.items()), strict=True))
-        return _build(cls, kind, fields, {what: self.node(one) for what, one in beside.items()})
+        return build(cls, kind, fields, {what: self.node(one) for what, one in beside.items()})
 
 
 # ---- values that hold no others: one row each, how it is written and how it is read ----
@@ -450,11 +387,9 @@ _LEAVES: dict[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]] = {
 }
 _READ = {tag: read for tag, _, read in _LEAVES.values()}
 _BOXES: dict[str, type] = {"tuple": tuple, "set": set, "frozenset": frozenset}
-_KEPT = (NoneType, bool, *_LEAVES, list, dict, *_BOXES.values())
-_REAL = (datetime.min, date.min)
 
 
-def _tagged(value: Any, cls: type | None = None) -> Any:
+def tagged(value: Any, cls: type | None = None) -> Any:
     if _is_bare(value):
         return value
     tag, write, _ = _LEAVES[cls or type(value)]
@@ -481,222 +416,3 @@ def _is_utf8(text: str) -> bool:
     except UnicodeEncodeError:  # a lone surrogate
         return False
     return True
-
-
-def _posing_as(cls: type) -> type | None:
-    """The type in whose place a class stands: asyncpg's UUID, and freezegun's datetime, which claims the real ones."""
-    if issubclass(cls, UUID):
-        return UUID
-    return next((type(real) for real in _REAL if issubclass(cls, type(real)) and isinstance(real, cls)), None)
-
-
-# ---- data classes ----
-
-
-def _kind(cls: Any) -> str | None:
-    """Which kind of data class it is. pydantic and msgspec are known by their marks, never imported."""
-    if issubclass(cls, enum.Enum):
-        return "enum"
-    if hasattr(cls, "_sa_class_manager"):
-        return None  # a mapped row belongs to its session, whatever else it is
-    if issubclass(cls, tuple) and hasattr(cls, "_field_defaults"):
-        return "namedtuple"
-    if issubclass(cls, (BaseException, *_KEPT)):
-        return None  # a dataclass that is also a dict holds more than its fields
-    if dataclasses.is_dataclass(cls):
-        return "dataclass"
-    if hasattr(cls, "__pydantic_fields_set__") and hasattr(cls, "model_fields"):
-        return "pydantic"
-    return "msgspec" if hasattr(cls, "__struct_fields__") else None
-
-
-def _fields(cls: Any, kind: str) -> dict[str, bool]:
-    """The names of its fields, and whether each must be given."""
-    if kind == "dataclass":
-        none = dataclasses.MISSING
-        return {
-            field.name: field.init and field.default is none and field.default_factory is none
-            for field in dataclasses.fields(cls)
-        }
-    if kind == "namedtuple":
-        return {name: name not in cls._field_defaults for name in cls._fields}
-    if kind == "pydantic":
-        return {name: field.is_required() for name, field in cls.model_fields.items()}
-    names, defaults = cls.__struct_fields__, cls.__struct_defaults__
-    bare = len(names) - len(defaults)  # defaults belong to the last fields; some of them say "no default"
-    return {name: at < bare or repr(defaults[at - bare]) == "NODEFAULT" for at, name in enumerate(names)}
-
-
-def _build(cls: Any, kind: str, fields: dict[str, Any], beside: dict[str, Any]) -> Any:
-    if kind == "pydantic":
-        return _build_pydantic(cls, fields, beside)
-    if kind == "namedtuple":
-        fields = {**cls._field_defaults, **fields}
-        made = tuple.__new__(cls, [fields[name] for name in cls._fields])
-    elif kind == "msgspec":
-        made = cls(**fields)
-        for name, value in fields.items():
-            getattr(cls, name).__set__(made, value)  # the slot itself: also where frozen
-    else:
-        made = object.__new__(cls)
-        for field in dataclasses.fields(cls):
-            if field.name in fields:
-                object.__setattr__(made, field.name, fields[field.name])
-            elif field.default is not dataclasses.MISSING:
-                object.__setattr__(made, field.name, field.default)
-            elif field.default_factory is not dataclasses.MISSING:
-                object.__setattr__(made, field.name, field.default_factory())
-    if attrs := beside.get("attrs"):
-        made.__dict__.update(attrs)
-    return made
-
-
-def _build_pydantic(cls: Any, fields: dict[str, Any], beside: dict[str, Any]) -> Any:
-    """As pydantic's own copy does, since `model_construct` would take a field's value from another's alias."""
-    keeps_extra = cls.model_config.get("extra") == "allow"
-    if beside.get("extra") and not keeps_extra:
-        raise Unreadable(f"{_ref(cls)} keeps no extra fields any more")
-    private = {name: attribute.get_default() for name, attribute in cls.__private_attributes__.items()}
-    private = {name: one for name, one in private.items() if type(one).__name__ != "PydanticUndefinedType"}
-    state = {
-        "__dict__": {
-            name: fields[name] if name in fields else field.get_default(call_default_factory=True)
-            for name, field in cls.model_fields.items()
-        },
-        "__pydantic_fields_set__": set(beside.get("set", fields)),
-        "__pydantic_extra__": beside.get("extra", {}) if keeps_extra else None,
-        "__pydantic_private__": {**private, **beside.get("private", {})} if cls.__private_attributes__ else None,
-    }
-    made = object.__new__(cls)
-    for name, part in state.items():
-        object.__setattr__(made, name, part)
-    return made
-
-
-def _is_unset(cls: type) -> bool:
-    return cls.__name__ == "UnsetType" and cls.__module__ == "msgspec"
-
-
-def _is_cached(cls: type, name: str) -> bool:
-    return name.startswith("__") or type(getattr(cls, name, None)).__name__ == "cached_property"
-
-
-def _ref(cls: type) -> str:
-    return f"{cls.__module__}:{cls.__qualname__}"
-
-
-def _lookup(ref: str, given: dict[str, Any]) -> Any:
-    """The class of this name: one of the given, or one that stands in a loaded module; else None.
-
-    Reads `__dict__`, never getattr: a module's own __getattr__ may import.
-    """
-    if ref in given:
-        return given[ref]
-    module, _, qualname = ref.partition(":")
-    found: Any = sys.modules.get(module)
-    for name in qualname.split("."):
-        found = getattr(found, "__dict__", {}).get(name)
-    return found if isinstance(found, type) else None
-
-
-# ---- refusals ----
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:  # a user's __str__ that needs what is gone
-        return type(error).__name__
-
-
-def _is_public(name: str) -> bool:
-    return name.isidentifier() and not name.startswith("_")
-
-
-def _rebuild(cls: Any, text: str, args: list[Any] | None, facts: dict[str, Any]) -> BaseException:
-    read: dict[str, Any] = {}
-    notes = []
-    for name, node in (("args", [text] if args is None else args), *facts.items()):
-        try:
-            read[name] = _Reader().run(node)
-        except Unreadable as why:  # a class of one of its values is gone; its own is not
-            notes.append(f"{name} is not replayed: {why}")
-    given = tuple(read.pop("args", (text,)))
-    error: BaseException = cls.__new__(cls, *given)
-    error.args = given
-    if isinstance(error, (Refused, NotDone)):
-        error.__dict__.update(reason=text, detail=None)  # handlers may count on them, kept or not
-    error.__dict__.update({name: fact for name, fact in read.items() if _is_public(name)})
-    if _text(error) != text:
-        notes.append(f"first raised as: {text}")
-    for note in notes:
-        error.add_note(note)
-    return error
-
-
-# ---- annotations: what can be known before the effect ----
-
-
-def _reachable(annotation: Any) -> Iterator[tuple[str, type]]:
-    """Every class in an annotation, each once, with the path to it. What cannot be resolved is passed over."""
-    todo, seen = [("result", annotation)], set()
-    for where, hint in todo:  # grows as it is walked; `seen` ends recursive types
-        origin, args = typing.get_origin(hint), typing.get_args(hint)
-        cls = origin or hint
-        if isinstance(hint, typing.NewType):
-            todo.append((where, hint.__supertype__))
-        elif origin is typing.Literal:
-            yield from ((where, type(value)) for value in args)
-        elif origin is typing.Annotated:
-            todo.append((where, args[0]))
-        elif hint is typing.Any:
-            continue
-        elif isinstance(cls, type) and cls is not UnionType:
-            todo += [(where, arg) for arg in args]
-            if id(cls) not in seen:
-                seen.add(id(cls))
-                yield where, cls
-                todo += [(f"{where}.{name}", inner) for name, inner in _hints(cls).items()]
-        elif type(cls).__name__ == "TypeAliasType" and id(cls) not in seen:
-            seen.add(id(cls))
-            todo += [(where, arg) for arg in args]
-            try:
-                todo.append((where, cls.__value__))
-            except NameError:  # evaluated only now; its names may be there for type checkers alone
-                continue
-        else:  # Union, Required, ...; or a string, a TypeVar, anything, of which nothing is known
-            todo += [(where, arg) for arg in args]
-
-
-def _hints(cls: Any) -> dict[str, Any]:
-    kind = _kind(cls)
-    if kind == "pydantic":
-        return {name: field.annotation for name, field in cls.model_fields.items()}
-    if kind in (None, "enum") and not typing.is_typeddict(cls):
-        return {}
-    try:
-        hints = typing.get_type_hints(cls, localns={cls.__name__: cls}, include_extras=True)
-    except Exception:  # a name that cannot be resolved, here or yet; strings are passed over
-        hints = dict(vars(cls).get("__annotations__", {}))
-    return hints if kind is None else {name: hints[name] for name in _fields(cls, kind) if name in hints}
-
-
-def _may_keep(cls: Any) -> bool:
-    if cls in _KEPT or _kind(cls) or typing.is_typeddict(cls) or _posing_as(cls) or _is_unset(cls):
-        return True
-    if cls.__module__ != "collections.abc" and (inspect.isabstract(cls) or getattr(cls, "_is_protocol", False)):
-        return True  # what comes back is another class
-    if hasattr(cls, "__get_pydantic_core_schema__") and cls.__init__ is object.__init__:
-        return True  # a mark for pydantic, such as EmailStr; the values are of another type
-    return any(issubclass(kept, cls) for kept in _KEPT)
-
-
-def _cannot(cls: type) -> str:
-    if hasattr(cls, "_sa_class_manager"):
-        return f"{_a(cls)} cannot be kept: a mapped row belongs to its session, return a data class"
-    base = next((kept.__name__ for kept in _KEPT if issubclass(cls, kept)), None)
-    return f"{_a(cls)} cannot be kept" + (f": only {base} itself can" if base else "")
-
-
-def _a(cls: type) -> str:
-    return f"{'an' if cls.__name__[:1].lower() in 'aeiou' else 'a'} {cls.__name__}"

@@ -23,9 +23,8 @@ from samekey.core.boundary import (
     Verdict,
     parse_terms,
 )
-from samekey.core.call import Call, encode, in_doubt, take
+from samekey.core.call import Call, encode, encode_refusal, in_doubt, take
 from samekey.core.commands import Ask, CallLookup, Command, Settle, Tell, Testify, Wait
-from samekey.core.envelope import encode_refusal
 from samekey.core.errors import Refused
 from samekey.core.record import Record
 from samekey.core.states import Role, State
@@ -134,7 +133,7 @@ def write_down(call: Call, record: Record, verdict: Verdict, role: Role) -> Gene
             envelope, error = encode(call, result)
             state = State.COMPLETED
         case Declined(final=True, reason=reason):
-            envelope = encode_refusal(Refused(reason), max_bytes=call.policy.result_max_bytes)
+            envelope = encode_refusal(call, Refused(reason))
             state, error = State.CLOSED, "Declined"
         case Declined():
             envelope, state, error = None, State.RELEASED, "Declined"

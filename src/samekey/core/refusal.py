@@ -1,0 +1,92 @@
+"""Refusals in envelopes: an exception's class, text, arguments and facts, to be raised again by a replay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from samekey.core.envelope import Reader, Writer, codec_of, payload_of, seal, tagged
+from samekey.core.errors import NotDone, Refused
+from samekey.core.shapes import NotStorable, Unreadable, find_class, ref_of
+
+
+def encode_refusal(error: BaseException, *, max_bytes: int) -> bytes:
+    """The envelope of a refusal: class, text, arguments and public attributes.
+
+    Arguments and attributes that cannot be kept or no longer fit are left out. Class and text always
+    stay; only a text that fills `max_bytes` by itself is cut.
+    """
+    text, facts = _text(error), dict[str, Any]()
+    refusal = {"class": ref_of(type(error)), "text": tagged(text), "args": None, "facts": facts}
+    room = max_bytes - len(seal("R", refusal))
+    if room < 0:
+        refusal["text"] = tagged(text[: max(0, len(text) + room)])  # a character is a byte at least
+        room = max_bytes - len(seal("R", refusal))
+    if room < 0:
+        raise NotStorable(f"{refusal['class']}: {max_bytes} bytes have no room for its name")
+    wanted = [(facts, name, fact) for name, fact in vars(error).items() if _is_public(name)]
+    for kept, name, value in [(refusal, "args", list(error.args)), *wanted]:
+        try:
+            node = Writer(max_bytes).run(value)
+            size = len(seal("", {name: node}))
+        except (NotStorable, ValueError, RecursionError):
+            continue
+        if size <= room:
+            kept[name] = node
+            room -= size
+    return seal("R", refusal)
+
+
+def decode_refusal(envelope: bytes, *, allowed: tuple[type[BaseException], ...]) -> BaseException:
+    """The refusal in an envelope, to be raised: same class, arguments and attributes.
+
+    The class must be loaded and be, or derive from, one in `allowed`; its `__init__` is not run.
+    Else it is a Refused whose reason says which class it was. Raises only Unreadable.
+    """
+    if codec_of(envelope) != "R":
+        raise Unreadable("this is a result, not a refusal")
+    match payload_of(envelope):
+        case {"class": str(ref), "text": node, "args": list() | None as args, "facts": dict(facts)}:
+            text = Reader().run(node)
+        case _:
+            raise Unreadable("a damaged refusal")
+    if type(text) is not str:
+        raise Unreadable("a refusal whose text is not text")
+    cls = find_class(ref, {ref_of(one): one for one in allowed})
+    if cls is None or not issubclass(cls, allowed):
+        return Refused(f"{ref}, which is not loaded here or not allowed: {text}")
+    try:
+        return _rebuild(cls, text, args, facts)
+    except Exception as why:  # a class's own __new__ may raise anything; the refusal must not be lost with it
+        return Refused(f"{ref}, which cannot be rebuilt ({type(why).__name__}): {text}")
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # a user's __str__ that needs what is gone
+        return type(error).__name__
+
+
+def _is_public(name: str) -> bool:
+    return name.isidentifier() and not name.startswith("_")
+
+
+def _rebuild(cls: Any, text: str, args: list[Any] | None, facts: dict[str, Any]) -> BaseException:
+    read: dict[str, Any] = {}
+    notes = []
+    for name, node in (("args", [text] if args is None else args), *facts.items()):
+        try:
+            read[name] = Reader().run(node)
+        except Unreadable as why:  # a class of one of its values is gone; its own is not
+            notes.append(f"{name} is not replayed: {why}")
+    given = tuple(read.pop("args", (text,)))
+    error: BaseException = cls.__new__(cls, *given)
+    error.args = given
+    if isinstance(error, (Refused, NotDone)):
+        error.__dict__.update(reason=text, detail=None)  # handlers may count on them, kept or not
+    error.__dict__.update({name: fact for name, fact in read.items() if _is_public(name)})
+    if _text(error) != text:
+        notes.append(f"first raised as: {text}")
+    for note in notes:
+        error.add_note(note)
+    return error

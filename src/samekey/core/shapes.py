@@ -1,0 +1,227 @@
+"""Data classes: which kinds we keep, what their fields are, how one is built again, and what an annotation
+says about all that before the effect runs.
+
+pydantic and msgspec are known by their marks, never imported; no name in a record can make us import anything.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import inspect
+import sys
+import typing
+from collections.abc import Iterator
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from types import NoneType, UnionType
+from typing import Any
+from uuid import UUID
+
+# fmt: off
+_KEPT: tuple[type, ...] = (
+    NoneType, bool, int, float, str, bytes, bytearray, Decimal, datetime, date, time, timedelta, UUID,
+    list, dict, tuple, set, frozenset,
+)
+# fmt: on
+_REAL = (datetime.min, date.min)
+
+
+class NotStorable(Exception):
+    """The result cannot be kept; the message names the path and the type."""
+
+
+class Unreadable(Exception):
+    """The envelope is damaged or newer, or a class it names is gone or has changed."""
+
+
+def storable_type(annotation: Any) -> str | None:
+    """Why values of this return annotation cannot be kept, in one sentence; None if they can, or may.
+
+    >>> storable_type(dict[str, Iterator[int]])
+    'result: an Iterator cannot be kept'
+    """
+    return next((f"{where}: {cannot_keep(cls)}" for where, cls in _reachable(annotation) if not _may_keep(cls)), None)
+
+
+def data_types(annotation: Any) -> tuple[type, ...]:
+    """Every data class reachable from a return annotation, for `decode(types=...)`."""
+    return tuple(dict.fromkeys(cls for _, cls in _reachable(annotation) if kind_of(cls)))
+
+
+def _reachable(annotation: Any) -> Iterator[tuple[str, type]]:
+    """Every class in an annotation, each once, with the path to it. What cannot be resolved is passed over."""
+    todo, seen = [("result", annotation)], set()
+    for where, hint in todo:  # grows as it is walked; `seen` ends recursive types
+        origin, args = typing.get_origin(hint), typing.get_args(hint)
+        cls = origin or hint
+        if isinstance(hint, typing.NewType):
+            todo.append((where, hint.__supertype__))
+        elif origin is typing.Literal:
+            yield from ((where, type(value)) for value in args)
+        elif origin is typing.Annotated:
+            todo.append((where, args[0]))
+        elif hint is typing.Any:
+            continue
+        elif isinstance(cls, type) and cls is not UnionType:
+            todo += [(where, arg) for arg in args]
+            if id(cls) not in seen:
+                seen.add(id(cls))
+                yield where, cls
+                todo += [(f"{where}.{name}", inner) for name, inner in _hints(cls).items()]
+        elif type(cls).__name__ == "TypeAliasType" and id(cls) not in seen:
+            seen.add(id(cls))
+            todo += [(where, arg) for arg in args]
+            try:
+                todo.append((where, cls.__value__))
+            except NameError:  # evaluated only now; its names may be there for type checkers alone
+                continue
+        else:  # Union, Required, ...; or a string, a TypeVar, anything, of which nothing is known
+            todo += [(where, arg) for arg in args]
+
+
+def _hints(cls: Any) -> dict[str, Any]:
+    kind = kind_of(cls)
+    if kind == "pydantic":
+        return {name: field.annotation for name, field in cls.model_fields.items()}
+    if kind in (None, "enum") and not typing.is_typeddict(cls):
+        return {}
+    try:
+        hints = typing.get_type_hints(cls, localns={cls.__name__: cls}, include_extras=True)
+    except Exception:  # a name that cannot be resolved, here or yet; strings are passed over
+        hints = dict(vars(cls).get("__annotations__", {}))
+    return hints if kind is None else {name: hints[name] for name in fields_of(cls, kind) if name in hints}
+
+
+def _may_keep(cls: Any) -> bool:
+    if cls in _KEPT or kind_of(cls) or typing.is_typeddict(cls) or posing_as(cls) or is_unset(cls):
+        return True
+    if cls.__module__ != "collections.abc" and (inspect.isabstract(cls) or getattr(cls, "_is_protocol", False)):
+        return True  # what comes back is another class
+    if hasattr(cls, "__get_pydantic_core_schema__") and cls.__init__ is object.__init__:
+        return True  # a mark for pydantic, such as EmailStr; the values are of another type
+    return any(issubclass(kept, cls) for kept in _KEPT)
+
+
+def cannot_keep(cls: type) -> str:
+    if hasattr(cls, "_sa_class_manager"):
+        return f"{with_article(cls)} cannot be kept: a mapped row belongs to its session, return a data class"
+    base = next((kept.__name__ for kept in _KEPT if issubclass(cls, kept)), None)
+    return f"{with_article(cls)} cannot be kept" + (f": only {base} itself can" if base else "")
+
+
+def with_article(cls: type) -> str:
+    return f"{'an' if cls.__name__[:1].lower() in 'aeiou' else 'a'} {cls.__name__}"
+
+
+def posing_as(cls: type) -> type | None:
+    """The type in whose place a class stands: asyncpg's UUID, and freezegun's datetime, which claims the real ones."""
+    if issubclass(cls, UUID):
+        return UUID
+    return next((type(real) for real in _REAL if issubclass(cls, type(real)) and isinstance(real, cls)), None)
+
+
+def kind_of(cls: Any) -> str | None:
+    """Which kind of data class it is. pydantic and msgspec are known by their marks, never imported."""
+    if issubclass(cls, enum.Enum):
+        return "enum"
+    if hasattr(cls, "_sa_class_manager"):
+        return None  # a mapped row belongs to its session, whatever else it is
+    if issubclass(cls, tuple) and hasattr(cls, "_field_defaults"):
+        return "namedtuple"
+    if issubclass(cls, (BaseException, *_KEPT)):
+        return None  # a dataclass that is also a dict holds more than its fields
+    if dataclasses.is_dataclass(cls):
+        return "dataclass"
+    if hasattr(cls, "__pydantic_fields_set__") and hasattr(cls, "model_fields"):
+        return "pydantic"
+    return "msgspec" if hasattr(cls, "__struct_fields__") else None
+
+
+def fields_of(cls: Any, kind: str) -> dict[str, bool]:
+    """The names of its fields, and whether each must be given."""
+    if kind == "dataclass":
+        none = dataclasses.MISSING
+        return {
+            field.name: field.init and field.default is none and field.default_factory is none
+            for field in dataclasses.fields(cls)
+        }
+    if kind == "namedtuple":
+        return {name: name not in cls._field_defaults for name in cls._fields}
+    if kind == "pydantic":
+        return {name: field.is_required() for name, field in cls.model_fields.items()}
+    names, defaults = cls.__struct_fields__, cls.__struct_defaults__
+    bare = len(names) - len(defaults)  # defaults belong to the last fields; some of them say "no default"
+    return {name: at < bare or repr(defaults[at - bare]) == "NODEFAULT" for at, name in enumerate(names)}
+
+
+def build(cls: Any, kind: str, fields: dict[str, Any], beside: dict[str, Any]) -> Any:
+    if kind == "pydantic":
+        return _build_pydantic(cls, fields, beside)
+    if kind == "namedtuple":
+        fields = {**cls._field_defaults, **fields}
+        made = tuple.__new__(cls, [fields[name] for name in cls._fields])
+    elif kind == "msgspec":
+        made = cls(**fields)
+        for name, value in fields.items():
+            getattr(cls, name).__set__(made, value)  # the slot itself: also where frozen
+    else:
+        made = object.__new__(cls)
+        for field in dataclasses.fields(cls):
+            if field.name in fields:
+                object.__setattr__(made, field.name, fields[field.name])
+            elif field.default is not dataclasses.MISSING:
+                object.__setattr__(made, field.name, field.default)
+            elif field.default_factory is not dataclasses.MISSING:
+                object.__setattr__(made, field.name, field.default_factory())
+    if attrs := beside.get("attrs"):
+        made.__dict__.update(attrs)
+    return made
+
+
+def _build_pydantic(cls: Any, fields: dict[str, Any], beside: dict[str, Any]) -> Any:
+    """As pydantic's own copy does, since `model_construct` would take a field's value from another's alias."""
+    keeps_extra = cls.model_config.get("extra") == "allow"
+    if beside.get("extra") and not keeps_extra:
+        raise Unreadable(f"{ref_of(cls)} keeps no extra fields any more")
+    private = {name: attribute.get_default() for name, attribute in cls.__private_attributes__.items()}
+    private = {name: one for name, one in private.items() if type(one).__name__ != "PydanticUndefinedType"}
+    state = {
+        "__dict__": {
+            name: fields[name] if name in fields else field.get_default(call_default_factory=True)
+            for name, field in cls.model_fields.items()
+        },
+        "__pydantic_fields_set__": set(beside.get("set", fields)),
+        "__pydantic_extra__": beside.get("extra", {}) if keeps_extra else None,
+        "__pydantic_private__": {**private, **beside.get("private", {})} if cls.__private_attributes__ else None,
+    }
+    made = object.__new__(cls)
+    for name, part in state.items():
+        object.__setattr__(made, name, part)
+    return made
+
+
+def is_unset(cls: type) -> bool:
+    return cls.__name__ == "UnsetType" and cls.__module__ == "msgspec"
+
+
+def is_cached(cls: type, name: str) -> bool:
+    return name.startswith("__") or type(getattr(cls, name, None)).__name__ == "cached_property"
+
+
+def ref_of(cls: type) -> str:
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def find_class(ref: str, given: dict[str, Any]) -> Any:
+    """The class of this name: one of the given, or one that stands in a loaded module; else None.
+
+    Reads `__dict__`, never getattr: a module's own __getattr__ may import.
+    """
+    if ref in given:
+        return given[ref]
+    module, _, qualname = ref.partition(":")
+    found: Any = sys.modules.get(module)
+    for name in qualname.split("."):
+        found = getattr(found, "__dict__", {}).get(name)
+    return found if isinstance(found, type) else None
