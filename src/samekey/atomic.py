@@ -134,6 +134,9 @@ class AtomicPerformer(_InTransaction, Performer):
         """The end of a hold entered by hand."""
         self._end(None)
 
+    def abandon(self) -> None:
+        """Thrown away unentered: the caller's transaction, and its savepoint, are the caller's."""
+
 
 class AsyncAtomicPerformer(_InTransaction, AsyncPerformer):
     """The same for async effects; the connection's own calls are short and stay in the loop."""
@@ -164,3 +167,6 @@ class AsyncAtomicPerformer(_InTransaction, AsyncPerformer):
 
     def finish(self) -> None:
         self._end(None)
+
+    def abandon(self) -> None:
+        """Thrown away unentered: the caller's transaction, and its savepoint, are the caller's."""

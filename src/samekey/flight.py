@@ -9,6 +9,7 @@ followers ask the store themselves. One mutex, held for dict work only, never ov
 from __future__ import annotations
 
 import threading
+from collections import deque
 
 from samekey.core.record import Record
 from samekey.loops import Bell
@@ -30,9 +31,12 @@ class Flights:
     def __init__(self) -> None:
         self._mutex = threading.Lock()
         self._flying: dict[bytes, Flight] = {}
+        self._abandoned: deque[tuple[bytes, Flight]] = deque()
 
     def board(self, digest: bytes) -> tuple[Flight, bool]:
         """The flight of this key, and whether we are the one who flies."""
+        while self._abandoned:
+            self.land(*self._abandoned.popleft(), None)
         with self._mutex:
             flight = self._flying.get(digest)
             if flight is not None:
@@ -58,6 +62,10 @@ class Flights:
             bells = list(flight.bells)
         for bell in bells:
             bell.ring()
+
+    def abandon(self, digest: bytes, flight: Flight) -> None:
+        """Called by the garbage collector, which may run anywhere, also under our mutex: only take note."""
+        self._abandoned.append((digest, flight))
 
     def listen(self, flight: Flight, bell: Bell) -> None:
         with self._mutex:

@@ -28,7 +28,7 @@ from samekey.guarded import AsyncGuarded, Guarded
 from samekey.held import AsyncHeld, Held, leaving
 from samekey.leases import Leases
 from samekey.performing import AsyncPerformer, Performer, renew_with
-from samekey.rules import Attributes, Operation, Rules, as_key, chunks, many_key
+from samekey.rules import Attributes, Operation, Rules, as_key, chunks, many_key, refuse_async
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -108,6 +108,7 @@ class Guard(Rules):
         attributes: Attributes | None = None,
     ) -> Answer[T]:
         """Run `effect()` once for this key; every other call with it gets the same answer."""
+        refuse_async(effect)
         operation = self.operation(name, ignore=ignore, boundary=boundary, policy=policy)
         return self._carry_out(
             self._call(operation, as_key(key, payload, operation), payload, tenant, attributes), effect
@@ -129,6 +130,7 @@ class Guard(Rules):
 
         Claims are made together, up to 64 in one round trip; effects run one after the other.
         """
+        refuse_async(effect)
         operation = self.operation(name, ignore=ignore, boundary=boundary, policy=policy)
         answers: list[Answer[T] | Exception] = []
         for some in chunks(payloads, MANY_MAX):

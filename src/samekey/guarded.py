@@ -57,15 +57,22 @@ class Guarded(Generic[P, T]):
 class BoundGuarded(Generic[P, T]):
     """A guarded method of one instance."""
 
+    __slots__ = ("_guarded", "_instance")
+
     def __init__(self, guarded: Guarded[Any, T], instance: Any) -> None:
-        functools.update_wrapper(self, guarded)
-        self._guarded, self._instance, self.peek = guarded, instance, guarded.peek
+        self._guarded, self._instance = guarded, instance
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._guarded(self._instance, *args, **kwargs)
 
     def answer(self, *args: P.args, **kwargs: P.kwargs) -> Answer[T]:
         return self._guarded.answer(self._instance, *args, **kwargs)
+
+    def peek(self, key: Any, tenant: str | None = None) -> Record | None:
+        return self._guarded.peek(key, tenant)
+
+    def __getattr__(self, name: str) -> Any:
+        return bound_attribute(self._guarded, name)
 
 
 class AsyncGuarded(Generic[P, T]):
@@ -109,14 +116,29 @@ class AsyncGuarded(Generic[P, T]):
 class AsyncBoundGuarded(Generic[P, T]):
     """A guarded async method of one instance."""
 
+    __slots__ = ("_guarded", "_instance")
+
     def __init__(self, guarded: AsyncGuarded[Any, T], instance: Any) -> None:
-        functools.update_wrapper(self, guarded)
-        if hasattr(inspect, "markcoroutinefunction"):
-            inspect.markcoroutinefunction(self)
-        self._guarded, self._instance, self.peek = guarded, instance, guarded.peek
+        self._guarded, self._instance = guarded, instance
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._guarded(self._instance, *args, **kwargs)
 
     async def answer(self, *args: P.args, **kwargs: P.kwargs) -> Answer[T]:
         return await self._guarded.answer(self._instance, *args, **kwargs)
+
+    async def peek(self, key: Any, tenant: str | None = None) -> Record | None:
+        return await self._guarded.peek(key, tenant)
+
+    def __getattr__(self, name: str) -> Any:
+        return bound_attribute(self._guarded, name)
+
+
+def bound_attribute(guarded: Any, name: str) -> Any:
+    """What a bound method shows of its function: everything but `self`, which frameworks would take for a parameter."""
+    if name == "__signature__":
+        whole = inspect.signature(guarded)
+        return whole.replace(parameters=list(whole.parameters.values())[1:])
+    if name == "__wrapped__":
+        raise AttributeError(name)
+    return getattr(guarded, name)

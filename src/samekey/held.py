@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from collections.abc import Generator
 from contextvars import ContextVar, Token
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from samekey.core.attempt import sending
 from samekey.core.call import Answer, Call, Failed
@@ -34,6 +35,7 @@ class Carrier(Protocol):
     @property
     def perform(self) -> Any: ...
     def finish(self) -> None: ...
+    def abandon(self) -> None: ...
 
 
 def current() -> Any:
@@ -44,12 +46,19 @@ def current() -> Any:
     return held
 
 
+class _Left(NamedTuple):
+    """How an error left a guard: after what, inside which holds, and in which thread."""
+
+    order: int
+    lineage: tuple[str, ...]
+    thread: int
+
+
 def leaving(error: BaseException) -> BaseException:
     """Mark an error that leaves a guard: what it says, it said about that guard's effect."""
-    try:
-        setattr(error, _MARK, next(_order))
-    except (AttributeError, TypeError):
-        pass  # an exception without a dict cannot be marked; it is nobody's Refused or NotDone either
+    outer = _current.get()
+    left = _Left(next(_order), () if outer is None else outer.lineage, threading.get_ident())
+    BaseException.__setattr__(error, _MARK, left)  # past any __setattr__ of its own
     return error
 
 
@@ -70,7 +79,9 @@ class _Hold:
         self.begun = record is not None and record.begun_at is not None
         self.lost = False
         self.answer: Answer[Any] | None = None
-        self._began = next(_order)
+        self.lineage: tuple[str, ...] = (self.attempt,)  # this hold and those it runs inside
+        self._began = 0
+        self._entered = False
         self._result: Any = None
         self._complete = False
         self._steps: Generator[Command, Any, Any] | None = None
@@ -109,9 +120,28 @@ class _Hold:
         return self.raised(Misconfigured("the block ended without held.complete(result): nobody knows if it happened"))
 
     def raised(self, error: BaseException) -> Raised:
-        return Raised(error, inner=getattr(error, _MARK, 0) > self._began, begun=self.begun)
+        return Raised(error, inner=self._is_inner(error), begun=self.begun)
+
+    def _is_inner(self, error: BaseException) -> bool:
+        """Whether this error left a guard inside our effect, and so speaks for that one's effect, not for ours."""
+        try:
+            left: _Left = object.__getattribute__(error, _MARK)
+        except AttributeError:
+            return False
+        if self.attempt in left.lineage:
+            return True
+        # A plain thread does not know inside which hold it runs: then an error that left a guard there while we
+        # ran may be ours. Unknown is the safe word for it.
+        return not left.lineage and left.order > self._began and left.thread != threading.get_ident()
 
     def enter(self) -> None:
+        if self._entered:
+            raise Misconfigured("this hold is already entered")
+        self._entered = True
+        outer = _current.get()
+        if outer is not None:
+            self.lineage = (self.attempt, *outer.lineage)
+        self._began = next(_order)
         self._was = _current.set(self)
         if self.record is not None and self._performer.leases is not None:
             self._performer.leases.join(self)
@@ -139,8 +169,8 @@ class _Hold:
 
     def __del__(self) -> None:
         # A hold that was never entered: the lease speaks; only the callers behind us must not wait for us.
-        if self._steps is not None:
-            self._performer.finish()
+        if getattr(self, "_steps", None) is not None:
+            self._performer.abandon()
 
 
 class Held(_Hold):

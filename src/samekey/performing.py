@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import math
 import time
 from collections.abc import Callable, Generator
 from typing import Any
@@ -31,6 +32,7 @@ from samekey.core.commands import (
     Wait,
 )
 from samekey.core.drive import adrive, drive
+from samekey.core.errors import Misconfigured
 from samekey.core.ports import AsyncStore, Event, Hook, Store
 from samekey.core.record import Record
 from samekey.flight import Flight, Flights
@@ -95,6 +97,11 @@ class _Performer:
         if self._flight is not None and self._flights is not None:
             self._flights.land(self.call.key.digest, self._flight, self._settled)
             self._flight = None
+
+    def abandon(self) -> None:
+        """As finish, for the garbage collector."""
+        if self._flight is not None and self._flights is not None:
+            self._flights.abandon(self.call.key.digest, self._flight)
 
     def tell(self, name: str, record: Record | None, detail: str = "") -> None:
         if not self._hooks:
@@ -191,21 +198,21 @@ class Performer(_Performer):
     def _wait(self, command: Wait) -> Record | None:
         flight = self._followed
         if flight is not None and flight.held is not None and flight.held.fence == command.seen.fence:
-            settled = self._watch(flight, lambda: flight.landed)
-            if not flight.landed:
-                return command.seen
-            self._followed = None
-            return settled or self.store.read(Read(command.key))
+            settled = self._watch(flight, lambda: flight.landed, command.seen.lease_left)
+            self._followed = None  # landed, or its lease is over as far as we know: the store knows better
+            if flight.landed:
+                return settled or self.store.read(Read(command.key))
         return self.store.wait(command, max(0.0, self._patience_left()))
 
-    def _watch(self, flight: Flight, enough: Callable[[], bool]) -> Record | None:
+    def _watch(self, flight: Flight, enough: Callable[[], bool], seconds: float = math.inf) -> Record | None:
         bell, flights = ThreadBell(), self._flights
         if flights is None:
             return None
         flights.listen(flight, bell)
+        ends = min(self._patience_ends, time.monotonic() + seconds)
         try:
             while not (enough() or flight.landed):
-                left = self._patience_left()
+                left = ends - time.monotonic()
                 if left <= 0:
                     break
                 bell.wait(left)
@@ -226,7 +233,10 @@ class Performer(_Performer):
             self.tell("claimed", command.held)
         held.enter()
         try:
-            return Returned(self._effect())
+            value = self._effect()
+            if hasattr(type(value), "__await__"):
+                raise Misconfigured("the effect returned an awaitable, which nobody awaited: use AsyncGuard")
+            return Returned(value)
         except BaseException as error:  # every way an effect can end is for the core to judge
             return held.raised(error)
         finally:
@@ -299,21 +309,21 @@ class AsyncPerformer(_Performer):
     async def _wait(self, command: Wait) -> Record | None:
         flight = self._followed
         if flight is not None and flight.held is not None and flight.held.fence == command.seen.fence:
-            settled = await self._watch(flight, lambda: flight.landed)
-            if not flight.landed:
-                return command.seen
-            self._followed = None
-            return settled or await self.store.read(Read(command.key))
+            settled = await self._watch(flight, lambda: flight.landed, command.seen.lease_left)
+            self._followed = None  # landed, or its lease is over as far as we know: the store knows better
+            if flight.landed:
+                return settled or await self.store.read(Read(command.key))
         return await self.store.wait(command, max(0.0, self._patience_left()))
 
-    async def _watch(self, flight: Flight, enough: Callable[[], bool]) -> Record | None:
+    async def _watch(self, flight: Flight, enough: Callable[[], bool], seconds: float = math.inf) -> Record | None:
         bell, flights = running().bell(), self._flights
         if flights is None:
             return None
         flights.listen(flight, bell)
+        ends = min(self._patience_ends, time.monotonic() + seconds)
         try:
             while not (enough() or flight.landed):
-                left = self._patience_left()
+                left = ends - time.monotonic()
                 if left <= 0:
                     break
                 await bell.wait(left)

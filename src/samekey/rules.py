@@ -215,6 +215,11 @@ def many_key(key: Any, payload: Any, operation: Operation) -> str:
         raise KeyMissing(f"a payload of run_many has no {key!r} to take its key from") from None
 
 
+def refuse_async(effect: Any) -> None:
+    if inspect.iscoroutinefunction(effect):
+        raise Misconfigured("the effect is async: run it with AsyncGuard")
+
+
 def chunks(items: Iterable[T], size: int) -> Iterable[list[T]]:
     some: list[T] = []
     for item in items:
@@ -246,6 +251,8 @@ def check_attributes(attributes: Attributes | None) -> tuple[tuple[str, str], ..
     for name, value in given.items():
         if not (isinstance(name, str) and isinstance(value, str)):
             raise Misconfigured(f"attributes map names to strings; {name!r} does not")
+        if not (name + value).isprintable():
+            raise Misconfigured(f"the attribute {name[:40]!a} holds what cannot be shown or stored")
         if max(len(name), len(value)) > ATTRIBUTE_MAX_CHARS:
             raise Misconfigured(f"the attribute {name[:40]!r} is longer than {ATTRIBUTE_MAX_CHARS} characters")
     return tuple(sorted(attributes.items()))

@@ -26,6 +26,7 @@ from samekey.core.call import (
     open_command,
     replay,
     retain_seconds,
+    shown,
     take,
 )
 from samekey.core.commands import (
@@ -204,10 +205,10 @@ def close(call: Call, held: Record, error: BaseException) -> Generator[Command, 
     if call.terms.kind is Kind.ATOMIC:
         yield from Undo(claim_too=False)
     result = encode_refusal(call, error)
-    settled = yield from settle(call, held, State.CLOSED, result=result, error=type(error).__name__)
+    settled = yield from settle(call, held, State.CLOSED, result=result, error=shown(type(error).__name__))
     if isinstance(settled, StoreUnavailable):
         yield from Tell("not_recorded", held, str(settled))
-        error.add_note(f"samekey: the refusal of {call.key} could not be recorded: {settled}")
+        note(error, f"samekey: the refusal of {call.key} could not be recorded: {settled}")
         return Failed(error)
     if settled is not None and settled.settled_by == call.attempt and settled.state is State.CLOSED:
         return Failed(error)
@@ -221,30 +222,30 @@ def release(call: Call, held: Record, outcome: Raised) -> Generator[Command, Any
         call,
         held,
         state,
-        error=type(outcome.error).__name__,
+        error=shown(type(outcome.error).__name__),
         # A provider that replays an old decline needs a new key for the next try. Only after the holder's
         # own "not done", and never with an older attempt in doubt: that one may still land under this key.
         next_round=call.terms.keeps_declines and not held.unsure and _said_not_done(call, outcome),
     )
     if isinstance(settled, StoreUnavailable):
-        outcome.error.add_note(f"samekey: {call.key} could not be released and stays held until its lease ends")
+        note(outcome.error, f"samekey: {call.key} could not be released and stays held until its lease ends")
     elif settled is not None:
         yield from Tell(str(state), settled)
         if state is State.IN_DOUBT:
-            outcome.error.add_note(doubt_note(call, settled, "an earlier attempt may have happened"))
+            note(outcome.error, doubt_note(call, settled, "an earlier attempt may have happened"))
 
 
 def doubt(call: Call, held: Record, error: BaseException) -> Generator[Command, Any, None]:
     """A timeout, a bug, a cancelled task: it may have happened."""
-    name = type(error).__name__
+    name = shown(type(error).__name__)
     settled = yield from settle(call, held, State.IN_DOUBT, error=name)
     if isinstance(settled, StoreUnavailable):
-        error.add_note(f"samekey: the store could not be told about {call.key}; when its lease ends it is in doubt")
+        note(error, f"samekey: the store could not be told about {call.key}; when its lease ends it is in doubt")
         return
     if settled is not None:
         yield from Tell("in_doubt", settled, name)
     if call.terms.kind is not Kind.REPEATABLE:
-        error.add_note(doubt_note(call, settled or held, f"the effect ended in {name}, which says nothing either way"))
+        note(error, doubt_note(call, settled or held, f"the effect ended in {name}, which says nothing either way"))
 
 
 def settle(
@@ -333,6 +334,14 @@ def run_unguarded(call: Call) -> Generator[Command, Any, Answer[Any] | Failed]:
     if isinstance(outcome, Raised):
         return Failed(outcome.error)
     return Answer(outcome.value, State.COMPLETED, False, call.key.text, 0, 1, recorded=False, guarded=False)
+
+
+def note(error: BaseException, text: str) -> None:
+    """Add a note to the user's own exception, past any add_note of its own; without it the error still leaves."""
+    try:
+        BaseException.add_note(error, text)
+    except (AttributeError, TypeError):
+        pass  # it made __notes__ something of its own
 
 
 def _said_not_done(call: Call, outcome: Raised) -> bool:

@@ -22,6 +22,8 @@ from samekey.core.states import State
 
 T = TypeVar("T")
 
+ERROR_MAX_CHARS = 500  # of an error's name or reason in a record: enough to understand, never a payload
+
 
 @dataclass(frozen=True, slots=True)
 class Answer(Generic[T]):
@@ -112,12 +114,17 @@ def replay(call: Call, record: Record) -> Answer[Any] | Failed:
     return Answer(result, record.state, True, call.key.text, record.token, record.attempts)
 
 
+def shown(text: str) -> str:
+    """Foreign text as every store can keep it and every terminal can show it: no surrogates, bounded."""
+    return text.encode("utf-8", "backslashreplace").decode()[:ERROR_MAX_CHARS]
+
+
 def encode(call: Call, value: Any) -> tuple[bytes | None, str | None]:
     """The result as the record keeps it, or why it cannot be kept: never a reason to run again."""
     try:
         return envelope.encode(value, max_bytes=call.policy.result_max_bytes), None
     except NotStorable as not_storable:
-        return None, f"not kept: {not_storable}"
+        return None, shown(f"not kept: {not_storable}")
 
 
 def encode_refusal(call: Call, error: BaseException) -> bytes | None:

@@ -61,6 +61,8 @@ class Policy:
         """
         if inner and not self.trust_inner:
             return "unknown"
+        if isinstance(error, TimeoutError):
+            return "unknown"  # also where a list names its parent, OSError: nobody knows is what a timeout says
         # The caller's own lists first: they are more specific than our two words.
         if isinstance(error, self.closes):
             return "closes"

@@ -1,0 +1,5 @@
+"""`python -m samekey` is `samekey`."""
+
+from samekey.cli import main
+
+main()
