@@ -136,7 +136,7 @@ class _Hold:
 
     def enter(self) -> None:
         if self._entered:
-            raise Misconfigured("this hold is already entered")
+            raise Misconfigured("this hold is running already")
         self._entered = True
         outer = _current.get()
         if outer is not None:

@@ -44,7 +44,9 @@ class Terms:
             parts.append(f"window={self.window!r}")
         if self.believe_absent_after is not None:
             parts.append(f"believe_absent_after={self.believe_absent_after!r}")
-        parts += [name for name in ("keeps_declines", "asks", "marked") if getattr(self, name)]
+        # That Asks asks goes without saying; that a Keyed one may also be asked does not.
+        flags = ("keeps_declines", "marked") if self.kind is Kind.ASKS else ("keeps_declines", "asks", "marked")
+        parts += [name for name in flags if getattr(self, name)]
         return " ".join(parts)
 
     @property
@@ -57,7 +59,7 @@ class Terms:
 def parse_terms(text: str) -> Terms:
     """The terms a record was claimed under; RecordUnreadable if this version does not know them."""
     kind, *rest = text.split(" ")
-    facts: dict[str, Any] = {}
+    facts: dict[str, Any] = {"asks": True} if kind == Kind.ASKS else {}
     try:
         for part in rest:
             name, given, value = part.partition("=")

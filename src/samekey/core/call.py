@@ -166,7 +166,7 @@ def in_doubt(call: Call, record: Record, why: str) -> InDoubt:
     age = max(0.0, record.now - record.changed_at)
     return InDoubt(
         f"nobody knows whether {call.key} happened: {why} ({record.error or 'no error recorded'}, "
-        f"{age:.0f} s ago). Settle it with: {resolve_line(call, record)}",
+        f"{age:.0f} s ago). Settle it with: {resolve_line(call, record)} (or --refused, --not-done)",
         key=call.key.text,
         token=record.token,
         error=record.error,
@@ -188,7 +188,7 @@ def doubt_note(call: Call, record: Record, why: str) -> str:
             )
     return (
         f"samekey: {call.key} is now in doubt: {why}. Two ways out: "
-        f"settle this one with `{resolve_line(call, record)}`; {other}."
+        f"settle this one with `{resolve_line(call, record)}` (or --refused, --not-done); {other}."
     )
 
 
@@ -196,4 +196,4 @@ def resolve_line(call: Call, record: Record) -> str:
     tenant = f" --tenant {shlex.quote(record.key.tenant)}" if record.key.tenant else ""
     store = f" --store {shlex.quote(call.store_name)}" if call.store_name else ""
     operation, text = shlex.quote(record.key.operation), shlex.quote(record.key.text)
-    return f"samekey resolve {operation} {text}{tenant} --happened|--not-done --why '...'{store}"
+    return f"samekey resolve {operation} {text}{tenant} --happened --why 'how you know'{store}"

@@ -1,0 +1,58 @@
+"""One worker process: takes orders from the parent, charges each one its column's way, and calls again
+when no answer came - as every client, queue and impatient customer does."""
+
+from __future__ import annotations
+
+import time
+
+from samekey import InDoubt, NotDone, SamekeyError
+from samekey.cli.demo._columns import WAYS, Charge, StillRunning, Tools
+from samekey.cli.demo._keys import KeyTable
+from samekey.cli.demo._plan import Order, plan
+from samekey.cli.demo._provider import Till
+from samekey.cli.demo._service import Message, Remote, inbox, tell
+
+TRIES_MAX = 40  # about 15 s: longer than the worst moment of a busy machine
+TRIES_OPAQUE_MAX = 5  # nobody will ever know more: enough to see that it is not charged again
+PAUSE_SECONDS, PAUSE_MAX_SECONDS = 0.05, 0.4
+
+Trouble = (OSError, SamekeyError, NotDone, StillRunning)  # what a client meets by saying it again
+
+
+def main() -> None:
+    messages = inbox()
+    part = messages.get()
+    orders = {order.id: order for order in plan(seed=part["seed"], orders=part["orders"])}
+    charge = WAYS[part["column"]](tools(part))
+    tell(event="ready")
+    while True:
+        order = orders[messages.get()["order"]]
+        tell(event=charge_until_answered(charge, order), order=order.id)
+
+
+def charge_until_answered(charge: Charge, order: Order) -> str:
+    """How it ended for the client: done, in doubt, or gave up."""
+    ended, pause = "gave up", PAUSE_SECONDS
+    for _ in range(TRIES_OPAQUE_MAX if order.opaque else TRIES_MAX):
+        try:
+            charge(order)
+            return "done"
+        except Trouble as trouble:
+            tell(event="trouble", order=order.id, what=type(trouble).__name__)
+            ended = "in doubt" if isinstance(trouble, InDoubt) else "gave up"
+        time.sleep(pause)
+        pause = min(pause * 2, PAUSE_MAX_SECONDS)
+    return ended
+
+
+def tools(part: Message) -> Tools:
+    secret = part["secret"]
+    return Tools(
+        till=Till(Remote(port=part["provider"], secret=secret), part["column"]),
+        keys=KeyTable(Remote(port=part["keys"], secret=secret)),
+        store=part["store"],
+    )
+
+
+if __name__ == "__main__":
+    main()
