@@ -108,7 +108,7 @@ class AtomicPerformer(_InTransaction, Performer):
     def __init__(
         self, call: Call, effect: Callable[[], Any], transaction: Transaction, *, hooks: tuple[Hook, ...]
     ) -> None:
-        Performer.__init__(self, call, effect, flights=None, leases=None, hooks=hooks)
+        Performer.__init__(self, call, effect, guard=None, flights=None, leases=None, hooks=hooks)
         self._prepare(transaction)
 
     def perform(self, command: Any) -> Any:
@@ -144,7 +144,7 @@ class AsyncAtomicPerformer(_InTransaction, AsyncPerformer):
     def __init__(
         self, call: Call, effect: Callable[[], Any], transaction: Transaction, *, hooks: tuple[Hook, ...]
     ) -> None:
-        AsyncPerformer.__init__(self, call, effect, flights=None, leases=None, hooks=hooks)
+        AsyncPerformer.__init__(self, call, effect, guard=None, flights=None, leases=None, hooks=hooks)
         self._prepare(transaction)
 
     async def perform(self, command: Any) -> Any:

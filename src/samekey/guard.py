@@ -16,17 +16,18 @@ from samekey.atomic import AsyncAtomicPerformer, AtomicPerformer, Transaction
 from samekey.binding import Bound, Content, KeyRule, TenantRule
 from samekey.core.attempt import attempt
 from samekey.core.boundary import Boundary, Kind, Opaque, Terms
-from samekey.core.call import Answer, Call, Failed
+from samekey.core.call import Answer, Call
 from samekey.core.commands import Open, Read, RunEffect
 from samekey.core.drive import adrive, drive
-from samekey.core.errors import Misconfigured
+from samekey.core.errors import Misconfigured, SamekeyError
 from samekey.core.key import as_text, make_key
 from samekey.core.policy import Policy
 from samekey.core.ports import AsyncStore, Hook, Store
 from samekey.core.record import Record
 from samekey.guarded import AsyncGuarded, Guarded
-from samekey.held import AsyncHeld, Held, leaving
+from samekey.held import AsyncHeld, Held
 from samekey.leases import Leases
+from samekey.loops import running
 from samekey.performing import AsyncPerformer, Performer, renew_with
 from samekey.rules import Attributes, Operation, Rules, as_key, chunks, many_key, refuse_async
 
@@ -164,7 +165,7 @@ class Guard(Rules):
             held._steps = steps
             return held
         performer.finish()
-        return raise_or_return(reached)
+        return performer.conclude(reached)
 
     def on(self, connection: Any) -> Guard:
         """This guard inside the caller's transaction: record and effect commit together, or not at all."""
@@ -199,19 +200,15 @@ class Guard(Rules):
             ended = drive(attempt(call), performer.perform)
         finally:
             performer.finish()
-        if self._hooks:
-            performer.tell(event_name(ended), performer._settled)
-        return raise_or_return(ended)
+        return performer.conclude(ended)
 
     def _performer(self, call: Call, effect: Callable[[], Any]) -> Performer:
-        performer = Performer(call, effect, flights=self._flights, leases=self._leases, hooks=self._hooks)
-        performer.store = self.store
-        return performer
+        return Performer(call, effect, guard=self, flights=self.flights, leases=self._leases, hooks=self._hooks)
 
     def _carry_out_atomic(self, call: Call, effect: Callable[[], Any], connection: Any) -> Answer[Any]:
         transaction = join(self.store, connection)
         performer = AtomicPerformer(call, effect, transaction, hooks=self._hooks)
-        return raise_or_return(performer.whole(lambda: drive(attempt(call), performer.perform)))
+        return performer.conclude(performer.whole(lambda: drive(attempt(call), performer.perform)))
 
     def _run_some(
         self, operation: Operation, effect: Callable[[Any], Any], some: list[Any], key: Any, tenant: str | None
@@ -230,15 +227,29 @@ class Guard(Rules):
             steps = attempt(call)
             command = drive(steps, performer.perform, until=Open)
             begun.append((number, steps, performer, cast(Open, command)))
-        replies = self.store.batch([command for *_, command in begun])
+        try:
+            replies: list[Any] = self.store.batch([command for *_, command in begun])
+        except SamekeyError as error:
+            replies = [error] * len(begun)  # one store, one answer: each call judges it by its own policy
+        except BaseException:
+            self._let_go(begun)
+            raise
         for (_, _, performer, _), reply in zip(begun, replies, strict=True):
             performer.keep_alive(reply)
-        for (number, steps, performer, _), reply in zip(begun, replies, strict=True):
+        for at, ((number, steps, performer, _), reply) in enumerate(zip(begun, replies, strict=True)):
             try:
-                answers[number] = raise_or_return(performer.go_on(steps, reply))
+                answers[number] = performer.conclude(performer.go_on(steps, reply))
             except Exception as error:
                 answers[number] = error
+            except BaseException:
+                self._let_go(begun[at + 1 :])  # claimed and never run: they are free, not in doubt
+                raise
         return answers
+
+    def _let_go(self, begun: list[tuple[int, Any, Performer, Open]]) -> None:
+        for _, steps, performer, command in begun:
+            steps.close()
+            performer.withdraw(command)
 
 
 class AsyncGuard(Rules):
@@ -350,7 +361,7 @@ class AsyncGuard(Rules):
             held._steps = steps
             return held
         performer.finish()
-        return raise_or_return(reached)
+        return performer.conclude(reached)
 
     def on(self, connection: Any) -> AsyncGuard:
         """This guard inside the caller's transaction: record and effect commit together, or not at all."""
@@ -385,19 +396,15 @@ class AsyncGuard(Rules):
             ended = await adrive(attempt(call), performer.perform)
         finally:
             performer.finish()
-        if self._hooks:
-            performer.tell(event_name(ended), performer._settled)
-        return raise_or_return(ended)
+        return performer.conclude(ended)
 
     def _performer(self, call: Call, effect: Callable[[], Any]) -> AsyncPerformer:
-        performer = AsyncPerformer(call, effect, flights=self._flights, leases=self._leases, hooks=self._hooks)
-        performer.store = self.store
-        return performer
+        return AsyncPerformer(call, effect, guard=self, flights=self.flights, leases=self._leases, hooks=self._hooks)
 
     async def _carry_out_atomic(self, call: Call, effect: Callable[[], Any], connection: Any) -> Answer[Any]:
         transaction = join(cast(Any, self.store).sync, connection)
         performer = AsyncAtomicPerformer(call, effect, transaction, hooks=self._hooks)
-        return raise_or_return(await performer.whole(lambda: adrive(attempt(call), performer.perform)))
+        return performer.conclude(await performer.whole(lambda: adrive(attempt(call), performer.perform)))
 
     async def _run_some(
         self, operation: Operation, effect: Callable[[Any], Any], some: list[Any], key: Any, tenant: str | None
@@ -416,15 +423,30 @@ class AsyncGuard(Rules):
             steps = attempt(call)
             command = await adrive(steps, performer.perform, until=Open)
             begun.append((number, steps, performer, cast(Open, command)))
-        replies = await self.store.batch([command for *_, command in begun])
+        try:
+            replies: list[Any] = await self.store.batch([command for *_, command in begun])
+        except SamekeyError as error:
+            replies = [error] * len(begun)  # one store, one answer: each call judges it by its own policy
+        except BaseException:
+            await running().shielded(lambda: self._let_go(begun))
+            raise
         for (_, _, performer, _), reply in zip(begun, replies, strict=True):
             performer.keep_alive(reply)
-        for (number, steps, performer, _), reply in zip(begun, replies, strict=True):
+        for at, ((number, steps, performer, _), reply) in enumerate(zip(begun, replies, strict=True)):
             try:
-                answers[number] = raise_or_return(await performer.go_on(steps, reply))
+                answers[number] = performer.conclude(await performer.go_on(steps, reply))
             except Exception as error:
                 answers[number] = error
+            except BaseException:
+                rest = begun[at + 1 :]  # claimed and never run: they are free, not in doubt
+                await running().shielded(lambda: self._let_go(rest))
+                raise
         return answers
+
+    async def _let_go(self, begun: list[tuple[int, Any, AsyncPerformer, Open]]) -> None:
+        for _, steps, performer, command in begun:
+            steps.close()
+            await performer.withdraw(command)
 
 
 # -- inside the caller's transaction ---------------------------------------------------------------------------
@@ -444,7 +466,7 @@ class _GuardOn(Guard):
     def _carry_out(self, call: Call, effect: Callable[[], Any]) -> Answer[Any]:
         require_transaction(self._transaction)
         performer = AtomicPerformer(atomic_call(call), effect, self._transaction, hooks=self._hooks)
-        return raise_or_return(performer.whole(lambda: drive(attempt(performer.call), performer.perform)))
+        return performer.conclude(performer.whole(lambda: drive(attempt(performer.call), performer.perform)))
 
 
 class _AsyncGuardOn(AsyncGuard):
@@ -459,7 +481,7 @@ class _AsyncGuardOn(AsyncGuard):
     async def _carry_out(self, call: Call, effect: Callable[[], Any]) -> Answer[Any]:
         require_transaction(self._transaction)
         performer = AsyncAtomicPerformer(atomic_call(call), effect, self._transaction, hooks=self._hooks)
-        return raise_or_return(await performer.whole(lambda: adrive(attempt(performer.call), performer.perform)))
+        return performer.conclude(await performer.whole(lambda: adrive(attempt(performer.call), performer.perform)))
 
 
 def join(store: Any, connection: Any) -> Transaction:
@@ -487,16 +509,3 @@ def atomic_call(call: Call) -> Call:
     """The same call, under the terms of a transaction."""
     terms = Terms(Kind.ATOMIC)
     return replace(call, terms=terms, terms_text=terms.text())
-
-
-def raise_or_return(ended: Any) -> Answer[Any]:
-    if isinstance(ended, Failed):
-        raise leaving(ended.error)
-    answer: Answer[Any] = ended
-    return answer
-
-
-def event_name(ended: Any) -> str:
-    if isinstance(ended, Failed):
-        return "raised"
-    return "replayed" if ended.replayed else "completed"

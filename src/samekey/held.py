@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
 from samekey.core.attempt import sending
-from samekey.core.call import Answer, Call, Failed
+from samekey.core.call import Answer, Call
 from samekey.core.commands import Command, Outcome, Raised, Returned
 from samekey.core.drive import adrive, drive
 from samekey.core.errors import Misconfigured
@@ -36,6 +36,7 @@ class Carrier(Protocol):
     def perform(self) -> Any: ...
     def finish(self) -> None: ...
     def abandon(self) -> None: ...
+    def conclude(self, ended: Any) -> Answer[Any]: ...
 
 
 def current() -> Any:
@@ -157,12 +158,11 @@ class _Hold:
             self._performer.leases.leave(self)
 
     def _ended(self, ended: Any, error: BaseException | None) -> None:
-        if isinstance(ended, Failed):
-            leaving(ended.error)
-            if ended.error is not error:
-                raise ended.error
-        else:
-            self.answer = ended
+        try:
+            self.answer = self._performer.conclude(ended)
+        except BaseException as left:
+            if left is not error:  # the block's own error goes on by itself
+                raise
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._call.key.operation} {self._call.key.short} token {self.token}>"

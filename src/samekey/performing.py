@@ -15,7 +15,7 @@ from typing import Any
 
 from samekey.core.attempt import withdraw
 from samekey.core.boundary import Absent, Conflicting, Declined, Happened, StillUnknown, Verdict
-from samekey.core.call import Call
+from samekey.core.call import Answer, Call, Failed
 from samekey.core.commands import (
     CallLookup,
     Command,
@@ -32,11 +32,11 @@ from samekey.core.commands import (
     Wait,
 )
 from samekey.core.drive import adrive, drive
-from samekey.core.errors import Misconfigured
+from samekey.core.errors import Misconfigured, SamekeyError
 from samekey.core.ports import AsyncStore, Event, Hook, Store
 from samekey.core.record import Record
 from samekey.flight import Flight, Flights
-from samekey.held import AsyncHeld, Held
+from samekey.held import AsyncHeld, Held, leaving
 from samekey.leases import Leases
 from samekey.loops import Loop, ThreadBell, running
 
@@ -65,6 +65,7 @@ class _Performer:
         call: Call,
         effect: Callable[[], Any],
         *,
+        guard: Any,
         flights: Flights | None,
         leases: Leases | None,
         hooks: tuple[Hook, ...],
@@ -72,6 +73,7 @@ class _Performer:
         self.call = call
         self.leases = leases
         self._effect = effect
+        self._guard = guard
         self._flights = flights
         self._hooks = hooks
         self._asked_at = time.monotonic()
@@ -97,6 +99,15 @@ class _Performer:
         if self._flight is not None and self._flights is not None:
             self._flights.land(self.call.key.digest, self._flight, self._settled)
             self._flight = None
+
+    def conclude(self, ended: Answer[Any] | Failed | Any) -> Answer[Any]:
+        """Tell the hooks how it ended, and return or raise it."""
+        if isinstance(ended, Failed):
+            self.tell("raised", self._settled, type(ended.error).__name__)
+            raise leaving(ended.error)
+        answer: Answer[Any] = ended
+        self.tell("replayed" if answer.replayed else "completed", self._settled)
+        return answer
 
     def abandon(self) -> None:
         """As finish, for the garbage collector."""
@@ -151,7 +162,11 @@ class _Performer:
 class Performer(_Performer):
     """Carries out commands in the calling thread."""
 
-    store: Store
+    @property
+    def store(self) -> Store:
+        """Asked for when it is needed: a store that cannot be opened is one that is down."""
+        store: Store = self._guard.store
+        return store
 
     def new_hold(self, record: Record | None) -> Held:
         return Held(self, record, self._asked_at)
@@ -180,8 +195,16 @@ class Performer(_Performer):
         except Exception:
             raise
         except BaseException:  # Ctrl-C in the middle of the claim: nothing ran, so let it go
-            drive(withdraw(self.call, command), self._straight)
+            self.withdraw(command)
             raise
+
+    def withdraw(self, command: Any) -> None:
+        """Let a claim go whose effect never ran."""
+        try:
+            drive(withdraw(self.call, command), self._straight)
+        except SamekeyError:
+            pass  # the store cannot be told: the lease speaks
+        self.finish()
 
     def _straight(self, command: Any) -> Any:
         return getattr(self.store, command.verb)(command)
@@ -262,7 +285,10 @@ class Performer(_Performer):
 class AsyncPerformer(_Performer):
     """Carries out commands in the running event loop."""
 
-    store: AsyncStore
+    @property
+    def store(self) -> AsyncStore:
+        store: AsyncStore = self._guard.store
+        return store
 
     def new_hold(self, record: Record | None) -> AsyncHeld:
         return AsyncHeld(self, record, self._asked_at)
@@ -291,8 +317,16 @@ class AsyncPerformer(_Performer):
         except Exception:
             raise
         except BaseException:  # cancelled in the middle of the claim: nothing ran, so let it go
-            await running().shielded(lambda: adrive(withdraw(self.call, command), self._straight))
+            await running().shielded(lambda: self.withdraw(command))
             raise
+
+    async def withdraw(self, command: Any) -> None:
+        """Let a claim go whose effect never ran."""
+        try:
+            await adrive(withdraw(self.call, command), self._straight)
+        except SamekeyError:
+            pass  # the store cannot be told: the lease speaks
+        self.finish()
 
     async def _straight(self, command: Any) -> Any:
         return await getattr(self.store, command.verb)(command)

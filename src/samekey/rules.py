@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar, get_type_hints
@@ -44,6 +45,15 @@ class Operation:
     aliases: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """An operation as a decorated function declared it; `named`: it was given a name= of its own."""
+
+    name: str
+    named: bool
+    aliases: tuple[str, ...]
+
+
 class Rules:
     """What both colours share: rules, names, secrets. No I/O in here."""
 
@@ -64,25 +74,51 @@ class Rules:
         self._address = check_address(store) if isinstance(store, str) else None
         self._given = None if isinstance(store, str) else check_store(store, asynchronous=self._asynchronous)
         self._opened: Any = None
+        self._opening = threading.Lock()
         self._secrets = as_secrets(secret)
         self._hooks = tuple(hooks)
         self._flights = Flights()
         self._pid = os.getpid()
-        self._names: dict[str, tuple[str, str, Any]] = {}
+        self._names: dict[str, tuple[tuple[str, str], bool, tuple[str, ...]]] = {}
         self._operations: dict[Any, Operation] = {}
 
     @property
     def store(self) -> Any:
         """The store, opened by whoever first needs it."""
         if self._pid != os.getpid():
-            self._pid, self._flights = os.getpid(), Flights()  # forked: the parent's callers are not ours
+            self._after_fork()
         if self._opened is None:
-            self._opened = (
-                self._given
-                if self._given is not None
-                else open_store(str(self._address), asynchronous=self._asynchronous)
-            )
+            with self._opening:
+                if self._opened is None:
+                    self._opened = self._open()
         return self._opened
+
+    @property
+    def flights(self) -> Flights:
+        if self._pid != os.getpid():
+            self._after_fork()
+        return self._flights
+
+    def _after_fork(self) -> None:
+        # The parent's callers are not ours, nor is a lock that one of them held.
+        self._pid, self._flights, self._opening = os.getpid(), Flights(), threading.Lock()
+
+    def _open(self) -> Any:
+        if self._given is not None:
+            return self._given
+        return open_store(str(self._address), asynchronous=self._asynchronous)
+
+    @property
+    def store_name(self) -> str:
+        """What to call the store in a command line; known also while it cannot be reached."""
+        known = self._opened or self._given
+        return str(self._address) if known is None else str(known.name)
+
+    def declared(self) -> list[Declared]:
+        """The operations of decorated functions."""
+        return [
+            Declared(name, named=named, aliases=aliases) for name, (_, named, aliases) in sorted(self._names.items())
+        ]
 
     def operation(
         self,
@@ -147,23 +183,19 @@ class Rules:
             types=operation.types,
             aliases=tuple(make_key(alias, key, tenant) for alias in operation.aliases),
             attributes=check_attributes(attributes),
-            store_name=self.store.name,
+            store_name=self.store_name,
         )
 
-    def _register(self, name: str | None, function: Any) -> str:
+    def _register(self, name: str | None, function: Any, aliases: Collection[str]) -> str:
         """The operation's name; two different functions under one name would answer for each other."""
-        module, qualname = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
-        own = (module, qualname, getattr(function, "__code__", None))
+        own = (getattr(function, "__module__", ""), getattr(function, "__qualname__", ""))
         chosen = default_name(function) if name is None else name
         known = self._names.get(chosen)
-        if known is not None:
-            redefined = known[:2] == own[:2] and name is not None
-            if not redefined:
-                raise Misconfigured(
-                    f"two functions are called {chosen!r}: their keys would answer for each other. "
-                    "Give each its own name="
-                )
-        self._names[chosen] = own
+        if known is not None and not (known[0] == own and name is not None):  # a named one may be defined anew
+            raise Misconfigured(
+                f"two functions are called {chosen!r}: their keys would answer for each other. Give each its own name="
+            )
+        self._names[chosen] = (own, name is not None, tuple(aliases))
         return chosen
 
     def _decorated(
@@ -188,7 +220,7 @@ class Rules:
                 f"the result of {getattr(function, '__qualname__', function)!s} cannot be kept: {reason}"
             )
         operation = self.operation(
-            self._register(name, function),
+            self._register(name, function, aliases),
             ignore=binding.ignore,
             boundary=boundary,
             policy=policy,

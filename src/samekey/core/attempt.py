@@ -190,10 +190,10 @@ def ask_before_first_run(call: Call, held: Record) -> Generator[Command, Any, An
 def complete(call: Call, held: Record, value: Any) -> Generator[Command, Any, Answer[Any] | Failed]:
     result, error = encode(call, value)
     if error is not None:
-        yield from Tell("not_kept", held, error)
+        yield from Tell("not_kept", held)
     settled = yield from settle(call, held, State.COMPLETED, result=result, error=error)
     if isinstance(settled, StoreUnavailable):
-        yield from Tell("not_recorded", held, str(settled))
+        yield from Tell("not_recorded", held, type(settled).__name__)
         return Answer(value, State.COMPLETED, False, call.key.text, held.token, held.attempts, recorded=False)
     if settled is not None and settled.settled_by == call.attempt and settled.state is State.COMPLETED:
         # The record's bytes are ours, so our own object is what the record says.
@@ -207,7 +207,7 @@ def close(call: Call, held: Record, error: BaseException) -> Generator[Command, 
     result = encode_refusal(call, error)
     settled = yield from settle(call, held, State.CLOSED, result=result, error=shown(type(error).__name__))
     if isinstance(settled, StoreUnavailable):
-        yield from Tell("not_recorded", held, str(settled))
+        yield from Tell("not_recorded", held, type(settled).__name__)
         note(error, f"samekey: the refusal of {call.key} could not be recorded: {settled}")
         return Failed(error)
     if settled is not None and settled.settled_by == call.attempt and settled.state is State.CLOSED:
@@ -329,7 +329,7 @@ def sending(call: Call, held: Record) -> Generator[Command, Any, Record]:
 
 def run_unguarded(call: Call) -> Generator[Command, Any, Answer[Any] | Failed]:
     """The store is down and the policy says run: counted, told, and marked on the answer."""
-    yield from Tell("unguarded", None, str(call.key))
+    yield from Tell("unguarded", None)
     outcome = yield from RunEffect(None)
     if isinstance(outcome, Raised):
         return Failed(outcome.error)

@@ -178,6 +178,8 @@ def _settle(record: Record, command: Settle, moment: Moment) -> Record:
         return record
     if command.role is Role.PASSER_BY and lease_live(record, moment):
         return record  # the holder renewed since we looked
+    if command.role is Role.OPERATOR and record.state is not command.seen.state:
+        return record  # a person speaks about what was shown: it must still be so
     if command.role is Role.PASSER_BY:
         record = _rebased(record, moment)
     ended = command.state is not State.IN_DOUBT

@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from samekey.core.errors import Misconfigured, RecordUnreadable, StoreError, StoreUnavailable
 
+Connection = sqlite3.Connection
 DriverError = sqlite3.Error
 Synchronous = Literal["full", "normal"]
 
@@ -89,6 +90,20 @@ def connect(path: Path, *, synchronous: Synchronous, read_only: bool = False) ->
             connection.close()
             raise
     return connection
+
+
+def require_ours(path: Path, name: str) -> None:
+    """For those who only look: the file must be there and have our tables; nothing of it is changed."""
+    check_path(path)
+    if not path.exists():
+        raise Misconfigured(f"{path} does not exist")
+    with translated(name):
+        connection = sqlite3.connect(path.absolute().as_uri() + "?mode=ro", uri=True, timeout=BUSY_SECONDS)
+        try:
+            if _schema(connection) == 0:
+                raise Misconfigured(f"{path} has no samekey tables: is it the right file?")
+        finally:
+            connection.close()
 
 
 def patiently(work: Any, seconds: float = BUSY_SECONDS) -> Any:

@@ -1,10 +1,17 @@
-"""One process's connections to a SQLite file: the queue of writers, the writer thread, the watcher."""
+"""One process's connections to a SQLite file: the queue of writers, the writer thread, the watcher.
+
+A fork is the dangerous moment. SQLite remembers per process which file locks it holds; a child inherits that
+memory but not the locks, and then parent and child can pull the log file out from under each other - claims
+that were answered would be gone. So no connection is open while the process forks: just before, we wait for the
+write under way and close; afterwards parent and child each open their own when they next need one.
+"""
 
 from __future__ import annotations
 
 import os
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -12,16 +19,15 @@ from typing import Any
 from uuid import uuid4
 
 from samekey.core.commands import StoreCommand
-from samekey.core.errors import StoreUnavailable
+from samekey.core.errors import SamekeyError, StoreUnavailable
 from samekey.core.record import Record
 from samekey.drivers import sqlite as driver
 from samekey.loops import Bells
 from samekey.stores._sqlite_rows import VERSION
 
+BATCH_MAX = 256  # commands in one commit: bounds how long the first of them waits for the last
 WATCH_SECONDS = 0.005  # how often the watcher looks at the shared counter, while somebody waits
 WRITER_IDLE_SECONDS = 5.0  # the writer thread goes home after that; a new one is cheap
-
-INHERITED: list[Any] = []  # what a forked child got from its parent and must not touch
 
 
 class Job:
@@ -59,38 +65,66 @@ class Process:
     """Everything that belongs to one process and one file, and is made anew after a fork."""
 
     def __init__(
-        self, path: Path, synchronous: driver.Synchronous, name: str, drain: Callable[[Process], None]
+        self,
+        path: Path,
+        synchronous: driver.Synchronous,
+        name: str,
+        drain: Callable[[Process, list[Job]], None],
+        *,
+        create: bool,
     ) -> None:
         self.pid = os.getpid()
         self.closed = False
-        self.writer = driver.connect(path, synchronous=synchronous)
-        try:
-            driver.migrate(self.writer, name)
-            self.epoch = self._find_epoch(name)
-            self.reader = driver.connect(path, synchronous=synchronous, read_only=True)
-        except BaseException:
-            self.writer.close()
-            raise
-        found = os.stat(path)
-        self.file_id = (found.st_dev, found.st_ino)
         self.turn = threading.Lock()  # whose turn it is on the writing connection
-        self.reading = threading.Lock()
+        self.reading = threading.Lock()  # and on the reading one
         self.queue: deque[Job] = deque()
         self.bells = Bells()
+        self._path, self._synchronous, self._name = path, synchronous, name
+        self._writer: driver.Connection | None = None
+        self._reader: driver.Connection | None = None
         self._drain = drain
         self._work = threading.Event()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._watch = Watch(path, synchronous, self.bells)
+        self._watch = Watch(self)
+        _LIVE.add(self)
+        with self.turn:
+            if not create:
+                driver.require_ours(path, name)
+            driver.migrate(self.writer, name)
+            self.epoch = self._find_epoch(name)
+            found = os.stat(path)
+            self.file_id = (found.st_dev, found.st_ino)
+
+    @property
+    def writer(self) -> driver.Connection:
+        """The writing connection; only for whoever has the turn."""
+        if self._writer is None:
+            self._writer = driver.connect(self._path, synchronous=self._synchronous)
+        return self._writer
+
+    @property
+    def reader(self) -> driver.Connection:
+        """The reading connection; only for whoever holds `reading`."""
+        if self._reader is None:
+            if self.closed:
+                raise StoreUnavailable(f"{self._name} was closed")
+            self._reader = driver.connect(self._path, synchronous=self._synchronous, read_only=True)
+        return self._reader
 
     def close(self) -> None:
         self.closed = True
         self._work.set()
-        self._watch.close()
         with self.turn, self.reading:
-            self.writer.close()
-            self.reader.close()
+            self.disconnect()
         self.refuse_all()
+
+    def disconnect(self) -> None:
+        """Close both connections; only for whoever has the turn and `reading`. They open again when needed."""
+        for connection in (self._writer, self._reader):
+            if connection is not None:
+                connection.close()
+        self._writer = self._reader = None
 
     def enqueue(self, job: Job) -> None:
         with self._starting:  # also held by a writer that wants to go home: no job is left behind
@@ -103,12 +137,6 @@ class Process:
     def wake_writer(self) -> None:
         if self.queue:
             self._work.set()
-
-    def drain(self, limit: int) -> list[Job]:
-        jobs: list[Job] = []
-        while self.queue and len(jobs) < limit:
-            jobs.append(self.queue.popleft())
-        return jobs
 
     def rollback(self) -> None:
         try:
@@ -127,7 +155,7 @@ class Process:
             while self.queue and not self.closed:
                 with self.turn:
                     if not self.closed:
-                        self._drain(self)
+                        self._drain_some()
             if self.closed or not worked:
                 with self._starting:
                     if self.closed or not self.queue:
@@ -135,39 +163,78 @@ class Process:
                         break
         self.refuse_all()
 
+    def _drain_some(self) -> None:
+        jobs = [self.queue.popleft() for _ in range(min(len(self.queue), BATCH_MAX))]
+        try:
+            self._drain(self, jobs)
+        except Exception as error:  # a bug of ours: those who wait must hear of it, and the next ones be served
+            for job in jobs:
+                job.error = StoreUnavailable(f"{self._name}: the write came to nothing ({type(error).__name__})")
+                job.error.__cause__ = error
+        finally:
+            for job in jobs:
+                job.done()
+
     def refuse_all(self) -> None:
         """The store is closed: nobody must wait for a turn that never comes."""
-        for job in self.drain(len(self.queue)):
-            job.error = StoreUnavailable("the store was closed")
+        while self.queue:
+            job = self.queue.popleft()
+            job.error = StoreUnavailable(f"{self._name} was closed")
             job.done()
 
     def _find_epoch(self, name: str) -> str:
         """A random name for this file's life: another one means the records of before are gone."""
         with driver.translated(name):
-            driver.patiently(
-                lambda: self.writer.execute(
-                    "INSERT INTO samekey_meta (name, value) VALUES ('epoch', ?) ON CONFLICT (name) DO NOTHING",
-                    (uuid4().hex,),
-                )
-            )
-            row = self.writer.execute("SELECT value FROM samekey_meta WHERE name = 'epoch'").fetchone()
+            row = self.writer.execute(EPOCH).fetchone()
+            if row is None:
+                driver.patiently(lambda: self.writer.execute(NEW_EPOCH, (uuid4().hex,)))
+                row = self.writer.execute(EPOCH).fetchone()
         return str(row[0])
+
+
+EPOCH = "SELECT value FROM samekey_meta WHERE name = 'epoch'"
+NEW_EPOCH = "INSERT INTO samekey_meta (name, value) VALUES ('epoch', ?) ON CONFLICT (name) DO NOTHING"
+
+_LIVE: weakref.WeakSet[Process] = weakref.WeakSet()
+_forking: list[Process] = []
+
+
+def _before_fork() -> None:
+    for process in [one for one in _LIVE if one.pid == os.getpid() and not one.closed]:
+        process.turn.acquire()
+        process.reading.acquire()
+        process.disconnect()
+        _forking.append(process)
+
+
+def _after_fork_in_parent() -> None:
+    while _forking:
+        process = _forking.pop()
+        process.reading.release()
+        process.turn.release()
+
+
+def _after_fork_in_child() -> None:
+    _forking.clear()  # the parent's: its locks, its queue, its callers. `SqliteStore` makes one of our own
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
 
 
 class Watch:
     """Looks out for other processes' commits while somebody here waits."""
 
-    def __init__(self, path: Path, synchronous: driver.Synchronous, bells: Bells) -> None:
-        self._path, self._synchronous, self._bells = path, synchronous, bells
+    def __init__(self, process: Process) -> None:
+        self._process = process
         self._mutex = threading.Lock()
         self._digests: dict[bytes, int] = {}
         self._thread: threading.Thread | None = None
-        self._closed = False
 
     def add(self, digest: bytes) -> None:
         with self._mutex:
             self._digests[digest] = self._digests.get(digest, 0) + 1
-            if self._thread is None and not self._closed:
+            if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="samekey-watch", daemon=True)
                 self._thread.start()
 
@@ -177,38 +244,31 @@ class Watch:
             if not self._digests[digest]:
                 del self._digests[digest]
 
-    def close(self) -> None:
-        self._closed = True
-
     def _run(self) -> None:
-        try:
-            connection = driver.connect(self._path, synchronous=self._synchronous, read_only=True)
-        except Exception:
-            self._thread = None
-            return
         seen: dict[bytes, Any] = {}
         counter = None
-        try:
-            while True:
-                with self._mutex:
-                    if self._closed or not self._digests:
-                        self._thread = None
-                        return
-                    digests = list(self._digests)
-                now = connection.execute("PRAGMA data_version").fetchone()
-                if now != counter or any(digest not in seen for digest in digests):
-                    counter = now
-                    for digest in digests:
-                        row = connection.execute(VERSION, (digest,)).fetchone()
-                        if row != seen.get(digest):
-                            seen[digest] = row
-                            self._bells.ring(digest)
-                time.sleep(WATCH_SECONDS)
-        except driver.DriverError:
+        while True:
             with self._mutex:
-                self._thread = None
-        finally:
-            connection.close()
+                if self._process.closed or not self._digests:
+                    self._thread = None
+                    return
+                digests = list(self._digests)
+            try:
+                with self._process.reading:
+                    reader = self._process.reader
+                    now = reader.execute("PRAGMA data_version").fetchone()
+                    if now != counter or any(digest not in seen for digest in digests):
+                        counter = now
+                        rows = {digest: reader.execute(VERSION, (digest,)).fetchone() for digest in digests}
+                        moved = [digest for digest, row in rows.items() if row != seen.get(digest)]
+                        seen = rows
+                    else:
+                        moved = []
+            except (driver.DriverError, SamekeyError):
+                moved = []  # a hint only: the slow re-read of whoever waits is the truth
+            for digest in moved:
+                self._process.bells.ring(digest)
+            time.sleep(WATCH_SECONDS)
 
 
 class Watched:

@@ -95,9 +95,9 @@ def _wrote(connection: Any, before: Record | None, after: Record | None) -> bool
     return bool(connection.execute(UPDATE, (*_row(after)[4:], *fence)).rowcount == 1)
 
 
-def list_statement(query: Query) -> tuple[str, dict[str, Any]]:
-    conditions, values = ["1"], {"limit": max(0, min(query.limit, LIST_MAX))}
-    named: dict[str, Any] = dict(values)
+def list_statement(query: Query, now: float) -> tuple[str, dict[str, Any]]:
+    conditions = ["(retain_until IS NULL OR retain_until > :now)"]  # past retention is gone, swept or not
+    named: dict[str, Any] = {"limit": max(0, min(query.limit, LIST_MAX)), "now": now}
     for column in ("operation", "tenant"):
         if getattr(query, column) is not None:
             conditions.append(f"{column} = :{column}")

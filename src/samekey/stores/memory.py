@@ -113,7 +113,11 @@ class MemoryStore:
     def list(self, query: Query) -> Records:
         moment = self._moment()
         with self._mutex:
-            records = [seen_at(record, moment) for record in self._records.values() if query.picks(record)]
+            records = [
+                seen_at(record, moment)
+                for record in self._records.values()
+                if query.picks(record) and not expired(record, moment)
+            ]
         records.sort(key=lambda record: (record.created_at, record.key.digest), reverse=True)
         return records[: min(query.limit, LIST_MAX)]
 

@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from samekey.core.commands import (
     Ask,
@@ -37,18 +38,18 @@ from samekey.core.commands import (
     Wait,
 )
 from samekey.core.errors import RecordUnreadable, SamekeyError, StoreUnavailable
+from samekey.core.key import Key
 from samekey.core.ports import LIST_MAX, Audits, Health, Query, Records, Replies
 from samekey.core.record import Audit, Record
 from samekey.core.register import Moment, audit_entry, expired, seen_at
 from samekey.drivers import sqlite as driver
 from samekey.loops import ThreadBell, running
-from samekey.stores._sqlite_process import INHERITED, Job, Process
+from samekey.stores._sqlite_process import BATCH_MAX, Job, Process
 from samekey.stores._sqlite_rows import AUDIT, AUDITS, SELECT, SWEEP, audited, execute, list_statement, record_of
 from samekey.stores._waiting import async_wait, wait
 
 Clock = Callable[[], float]
 
-BATCH_MAX = 256  # commands in one commit: bounds how long the first of them waits for the last
 AFTER_LOSS_SECONDS = 24 * 3600.0  # how long claims count as "after a loss": the usual retention
 
 
@@ -56,12 +57,18 @@ class SqliteStore:
     """A store for `Guard`: `SqliteStore("keys.db")`, or by address `sqlite:///keys.db`."""
 
     def __init__(
-        self, path: str | Path, *, synchronous: driver.Synchronous = "full", clock: Clock | None = None
+        self,
+        path: str | Path,
+        *,
+        synchronous: driver.Synchronous = "full",
+        create: bool = True,
+        clock: Clock | None = None,
     ) -> None:
         self._path = Path(path).absolute()
         self._synchronous = driver.check_synchronous(synchronous)
+        self._create = create
         suffix = "" if synchronous == "full" else f"?synchronous={synchronous}"
-        self.name = f"sqlite:///{self._path}{suffix}"
+        self.name = f"sqlite:///{quote(str(self._path))}{suffix}"
         self._wall = clock or time.time
         self._tick = clock or driver.boot_seconds
         self._clock_id = "manual" if clock else driver.boot_id()
@@ -70,9 +77,10 @@ class SqliteStore:
         self._connect()
 
     @classmethod
-    def from_url(cls, url: str) -> SqliteStore:
+    def from_url(cls, url: str, *, create: bool = True) -> SqliteStore:
+        """`create=False` is for those who only look: a missing or foreign file is refused, not made ours."""
         address = driver.parse_url(url)
-        return cls(address.path, synchronous=address.synchronous)
+        return cls(address.path, synchronous=address.synchronous, create=create)
 
     def __repr__(self) -> str:
         return f"<SqliteStore {self.name}>"
@@ -80,9 +88,8 @@ class SqliteStore:
     # -- the port ------------------------------------------------------------------------------------------
 
     def open(self, command: Open) -> Record:
-        self._same_file()
         # A read may be a short cut to a record that is there; it is never permission to run.
-        found = self.read(Read(command.key))
+        found = self._read(self._same_file(), command.key)
         record = found if found is not None else self._write(command)
         if record is None:
             raise RecordUnreadable(f"{self.name} took the claim of {command.key} and shows no record of it")
@@ -113,13 +120,7 @@ class SqliteStore:
         return self._write(command)
 
     def read(self, command: Read) -> Record | None:
-        here = self._here()
-        with here.reading, driver.translated(self.name):
-            row = here.reader.execute(SELECT, (command.key.digest,)).fetchone()
-        if row is None:
-            return None
-        record, moment = record_of(row, command.key), self._moment()
-        return None if expired(record, moment) else self._shown(record, moment)
+        return self._read(self._here(), command.key)
 
     def wait(self, command: Wait, timeout: float) -> Record | None:
         with self._here().watched(command.key.digest):
@@ -129,7 +130,7 @@ class SqliteStore:
         replies: Replies = []
         for start in range(0, len(commands), BATCH_MAX):
             jobs = [Job(command, None) for command in commands[start : start + BATCH_MAX]]
-            here = self._here()
+            here = self._same_file()
             with here.turn:
                 self._commit_together(here, jobs)
             replies += [job.error or job.reply for job in jobs]
@@ -137,7 +138,7 @@ class SqliteStore:
 
     def list(self, query: Query) -> Records:
         here, moment = self._here(), self._moment()
-        statement, values = list_statement(query)
+        statement, values = list_statement(query, moment.wall)
         with here.reading, driver.translated(self.name):
             rows = here.reader.execute(statement, values).fetchall()
         return [self._shown(record_of(row, None), moment) for row in rows]
@@ -191,7 +192,7 @@ class SqliteStore:
     # -- connections: one set per process and per file -----------------------------------------------------
 
     def _connect(self) -> None:
-        self._process = Process(self._path, self._synchronous, self.name, self._drain)
+        self._process = Process(self._path, self._synchronous, self.name, self._commit_together, create=self._create)
         if self._incarnation is not None and self._process.epoch != self._incarnation:
             self._lost_at = self._wall()  # the store lost its memory: claims after it ask first, where they can
         self._incarnation = self._process.epoch
@@ -199,34 +200,41 @@ class SqliteStore:
     def _here(self) -> Process:
         here = self._process
         if here.pid != os.getpid():
-            # Forked: the parent's connections are its own. They are kept, unused: closing them here could
-            # remove the log file under the parent.
-            INHERITED.append(here)
-            self._connect()
+            self._connect()  # forked: what we see is the parent's
             here = self._process
         if here.closed:
             raise StoreUnavailable(f"{self.name} was closed")
         return here
 
-    def _same_file(self) -> None:
-        """Before a claim: if the file at our path is no longer the one we have open, open the one that is there.
+    def _same_file(self) -> Process:
+        """Before a claim or a write: if the file at our path is no longer the one we have open, open that one.
 
-        Two processes with two files would both win the same key.
+        Two processes with two files would both win the same key, and an answer settled in a file that is gone
+        is not recorded.
         """
         here = self._here()
         try:
             found = os.stat(self._path)
             if (found.st_dev, found.st_ino) == here.file_id:
-                return
+                return here
         except FileNotFoundError:
             pass
         self._connect()
         here.close()
+        return self._process
 
     # -- writing -------------------------------------------------------------------------------------------
 
+    def _read(self, here: Process, key: Key) -> Record | None:
+        with here.reading, driver.translated(self.name):
+            row = here.reader.execute(SELECT, (key.digest,)).fetchone()
+        if row is None:
+            return None
+        record, moment = record_of(row, key), self._moment()
+        return None if expired(record, moment) else self._shown(record, moment)
+
     def _write(self, command: StoreCommand) -> Record | None:
-        here = self._here()
+        here = self._same_file()
         if not here.queue and here.turn.acquire(blocking=False):
             try:
                 return self._inline(here, command, patient=True)
@@ -252,42 +260,36 @@ class SqliteStore:
                 before, after = execute(here.writer, command, moment)
         return self._told(before, after, moment)
 
-    def _drain(self, here: Process) -> None:
-        """The writer thread's whole work: everything that queued up, in one commit."""
-        jobs = here.drain(BATCH_MAX)
-        try:
-            if jobs:
-                self._commit_together(here, jobs)
-        finally:
-            for job in jobs:
-                job.done()
-
     def _commit_together(self, here: Process, jobs: Sequence[Job]) -> None:
         """All of them in one transaction; if it fails, each by itself, so that one's failure is its own."""
         moment = self._moment()
         moved = []
         try:
-            driver.patiently(lambda: here.writer.execute("BEGIN IMMEDIATE"))
+            with driver.translated(self.name):
+                driver.patiently(lambda: here.writer.execute("BEGIN IMMEDIATE"))
+        except SamekeyError as error:  # the file itself cannot be written: one answer for all, at once
             for job in jobs:
-                before, after = execute(here.writer, job.command, moment)
-                entry = audit_entry(job.command, before, after, moment) if after is not before else None
-                if entry is not None:
-                    here.writer.execute(AUDIT, entry)
-                moved.append((job, before, after))
-            here.writer.execute("COMMIT")
-        except (driver.DriverError, SamekeyError) as error:
+                job.error = error
+            return
+        try:
+            with driver.translated(self.name):
+                for job in jobs:
+                    before, after = execute(here.writer, job.command, moment)
+                    entry = audit_entry(job.command, before, after, moment) if after is not before else None
+                    if entry is not None:
+                        here.writer.execute(AUDIT, entry)
+                    moved.append((job, before, after))
+                here.writer.execute("COMMIT")
+        except Exception as error:
             here.rollback()
             if len(jobs) == 1:
-                jobs[0].error = driver.store_error(self.name, error) if isinstance(error, driver.DriverError) else error
-                return
-            for job in jobs:
-                self._commit_together(here, [job])
+                jobs[0].error = error
+            else:
+                for job in jobs:
+                    self._commit_together(here, [job])
             return
         for job, before, after in moved:
-            try:
-                job.reply = self._told(before, after, moment)
-            except SamekeyError as error:
-                job.error = error
+            job.reply = self._told(before, after, moment)
 
     def _told(self, before: Record | None, after: Record | None, moment: Moment) -> Record | None:
         """After the commit: ring for those who wait, and show the record on our clock."""
@@ -325,8 +327,7 @@ class AsyncSqliteStore:
         return f"<AsyncSqliteStore {self.name}>"
 
     async def open(self, command: Open) -> Record:
-        self.sync._same_file()
-        found = self.sync.read(Read(command.key))
+        found = self.sync._read(self.sync._same_file(), command.key)
         record = found if found is not None else await self._write(command)
         if record is None:
             raise RecordUnreadable(f"{self.name} took the claim of {command.key} and shows no record of it")
@@ -366,7 +367,7 @@ class AsyncSqliteStore:
             )
 
     async def batch(self, commands: Sequence[StoreCommand]) -> Replies:
-        here, loop = self.sync._here(), running()
+        here, loop = self.sync._same_file(), running()
         jobs = [Job(command, loop.bell()) for command in commands]
         for job in jobs:
             here.enqueue(job)
@@ -390,7 +391,7 @@ class AsyncSqliteStore:
         self.sync.close()
 
     async def _write(self, command: StoreCommand) -> Record | None:
-        here = self.sync._here()
+        here = self.sync._same_file()
         if self.sync._synchronous == "normal" and not here.queue and here.turn.acquire(blocking=False):
             # Without an fsync the write is shorter than a hop to another thread.
             try:

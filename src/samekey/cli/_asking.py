@@ -1,0 +1,113 @@
+"""What the commands share: their options, opening the store, and finding the record that is meant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import click
+
+from samekey.addresses import check_address, open_store
+from samekey.cli.exits import NoStore
+from samekey.core.commands import Read
+from samekey.core.errors import Misconfigured, StoreError
+from samekey.core.key import make_key
+from samekey.core.record import Record
+from samekey.ops import NoSuchKey, Ops
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+ENVIRONMENT = "SAMEKEY_STORE"
+CANDIDATES_MAX = 10  # records shown when a key text alone does not say which is meant
+
+
+def common(command: F) -> F:
+    """--store, --json, --debug: of every command."""
+    store = click.option("--store", metavar="URL", envvar=ENVIRONMENT, help=f"The store's address, or ${ENVIRONMENT}.")
+    as_json = click.option("--json", "as_json", is_flag=True, help="JSON on stdout, for programs.")
+    debug = click.option(
+        "--debug", is_flag=True, expose_value=False, callback=_debug, help="Show the traceback of an error."
+    )
+    return store(as_json(debug(command)))
+
+
+def one_record(command: F) -> F:
+    """[OPERATION] KEY --tenant: of every command about one record."""
+    words = click.argument("words", nargs=-1, required=True, metavar="[OPERATION] KEY")
+    tenant = click.option("--tenant", metavar="T", help="The tenant, where the operation has tenants.")
+    return words(tenant(common(command)))
+
+
+def _debug(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
+    if asked and ctx.obj is not None:
+        ctx.obj.debug = True
+
+
+@contextmanager
+def opened(address: str | None) -> Iterator[Ops]:
+    """The store at this address, for as long as the command runs."""
+    store = open_there(address)
+    try:
+        yield Ops(store)
+    finally:
+        store.close()
+
+
+def open_there(address: str | None) -> Any:
+    if not address:
+        raise click.UsageError(f"which store? Give --store URL or set {ENVIRONMENT}.")
+    check_address(address)
+    scheme = address.partition(":")[0]
+    if scheme == "memory":
+        raise Misconfigured("memory:// lives and dies with the process that made it: there is nothing to see from here")
+    if scheme == "sqlite":
+        _check_file(address)
+    try:
+        return open_store(address, asynchronous=False)
+    except (Misconfigured, StoreError, OSError) as error:
+        raise NoStore(f"the store cannot be opened: {error}") from error
+
+
+def _check_file(address: str) -> None:
+    """A look must not create what it looks for: a typing error would be an empty store, and look clean."""
+    from samekey.drivers.sqlite import parse_url
+
+    path = parse_url(address).path
+    try:
+        found = path.exists()
+    except OSError as error:
+        raise NoStore(f"the store cannot be opened: {error}") from error
+    if not found:
+        raise NoStore(f"there is no file {path.absolute()}", hint="a guard creates it with its first claim")
+
+
+def find(ops: Ops, words: tuple[str, ...], tenant: str | None) -> Record:
+    """The record that [OPERATION] KEY means."""
+    match words:
+        case (operation, text):
+            key = make_key(operation, text, tenant)
+            record = ops.store.read(Read(key))
+            if record is None:
+                others = ops.find(text, operation=operation).records or ops.find(text).records
+                raise NoSuchKey(f"there is no record of {key}", key=text, hint=_hint(others))
+            return record
+        case (text,):
+            make_key("any", text, tenant)  # a text that can be no key is a usage error, not an absent key
+            records = ops.find(text, tenant=tenant).records
+            if not records:
+                raise NoSuchKey(f"no operation has a record of the key {text!r}", key=text)
+            if len(records) > 1:
+                raise Misconfigured(
+                    f"{len(records)} records have the key {text!r}: say which operation", hint=_hint(records)
+                )
+            return records[0]
+        case _:
+            raise click.UsageError("give [OPERATION] KEY; quote what holds spaces.")
+
+
+def _hint(records: list[Record]) -> str:
+    if not records:
+        return ""
+    more = ", ..." if len(records) > CANDIDATES_MAX else ""
+    return "there is: " + ", ".join(f"{one.key} [{one.state}]" for one in records[:CANDIDATES_MAX]) + more

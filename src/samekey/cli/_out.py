@@ -1,0 +1,89 @@
+"""Printing: data to stdout, everything else to stderr, and nothing from a record that a terminal would obey."""
+
+from __future__ import annotations
+
+import json
+import sys
+import unicodedata
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from samekey.core.states import State
+
+_COLOURS: dict[str, str] = {
+    State.STARTED: "cyan",
+    State.COMPLETED: "green",
+    State.CLOSED: "magenta",
+    State.RELEASED: "blue",
+    State.IN_DOUBT: "bold yellow",
+}
+_BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+
+
+def clean(text: str) -> str:
+    """The text with whatever a terminal would obey (escapes, line ends, turned-around writing) spelled out."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(_spelled(char) if _obeyed(char) else char for char in text)
+
+
+def _obeyed(char: str) -> bool:
+    return char in _BIDI or unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp")
+
+
+def _spelled(char: str) -> str:
+    return f"\\x{ord(char):02x}" if ord(char) < 0x100 else f"\\u{ord(char):04x}"
+
+
+def data(value: Any) -> None:
+    """One JSON document on one line. ASCII: it may end up on a terminal too."""
+    click.echo(json.dumps(value, ensure_ascii=True, allow_nan=False))
+
+
+def line(text: str = "", *, style: str = "") -> None:
+    """A line for people. Never broken by us: a command line in it can be copied."""
+    if style and is_terminal():
+        _console().print(Text(clean(text), style=style), soft_wrap=True)
+    else:
+        click.echo(clean(text))
+
+
+def note(text: str) -> None:
+    """Not data: for whoever watches."""
+    click.echo(clean(text), err=True)
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Columns on a terminal; on a pipe one line per row, separated by tabs, without a heading."""
+    if not is_terminal():
+        for row in rows:
+            click.echo("\t".join(clean(cell) for cell in row))
+        return
+    drawn = Table(box=None, header_style="bold", pad_edge=False)
+    for name in columns:
+        drawn.add_column(name, overflow="fold")
+    for row in rows:
+        drawn.add_row(*(Text(clean(cell), style=_COLOURS.get(cell.split(" ")[0], "")) for cell in row))
+    _console().print(drawn)
+
+
+def is_terminal() -> bool:
+    return sys.stdout.isatty()
+
+
+def never_fail_on_odd_characters() -> None:
+    """A key in Greek on an ASCII stream is spelled out, not an exception."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+
+
+def _console() -> Console:
+    # Made anew: it asks its stream and NO_COLOR. No markup: "[red]" in a stored text is text.
+    return Console(file=sys.stdout, markup=False, emoji=False, highlight=False)

@@ -1,0 +1,157 @@
+"""A record in print: as one JSON object, as named lines, as one row of a list."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from samekey.core.boundary import parse_terms
+from samekey.core.errors import RecordUnreadable
+from samekey.core.record import Record
+from samekey.core.states import State
+from samekey.ops import mark, overdue, since, span, when
+
+COLUMNS = ("STATE", "OPERATION", "KEY", "TENANT", "CREATED", "AGE", "ATTEMPTS", "ERROR")
+
+
+def as_row(record: Record) -> tuple[str, ...]:
+    state = f"{record.state} (lease over)" if overdue(record) else record.state.value
+    key = record.key
+    age = span(record.now - record.created_at)
+    attempts, error = str(record.attempts), record.error or ""
+    return (state, key.operation, key.text, key.tenant or "", when(record.created_at), age, attempts, error)
+
+
+def as_object(record: Record, *, reveal: bool = False) -> dict[str, Any]:
+    """The record for programs; payloads are never stored, and results stay masked unless revealed."""
+    return {
+        "operation": record.key.operation,
+        "key": record.key.text,
+        "tenant": record.key.tenant,
+        "digest": record.key.digest.hex(),
+        "state": record.state.value,
+        "since": _iso(since(record)),
+        "age_seconds": round(record.now - record.created_at, 3),
+        "boundary": record.boundary,
+        "truth": _truth(record),
+        "token": record.token,
+        "attempt": record.attempt,
+        "attempts": record.attempts,
+        "version": record.version,
+        "seen": mark(record),
+        "lease_live": record.lease_live,
+        "lease_left_seconds": round(record.lease_left, 3) if record.state is State.STARTED else None,
+        "unsure": record.unsure,
+        "created_at": _iso(record.created_at),
+        "changed_at": _iso(record.changed_at),
+        "begun_at": _iso(record.begun_at),
+        "first_sent_at": _iso(record.first_sent_at),
+        "settled_at": _iso(record.settled_at),
+        "settled_by": record.settled_by,
+        "retain_until": _iso(record.retain_until),
+        "provider_key": record.provider_key(),
+        "round": record.round,
+        "result": _envelope(record.result, reveal=reveal),
+        "error": record.error,
+        "asker": record.asker if record.being_asked else None,
+        "attributes": dict(record.attributes),
+        "fingerprint": record.fingerprint.hex(),
+        "form": record.form,
+        "fields": [name for name, _ in record.fields],
+        "evidence": [
+            {
+                "at": _iso(one.at),
+                "token": one.token,
+                "attempt": one.attempt,
+                "state": one.state.value,
+                "why": one.why,
+                "result": _envelope(one.result, reveal=reveal),
+            }
+            for one in record.evidence
+        ],
+        "moves": [{**move._asdict(), "at": _iso(move.at)} for move in record.moves],
+    }
+
+
+def as_lines(record: Record, *, reveal: bool = False) -> Iterator[tuple[str, str]]:
+    """Name and text of every field, for people; a list is one line per entry."""
+    for name, value in as_object(record, reveal=reveal).items():
+        if name == "result" or not isinstance(value, (list, dict)):
+            yield name, _told(name, value, record)
+        elif isinstance(value, dict):
+            yield name, ", ".join(f"{one}={text}" for one, text in value.items())
+        elif name == "fields":
+            yield name, ", ".join(value)
+        else:
+            for entry in value:
+                yield name, _entry(entry)
+
+
+def _told(name: str, value: Any, record: Record) -> str:
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case dict():
+            return _result_told(value)
+        case str() if name in _TIMES and (at := getattr(record, name, None)) is not None:
+            return f"{value}  ({_relative(record.now - at)})"
+        case _:
+            return str(value)
+
+
+_TIMES = ("created_at", "changed_at", "begun_at", "first_sent_at", "settled_at", "retain_until")
+
+
+def _relative(seconds: float) -> str:
+    return f"{span(seconds)} ago" if seconds >= 0 else f"in {span(-seconds)}"
+
+
+def _entry(entry: dict[str, Any]) -> str:
+    told = {**entry, "result": _result_told(entry["result"])} if entry.get("result") else entry
+    return "  ".join(f"{name}={value}" for name, value in told.items() if value not in ("", None))
+
+
+# -- results -----------------------------------------------------------------------------------------------------
+
+
+def _envelope(envelope: bytes | None, *, reveal: bool) -> dict[str, Any] | None:
+    if envelope is None:
+        return None
+    kept: dict[str, Any] = {"bytes": len(envelope), "masked": not reveal}
+    return {**kept, "value": _value(envelope)} if reveal else kept
+
+
+def _value(envelope: bytes) -> Any:
+    """What the envelope holds, as it is stored: classes are not rebuilt, so nobody's code runs for a look."""
+    if envelope[1:2] != b"B":
+        try:
+            return json.loads(envelope[2:])
+        except (ValueError, RecursionError):
+            pass  # damaged, or encrypted: then the bytes are what there is
+    return {"hex": envelope[2:].hex()}
+
+
+def _result_told(kept: dict[str, Any]) -> str:
+    if kept["masked"]:
+        return f"kept, {kept['bytes']} bytes, masked (--reveal shows it)"
+    return json.dumps(kept["value"], ensure_ascii=False)
+
+
+def _truth(record: Record) -> str | None:
+    try:
+        return parse_terms(record.boundary).truth
+    except RecordUnreadable:
+        return None  # a newer version's boundary: `show` still shows what is there
+
+
+def _iso(at: float | None) -> str | None:
+    if at is None:
+        return None
+    try:
+        return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except (ValueError, OverflowError, OSError):
+        return f"@{at!r}"

@@ -1,0 +1,157 @@
+"""The root command: finds the others when they are asked for, and turns every ending into an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, NoReturn
+
+import click
+
+from samekey import __version__
+from samekey.cli import _out as out
+from samekey.cli.exits import Exit, exit_of
+from samekey.core.errors import SamekeyError
+
+# Name -> where it stands, and what it does. Loaded when asked for: `samekey --help` needs none of them.
+COMMANDS = {
+    "ls": ("samekey.cli.records:ls", "list records, newest first"),
+    "show": ("samekey.cli.records:show", "everything a record holds"),
+    "explain": ("samekey.cli.records:explain", "the story of a key: what happened, whose turn it is, what to do"),
+    "resolve": ("samekey.cli.resolve:resolve", "say how a doubt ended, with name and reason"),
+    "doctor": ("samekey.cli.doctor:doctor", "is the store sound, and does anything wait for somebody?"),
+    "demo": ("samekey.cli.demo:demo", "see a double charge happen, and not happen"),
+}
+
+
+@dataclass
+class Session:
+    """What the endings need to know about this run."""
+
+    debug: bool = False
+
+
+class Root(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, name = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(import_module(module), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, does) for name, (_, does) in COMMANDS.items()])
+
+    def main(self, *args: Any, standalone_mode: bool = True, **kwargs: Any) -> Any:
+        """As click's; but the exit codes are ours, and nobody is shown a traceback who did not ask for it."""
+        session = Session()
+        kwargs = {"obj": session, **kwargs}
+        run: Any = super().main
+        if not standalone_mode:
+            return run(*args, standalone_mode=False, **kwargs)
+        out.never_fail_on_odd_characters()
+        try:
+            code = run(*args, standalone_mode=False, **kwargs)
+            sys.stdout.flush()
+        except click.ClickException as error:
+            error.show()
+            code = Exit.USAGE
+        except click.Abort:  # Ctrl-C, or "no" to a question
+            out.note("stopped; nothing more was done")
+            code = Exit.INCOMPLETE
+        except BrokenPipeError:
+            code = _hung_up()
+        except SamekeyError as error:
+            code = exit_of(error)
+            _complain(error.message, getattr(error, "hint", ""), debug=session.debug)
+        except Exception as error:
+            code = Exit.OUR_BUG
+            # Only its type: an exception's text may quote a result, which nobody asked us to reveal.
+            _complain(f"{type(error).__name__}: this is our bug, please report it", "", debug=session.debug)
+            if not session.debug:
+                out.note("samekey --debug ... shows where it happened")
+        _leave(int(code or 0))
+
+    # A reader that hung up, before click sees it: its code for that is our "found something".
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        try:
+            return super().make_context(*args, **kwargs)
+        except BrokenPipeError:
+            raise click.exceptions.Exit(_hung_up()) from None
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            return _hung_up()
+
+
+def _complain(message: str, hint: str, *, debug: bool) -> None:
+    out.note(f"samekey: {message}")
+    if hint:
+        out.note(f"  {hint}")
+    if debug:
+        click.echo(traceback.format_exc(), err=True, nl=False)
+
+
+def _hung_up() -> Exit:
+    """Whoever read our output has gone (`| head`): say nothing, and let nothing be flushed into the void."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError, AttributeError):
+        pass  # no real file behind it: then there is nothing to flush either
+    return Exit.INCOMPLETE
+
+
+def _leave(code: int) -> NoReturn:
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _hung_up()
+    sys.exit(code)
+
+
+def _version(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
+    if asked and not ctx.resilient_parsing:
+        click.echo(f"samekey {__version__}")
+        ctx.exit()
+
+
+@click.group(
+    cls=Root,
+    invoke_without_command=True,  # then the help is ours to give, with our code for it
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Say which one.")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.pass_context
+def root(ctx: click.Context, debug: bool) -> None:
+    """Same key, same answer. Always.
+
+    Looks into a store of samekey, and says what became of a key.
+
+    \b
+    Example:
+      export SAMEKEY_STORE=sqlite:///keys.db
+      samekey ls --state in_doubt
+      samekey explain charge order-17
+
+    \b
+    Exit codes of every command:
+      0  fine, and nothing found            4  incomplete
+      1  ran well, and found something      5  refused: the record moved on
+      2  usage                              6  no such key
+      3  cannot connect or not permitted    70 our own bug
+    """
+    ctx.obj.debug = ctx.obj.debug or debug
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help(), err=True)
+        ctx.exit(Exit.USAGE)

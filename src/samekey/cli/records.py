@@ -1,0 +1,139 @@
+"""samekey ls, show, explain: looking changes nothing."""
+
+from __future__ import annotations
+
+import click
+
+from samekey.cli import _out as out
+from samekey.cli._asking import common, find, one_record, opened
+from samekey.cli._record import COLUMNS, as_lines, as_object, as_row
+from samekey.cli.exits import Exit
+from samekey.core.ports import LIST_MAX, Query
+from samekey.core.states import State
+from samekey.ops import explain as explained
+from samekey.ops import waits
+
+LIMIT = 100  # records of one page: what a person looks through
+
+
+def _cursor(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[float, bytes] | None:
+    """Where a page ended: the creation time and the digest of its last record."""
+    if value is None:
+        return None
+    at, _, digest = value.partition("/")
+    try:
+        return float(at), bytes.fromhex(digest)
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is no cursor: copy it from the end of the page before.") from None
+
+
+@click.command()
+@click.option(
+    "--state",
+    "states",
+    type=click.Choice([state.value for state in State]),
+    multiple=True,
+    help="Only these; may be given several times.",
+)
+@click.option("--operation", metavar="NAME", help="Only this operation.")
+@click.option("--tenant", metavar="T", help="Only this tenant.")
+@click.option("--limit", type=click.IntRange(1, LIST_MAX), default=LIMIT, show_default=True, help="Records at most.")
+@click.option("--before", callback=_cursor, metavar="CURSOR", help="Go on behind an earlier page.")
+@common
+def ls(
+    store: str | None,
+    states: tuple[str, ...],
+    operation: str | None,
+    tenant: str | None,
+    limit: int,
+    before: tuple[float, bytes] | None,
+    as_json: bool,
+) -> Exit:
+    """List records, newest first.
+
+    Exits with 1 if one of those listed waits for somebody: in doubt, or held past its lease. On a pipe the
+    columns are separated by tabs; --json gives one object per line. If there is more, stderr says how to go on.
+
+    \b
+    Example:
+      samekey ls --state in_doubt --state started --operation charge
+    """
+    query = Query(
+        states=tuple(State(state) for state in states), operation=operation, tenant=tenant, limit=limit, before=before
+    )
+    with opened(store) as ops:
+        page = ops.list_records(query)
+    if as_json:
+        for record in page.records:
+            out.data(as_object(record))
+    elif page.records:
+        out.table(COLUMNS, [as_row(record) for record in page.records])
+    else:
+        out.note("no records")
+    if page.before is not None:
+        at, digest = page.before
+        out.note(f"there is more: --before {at!r}/{digest.hex()}")
+    return Exit.FOUND if any(waits(record) for record in page.records) else Exit.FINE
+
+
+@click.command()
+@click.option("--reveal", is_flag=True, help="Show the stored results too.")
+@one_record
+def show(store: str | None, words: tuple[str, ...], tenant: str | None, reveal: bool, as_json: bool) -> Exit:
+    """Show everything a record holds.
+
+    A payload is never stored; a result is masked unless you --reveal it.
+
+    \b
+    Example:
+      samekey show charge order-17 --tenant acme
+    """
+    with opened(store) as ops:
+        record = find(ops, words, tenant)
+    if as_json:
+        out.data(as_object(record, reveal=reveal))
+        return Exit.FINE
+    lines = list(as_lines(record, reveal=reveal))
+    width = max(len(name) for name, _ in lines)
+    for name, text in lines:
+        out.line(f"{name:<{width}}  {text}")
+    return Exit.FINE
+
+
+@click.command()
+@one_record
+@click.pass_context
+def explain(ctx: click.Context, store: str | None, words: tuple[str, ...], tenant: str | None, as_json: bool) -> Exit:
+    """Tell the story of a key.
+
+    Who claimed it and under which boundary, what happened since, what late attempts said, whose turn it is,
+    whose word wins, and what to do next.
+
+    \b
+    Example:
+      samekey explain charge order-17
+    """
+    given = ctx.get_parameter_source("store") is click.core.ParameterSource.COMMANDLINE
+    with opened(store) as ops:
+        record = find(ops, words, tenant)
+        # By its own name, which has no password in it; from the environment it needs no saying.
+        story = explained(record, store=ops.store.name if given else "")
+    if as_json:
+        out.data(
+            {
+                **{name: getattr(record.key, name) for name in ("operation", "tenant")},
+                "key": record.key.text,
+                "state": record.state.value,
+                "summary": story.summary,
+                "story": story.story,
+                "boundary": story.boundary,
+                "turn": {"whose": story.turn.whose.value, "says": story.turn.says},
+                "truth": story.truth,
+                "warnings": story.warnings,
+                "next": story.next,
+            }
+        )
+        return Exit.FINE
+    for number, text in enumerate(story.lines()):
+        out.line(text, style="bold" if number == 0 or (text and not text.startswith(" ") and number > 2) else "")
+    return Exit.FINE

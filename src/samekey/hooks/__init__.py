@@ -1,0 +1,1 @@
+"""Hooks: facts in, nothing out. `Guard(hooks=[LoggingHook()])`."""

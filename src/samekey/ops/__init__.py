@@ -1,0 +1,280 @@
+"""What an operator may do: look, hear the story of a key, and say how a doubt ended.
+
+Looking changes nothing. A word is written only if the record still stands as the operator saw it, and always
+with a name and a reason; the store keeps it in its audit log. A holder that is alive is never spoken over.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from samekey.core.boundary import parse_terms
+from samekey.core.commands import Free, Read, Redact, Settle
+from samekey.core.envelope import encode
+from samekey.core.errors import CallerError, Misconfigured, Refused, Uncertain
+from samekey.core.key import Key
+from samekey.core.policy import RESULT_MAX_BYTES
+from samekey.core.ports import LIST_MAX, Query, Store
+from samekey.core.record import Record
+from samekey.core.refusal import encode_refusal
+from samekey.core.shapes import NotStorable
+from samekey.core.states import EXPIRES, Role, State
+from samekey.ops.story import (
+    Explanation,
+    Turn,
+    Whose,
+    Word,
+    explain,
+    last_move,
+    mark,
+    objection,
+    overdue,
+    since,
+    span,
+    waits,
+    when,
+    whose_turn,
+)
+
+__all__ = [
+    "CannotResolve",
+    "Explanation",
+    "MovedOn",
+    "NOT_GIVEN",
+    "NoSuchKey",
+    "Ops",
+    "Page",
+    "STATS_MAX",
+    "Stats",
+    "Turn",
+    "Whose",
+    "Word",
+    "explain",
+    "mark",
+    "objection",
+    "overdue",
+    "since",
+    "span",
+    "waits",
+    "when",
+    "whose_turn",
+]
+
+# A record does not know its policy's retention, and forgetting too early is a second effect: a person's word
+# is kept longer than any usual policy says (24-72 h).
+RESOLVED_RETAIN_SECONDS = 30 * 24 * 3600.0
+WORDS_MAX_CHARS = 500  # of a name or a reason: a record carries its last 16 moves in every read
+STATS_MAX = 10_000  # records of each kind that one `stats` looks at: bounds its time, and how long a store is kept busy
+
+
+class NoSuchKey(CallerError):
+    """There is no record of this key (any more)."""
+
+
+class CannotResolve(CallerError):
+    """This record does not wait for anybody's word, or contradicts it; nothing was written."""
+
+    record: Record
+
+
+class MovedOn(Uncertain):
+    """The record is no longer what the operator was shown; nothing was written. Look again."""
+
+    record: Record | None
+
+
+NOT_GIVEN: Any = object()  # no result: None is one
+
+
+class Page(NamedTuple):
+    """Some records, newest first; `before` is the cursor of the next page, None at the end."""
+
+    records: list[Record]
+    before: tuple[float, bytes] | None
+
+
+@dataclass(slots=True)
+class Stats:
+    """What a store holds, as far as it was looked at."""
+
+    by_state: Counter[State] = field(default_factory=Counter)
+    operations: Counter[str] = field(default_factory=Counter)
+    oldest_doubt: Record | None = None
+    overdue: list[Record] = field(default_factory=list)  # held past their lease, the longest held first
+    unsettled_complete: bool = True  # every started and in_doubt record was looked at
+    settled_complete: bool = True
+
+
+class Ops:
+    """The operator's view of one store."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def list_records(self, query: Query) -> Page:
+        """One page of records; those past retention count as gone, as they do for callers."""
+        found = self.store.list(query)
+        cursor = None
+        if found and len(found) >= min(query.limit, LIST_MAX):
+            cursor = (found[-1].created_at, found[-1].key.digest)
+            if not self.store.list(replace(query, before=cursor, limit=1)):
+                cursor = None
+        return Page([record for record in found if not _gone(record)], cursor)
+
+    def find(self, text: str, *, operation: str | None = None, tenant: str | None = None) -> Page:
+        """Every record of this key text, whatever its operation or tenant where none is given."""
+        return self.list_records(Query(text=text, operation=operation, tenant=tenant, limit=LIST_MAX))
+
+    def show(self, key: Key) -> Record:
+        record = self.store.read(Read(key))
+        if record is None:
+            raise NoSuchKey(f"there is no record of {key}", key=key.text)
+        return record
+
+    def check(self, record: Record, word: Word, *, mark_seen: str | None = None) -> None:
+        """Raise what `resolve` would raise about this record as it stands; `mark_seen` is from an earlier look."""
+        if mark_seen is not None and mark(record) != mark_seen:
+            raise _moved_on(record, record)
+        reason = objection(record, word)
+        if reason is not None:
+            raise CannotResolve(f"{record.key} cannot be resolved as {word.value}: {reason}", record=record)
+
+    def resolve(self, seen: Record, word: Word, *, who: str, why: str, result: Any = NOT_GIVEN) -> Record:
+        """Write down how a doubt ended, and return the record as it then stands.
+
+        `seen` is the record the operator was shown. Raises CannotResolve if it does not wait for a word, MovedOn
+        if it is no longer the record that was shown; then nothing of it is written.
+        """
+        who, why = _words("name (who)", who), _words("reason (why)", why)
+        self.check(seen, word)
+        envelope, error = _kept(seen, word, result)
+        retain_seconds = max(RESOLVED_RETAIN_SECONDS, parse_terms(seen.boundary).window or 0.0)
+        now = self.store.read(Read(seen.key))
+        if now is None or mark(now) != mark(seen):
+            raise _moved_on(seen, now)
+        if now.state is State.STARTED:
+            self.check(now, word)  # renewed since it was shown: the holder is alive after all
+            now = self._doubt(now, who)
+        after = self.store.settle(
+            Settle(
+                now,
+                Role.OPERATOR,
+                word.state,
+                by=who,
+                result=envelope,
+                error=error,
+                why=why,
+                retain_seconds=retain_seconds,
+            )
+        )
+        ours = (word.state.value, f"{Role.OPERATOR}:{who}", why)
+        if after is None or after.fence != now.fence or [(m.after, m.who, m.why) for m in after.moves[-1:]] != [ours]:
+            raise _moved_on(seen, after)
+        return after
+
+    def redact(self, seen: Record, *, who: str, why: str) -> Record:
+        """Drop the stored results of a settled record; the record stays, so nothing can run twice."""
+        who, why = _words("name (who)", who), _words("reason (why)", why)
+        after = self.store.redact(Redact(seen, by=who, why=why))
+        if after is None or after.fence != seen.fence:
+            raise _moved_on(seen, after)
+        if not after.settled:
+            raise CannotResolve(f"{after.key} is {after.state}: only a settled record has a result", record=after)
+        return after
+
+    def free(self, seen: Record, *, who: str, why: str) -> None:
+        """Remove a settled or released record: the key may run again."""
+        who, why = _words("name (who)", who), _words("reason (why)", why)
+        left = self.store.free(Free(seen, by=who, why=why))
+        if left is not None and left.state not in EXPIRES:
+            raise CannotResolve(f"{left.key} is {left.state}: resolve it first", record=left)
+        if left is not None:
+            raise _moved_on(seen, left)
+
+    def sweep(self, limit: int = LIST_MAX) -> int:
+        """Delete up to `limit` records past retention; how many it were."""
+        return self.store.sweep(limit)
+
+    def stats(self, limit: int = STATS_MAX) -> Stats:
+        """Counts, the oldest doubt and what is held past its lease: the unsettled first, up to `limit` of each."""
+        found = Stats()
+        unsettled, settled = (State.IN_DOUBT, State.STARTED), (State.COMPLETED, State.CLOSED, State.RELEASED)
+        found.unsettled_complete = self._count(found, Query(states=unsettled), limit)
+        found.settled_complete = self._count(found, Query(states=settled), limit)
+        found.overdue.sort(key=since)
+        return found
+
+    def _count(self, found: Stats, query: Query, limit: int) -> bool:
+        for _ in range(0, limit, LIST_MAX):
+            page = self.list_records(replace(query, limit=min(limit, LIST_MAX)))
+            for record in page.records:
+                found.by_state[record.state] += 1
+                found.operations[record.key.operation] += 1
+                if record.state is State.IN_DOUBT and since(record) <= since(found.oldest_doubt or record):
+                    found.oldest_doubt = record
+                if overdue(record):
+                    found.overdue.append(record)
+            if page.before is None:
+                return True
+            query = replace(query, before=page.before)
+        return False
+
+    def _doubt(self, held: Record, who: str) -> Record:
+        """The holder is gone: as any passer-by would, write the doubt down before anything is said about it."""
+        doubted = self.store.settle(
+            Settle(
+                held,
+                Role.PASSER_BY,
+                State.IN_DOUBT,
+                by=f"{Role.OPERATOR}:{who}",
+                error="LeaseEnded",
+                why="the lease ended",
+            )
+        )
+        if doubted is None or doubted.state is not State.IN_DOUBT or doubted.fence != held.fence:
+            raise _moved_on(held, doubted)
+        return doubted
+
+
+# -- what may be said about a record -----------------------------------------------------------------------------
+
+
+def _kept(record: Record, word: Word, result: Any) -> tuple[bytes | None, str | None]:
+    """What callers will be answered with: the envelope, or why there is none."""
+    if word is not Word.HAPPENED:
+        if result is not NOT_GIVEN:
+            raise Misconfigured(f"a result goes with happened, not with {word.value}")
+        if word is Word.NOT_DONE:
+            return None, None
+        # Neither the operator's name nor the reason: this text is shown to the caller's customers.
+        return encode_refusal(Refused("refused, as an operator found out"), max_bytes=RESULT_MAX_BYTES), "Resolved"
+    if result is NOT_GIVEN:
+        if record.happened is not None and record.happened.result is not None:
+            return record.happened.result, None
+        return None, "resolved by an operator, without a result"
+    try:
+        return encode(result, max_bytes=RESULT_MAX_BYTES), None
+    except NotStorable as not_storable:
+        raise Misconfigured(f"the result cannot be kept: {not_storable}") from not_storable
+
+
+def _words(what: str, given: str) -> str:
+    words = given.strip()
+    if not words:
+        raise Misconfigured(f"an operator's word needs a {what}")
+    if not words.isprintable():  # also lone surrogates, which a terminal's broken bytes become
+        raise Misconfigured(f"the {what} holds characters that cannot be printed")
+    if len(words) > WORDS_MAX_CHARS:
+        raise Misconfigured(f"the {what} is {len(words)} characters long; {WORDS_MAX_CHARS} is the limit")
+    return words
+
+
+def _moved_on(seen: Record, now: Record | None) -> MovedOn:
+    stands = "it is gone" if now is None else f"it is now {now.state}, {last_move(now)}"
+    return MovedOn(f"{seen.key} moved on since you looked: {stands}; nothing was written", record=now)
+
+
+def _gone(record: Record) -> bool:
+    return record.state in EXPIRES and record.retain_until is not None and record.retain_until <= record.now

@@ -1,0 +1,172 @@
+"""samekey doctor: the store, what waits, and whether records and code fit together."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+APP = """
+from samekey import AsyncGuard, Guard
+
+guard = Guard({store!r})
+asynchronous = AsyncGuard({store!r})
+
+@guard.once(key="order", name="charge", aliases=("pay",))
+def charge(order: str) -> str:
+    return order
+
+@guard.once(key="order")
+def nameless(order: str) -> str:
+    return order
+
+@asynchronous.once(key="order", name="charge")
+async def acharge(order: str) -> str:
+    return order
+
+nothing = 5
+"""
+
+
+@pytest.fixture
+def app(shell, tmp_path, monkeypatch):
+    name = f"shop_{abs(hash(tmp_path))}"
+    (tmp_path / f"{name}.py").write_text(APP.format(store=shell.store))
+    (tmp_path / f"{name}_broken.py").write_text("raise RuntimeError('no settings')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield name
+    for module in (name, f"{name}_broken"):
+        sys.modules.pop(module, None)
+
+
+def report(result):
+    return json.loads(result.stdout)
+
+
+def test_a_sound_store_with_nothing_waiting_is_fine(shell, scene):
+    scene.store.close()
+    store = f"{shell.store}?synchronous=full"
+    result = shell("doctor", "--json", "--store", store)
+
+    told = report(result)
+    assert result.exit_code == 0
+    assert "claims survive crashes and power losses" in told["guarantee"]
+    assert told["facts"]["schema"] == "1"
+    assert told["incarnation"]
+    assert told["states"] == {"started": 0, "completed": 0, "closed": 0, "released": 0, "in_doubt": 0}
+    assert told["findings"] == []
+
+
+def test_a_weakened_store_is_a_finding(shell, scene):
+    result = shell("doctor", "--store", f"{shell.store}?synchronous=normal")
+
+    assert result.exit_code == 1
+    assert "found: synchronous=normal" in result.stderr
+
+
+def test_what_waits_is_a_finding(shell, gone, clock):
+    gone.in_doubt("old")
+    clock.advance(-1)  # the other store's clock; the file is read with the real one
+    gone.in_doubt("older", name="mail")
+    gone.held("held")
+    gone.completed("fine")
+    result = shell("doctor", "--json")
+
+    told = report(result)
+    assert result.exit_code == 1
+    assert told["states"]["in_doubt"] == 2
+    assert told["oldest_doubt"]["key"] == "older"
+    assert [one["key"] for one in told["lease_over_first"]] == ["held"]
+    assert len(told["findings"]) == 2
+
+
+def test_it_is_told_to_people_as_well(shell, gone):
+    gone.in_doubt()
+    result = shell("doctor")
+
+    assert "guarantee" in result.stdout
+    assert "1 in_doubt" in result.stdout
+    assert "charge o-1, for" in result.stdout
+    assert "found: 1 in doubt" in result.stderr
+
+
+def test_what_was_not_looked_at_is_never_reported_as_clean(shell, scene):
+    for number in range(3):
+        scene.held(f"o-{number}")
+    result = shell("doctor", "--limit", "2")
+
+    assert result.exit_code == 4
+    assert "more than 2 unsettled" in result.stderr
+
+
+def test_settled_records_beyond_the_limit_do_not_make_it_incomplete(shell, scene):
+    for number in range(3):
+        scene.completed(f"o-{number}")
+    result = shell("doctor", "--limit", "2", "--json")
+
+    assert result.exit_code == 0
+    assert report(result)["settled_counted_completely"] is False
+
+
+def test_a_damaged_record_is_told_and_incomplete(shell, scene):
+    scene.completed()
+    with scene.store._here().turn:
+        scene.store._here().writer.execute("UPDATE samekey_records SET story = '{'")
+    result = shell("doctor")
+
+    assert result.exit_code == 4
+    assert "cannot be counted" in result.stderr
+
+
+# -- with the user's guard ---------------------------------------------------------------------------------------------
+
+
+def test_operations_without_a_name_and_records_without_a_function(shell, scene, app):
+    scene.completed("o-1")
+    scene.completed("o-2", name="pay")  # an alias of charge
+    scene.completed("o-3", name="forgotten")
+    result = shell("doctor", "--json", "--app", f"{app}:guard")
+
+    told = report(result)
+    assert result.exit_code == 1
+    assert told["operations"] == ["charge", f"{app}:nameless"]
+    assert told["without_name"] == [f"{app}:nameless"]
+    assert told["without_function"] == ["forgotten"]
+
+
+def test_an_async_guard_is_as_good(shell, scene, app):
+    scene.completed("o-1")
+    result = shell("doctor", "--json", "--app", f"{app}:asynchronous")
+
+    assert result.exit_code == 0
+    assert report(result)["operations"] == ["charge"]
+
+
+def test_with_an_app_the_operations_must_all_be_seen(shell, scene, app):
+    for number in range(3):
+        scene.completed(f"o-{number}")
+
+    assert shell("doctor", "--limit", "2", "--app", f"{app}:asynchronous").exit_code == 4
+
+
+def test_the_app_and_its_records_are_told_to_people_as_well(shell, scene, app):
+    scene.completed("o-3", name="forgotten")
+    result = shell("doctor", "--app", f"{app}:guard")
+
+    assert "forgotten" in result.stdout
+    assert "aliases=" in result.stderr
+
+
+@pytest.mark.parametrize("path", ["{app}", "{app}:", "{app}:nothing", "{app}:missing", "no_such_module:guard"])
+def test_an_app_that_is_none_is_a_usage_error(shell, scene, app, path):
+    assert shell("doctor", "--app", path.format(app=app)).exit_code == 2
+
+
+def test_what_the_app_raises_is_shown_as_the_apps_own(shell, scene, app):
+    result = shell("doctor", "--app", f"{app}_broken:guard")
+
+    assert result.exit_code == 2
+    assert "RuntimeError: no settings" in result.stderr
+    assert "Traceback" not in result.stderr
