@@ -29,7 +29,7 @@ from samekey.held import AsyncHeld, Held
 from samekey.leases import Leases
 from samekey.loops import running
 from samekey.performing import AsyncPerformer, Performer, renew_with
-from samekey.rules import Attributes, Operation, Rules, as_key, chunks, many_key, refuse_async
+from samekey.rules import Attributes, Operation, Rules, as_key, check_effect, chunks, many_key, no_effect, refuse_atomic
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -109,8 +109,7 @@ class Guard(Rules):
         attributes: Attributes | None = None,
     ) -> Answer[T]:
         """Run `effect()` once for this key; every other call with it gets the same answer."""
-        refuse_async(effect)
-        operation = self.operation(name, ignore=ignore, boundary=boundary, policy=policy)
+        operation = self._by_hand(name, effect, ignore, boundary, policy)
         return self._carry_out(
             self._call(operation, as_key(key, payload, operation), payload, tenant, attributes), effect
         )
@@ -131,8 +130,7 @@ class Guard(Rules):
 
         Claims are made together, up to 64 in one round trip; effects run one after the other.
         """
-        refuse_async(effect)
-        operation = self.operation(name, ignore=ignore, boundary=boundary, policy=policy)
+        operation = self._by_hand(name, effect, ignore, boundary, policy)
         answers: list[Answer[T] | Exception] = []
         for some in chunks(payloads, MANY_MAX):
             answers += self._run_some(operation, effect, some, key, tenant)
@@ -151,16 +149,17 @@ class Guard(Rules):
         attributes: Attributes | None = None,
     ) -> Held | Answer[Any]:
         """Take the key by hand: a `Held` to enter with `with` and `complete()`, or the `Answer` there already is."""
-        operation = self.operation(name, ignore=ignore, boundary=boundary, policy=policy)
+        operation = self._by_hand(name, no_effect, ignore, boundary, policy)
         call = self._call(operation, as_key(key, payload, operation), payload, tenant, attributes)
-        performer = self._performer(call, lambda: None)
-        steps = attempt(call)
+        performer = self._performer(call, no_effect)
+        steps = attempt(performer.call)
         try:
             reached = drive(steps, performer.perform, until=RunEffect)
         except BaseException:
             performer.finish()
             raise
         if isinstance(reached, RunEffect):
+            performer.before_effect()
             held = performer.new_hold(reached.held)
             held._steps = steps
             return held
@@ -177,6 +176,7 @@ class Guard(Rules):
 
     def close(self) -> None:
         """Close the store's connections; what is running keeps its lease until it ends."""
+        self._closed = True
         if self._opened is not None:
             self._opened.close()
 
@@ -189,6 +189,7 @@ class Guard(Rules):
         self.close()
 
     def _answer(self, operation: Operation, bound: Bound, effect: Callable[[], Any]) -> Answer[Any]:
+        self._require_open()
         call = self._call(operation, bound.key, bound.payload, bound.tenant)
         if operation.terms.kind is Kind.ATOMIC:
             return self._carry_out_atomic(call, effect, bound.connection)
@@ -245,6 +246,13 @@ class Guard(Rules):
                 self._let_go(begun[at + 1 :])  # claimed and never run: they are free, not in doubt
                 raise
         return answers
+
+    def _by_hand(self, name: str, effect: Any, ignore: Any, boundary: Boundary, policy: Policy | None) -> Operation:
+        """The rules of an operation that no decorator has checked."""
+        self._require_open()
+        check_effect(effect, asynchronous=False)
+        refuse_atomic(boundary)
+        return self.operation(name, ignore=ignore, boundary=boundary, policy=policy)
 
     def _let_go(self, begun: list[tuple[int, Any, Performer, Open]]) -> None:
         for _, steps, performer, command in begun:
@@ -311,7 +319,7 @@ class AsyncGuard(Rules):
         attributes: Attributes | None = None,
     ) -> Answer[T]:
         """Run `await effect()` once for this key; every other call with it gets the same answer."""
-        operation = self.operation(name, ignore=ignore, boundary=boundary, policy=policy)
+        operation = self._by_hand(name, effect, ignore, boundary, policy)
         call = self._call(operation, as_key(key, payload, operation), payload, tenant, attributes)
         return await self._carry_out(call, effect)
 
@@ -328,7 +336,7 @@ class AsyncGuard(Rules):
         policy: Policy | None = None,
     ) -> list[Answer[T] | Exception]:
         """`await effect(payload)` once for each payload's key; answers and errors in the order of the payloads."""
-        operation = self.operation(name, ignore=ignore, boundary=boundary, policy=policy)
+        operation = self._by_hand(name, effect, ignore, boundary, policy)
         answers: list[Answer[T] | Exception] = []
         for some in chunks(payloads, MANY_MAX):
             answers += await self._run_some(operation, effect, some, key, tenant)
@@ -347,16 +355,17 @@ class AsyncGuard(Rules):
         attributes: Attributes | None = None,
     ) -> AsyncHeld | Answer[Any]:
         """Take the key by hand: an `AsyncHeld` to enter with `async with`, or the `Answer` there already is."""
-        operation = self.operation(name, ignore=ignore, boundary=boundary, policy=policy)
+        operation = self._by_hand(name, no_effect, ignore, boundary, policy)
         call = self._call(operation, as_key(key, payload, operation), payload, tenant, attributes)
-        performer = self._performer(call, lambda: None)
-        steps = attempt(call)
+        performer = self._performer(call, no_effect)
+        steps = attempt(performer.call)
         try:
             reached = await adrive(steps, performer.perform, until=RunEffect)
         except BaseException:
             performer.finish()
             raise
         if isinstance(reached, RunEffect):
+            performer.before_effect()
             held = performer.new_hold(reached.held)
             held._steps = steps
             return held
@@ -373,6 +382,7 @@ class AsyncGuard(Rules):
 
     async def close(self) -> None:
         """Close the store's connections; what is running keeps its lease until it ends."""
+        self._closed = True
         if self._opened is not None:
             await self._opened.close()
 
@@ -385,6 +395,7 @@ class AsyncGuard(Rules):
         await self.close()
 
     async def _answer(self, operation: Operation, bound: Bound, effect: Callable[[], Any]) -> Answer[Any]:
+        self._require_open()
         call = self._call(operation, bound.key, bound.payload, bound.tenant)
         if operation.terms.kind is Kind.ATOMIC:
             return await self._carry_out_atomic(call, effect, bound.connection)
@@ -438,10 +449,17 @@ class AsyncGuard(Rules):
             except Exception as error:
                 answers[number] = error
             except BaseException:
-                rest = begun[at + 1 :]  # claimed and never run: they are free, not in doubt
-                await running().shielded(lambda: self._let_go(rest))
+                # Claimed and never run: they are free, not in doubt.
+                await running().shielded(functools.partial(self._let_go, begun[at + 1 :]))
                 raise
         return answers
+
+    def _by_hand(self, name: str, effect: Any, ignore: Any, boundary: Boundary, policy: Policy | None) -> Operation:
+        """The rules of an operation that no decorator has checked."""
+        self._require_open()
+        check_effect(effect, asynchronous=True)
+        refuse_atomic(boundary)
+        return self.operation(name, ignore=ignore, boundary=boundary, policy=policy)
 
     async def _let_go(self, begun: list[tuple[int, Any, AsyncPerformer, Open]]) -> None:
         for _, steps, performer, command in begun:
@@ -460,13 +478,30 @@ class _GuardOn(Guard):
         self._transaction = join(guard.store, connection)
         require_transaction(self._transaction)
 
+    def _by_hand(self, name: str, effect: Any, ignore: Any, boundary: Boundary, policy: Policy | None) -> Operation:
+        check_effect(effect, asynchronous=False)
+        return self.operation(name, ignore=ignore, boundary=boundary, policy=policy)
+
     def _performer(self, call: Call, effect: Callable[[], Any]) -> Performer:
+        require_transaction(self._transaction)
         return AtomicPerformer(atomic_call(call), effect, self._transaction, hooks=self._hooks)
 
     def _carry_out(self, call: Call, effect: Callable[[], Any]) -> Answer[Any]:
         require_transaction(self._transaction)
         performer = AtomicPerformer(atomic_call(call), effect, self._transaction, hooks=self._hooks)
         return performer.conclude(performer.whole(lambda: drive(attempt(performer.call), performer.perform)))
+
+    def _run_some(
+        self, operation: Operation, effect: Callable[[Any], Any], some: list[Any], key: Any, tenant: str | None
+    ) -> list[Any]:
+        return [self._run_one(operation, effect, payload, key, tenant) for payload in some]
+
+    def _run_one(self, operation: Operation, effect: Any, payload: Any, key: Any, tenant: str | None) -> Any:
+        try:
+            call = self._call(operation, many_key(key, payload, operation), payload, tenant)
+            return self._carry_out(call, functools.partial(effect, payload))
+        except Exception as error:
+            return error
 
 
 class _AsyncGuardOn(AsyncGuard):
@@ -475,13 +510,30 @@ class _AsyncGuardOn(AsyncGuard):
         self._transaction = join(cast(Any, guard.store).sync, connection)
         require_transaction(self._transaction)
 
+    def _by_hand(self, name: str, effect: Any, ignore: Any, boundary: Boundary, policy: Policy | None) -> Operation:
+        check_effect(effect, asynchronous=True)
+        return self.operation(name, ignore=ignore, boundary=boundary, policy=policy)
+
     def _performer(self, call: Call, effect: Callable[[], Any]) -> AsyncPerformer:
+        require_transaction(self._transaction)
         return AsyncAtomicPerformer(atomic_call(call), effect, self._transaction, hooks=self._hooks)
 
     async def _carry_out(self, call: Call, effect: Callable[[], Any]) -> Answer[Any]:
         require_transaction(self._transaction)
         performer = AsyncAtomicPerformer(atomic_call(call), effect, self._transaction, hooks=self._hooks)
         return performer.conclude(await performer.whole(lambda: adrive(attempt(performer.call), performer.perform)))
+
+    async def _run_some(
+        self, operation: Operation, effect: Callable[[Any], Any], some: list[Any], key: Any, tenant: str | None
+    ) -> list[Any]:
+        return [await self._run_one(operation, effect, payload, key, tenant) for payload in some]
+
+    async def _run_one(self, operation: Operation, effect: Any, payload: Any, key: Any, tenant: str | None) -> Any:
+        try:
+            call = self._call(operation, many_key(key, payload, operation), payload, tenant)
+            return await self._carry_out(call, functools.partial(effect, payload))
+        except Exception as error:
+            return error
 
 
 def join(store: Any, connection: Any) -> Transaction:

@@ -17,7 +17,7 @@ from samekey.core.drive import adrive, drive
 from samekey.core.errors import Misconfigured
 from samekey.core.record import Record, provider_key
 from samekey.leases import Leases
-from samekey.loops import running
+from samekey.loops import Loop
 
 DEADLINE_PART = 0.9  # a holder treats its lease as over before the store does: it is always the more careful one
 
@@ -36,6 +36,7 @@ class Carrier(Protocol):
     def perform(self) -> Any: ...
     def finish(self) -> None: ...
     def abandon(self) -> None: ...
+    def after_effect(self, outcome: Outcome) -> Outcome: ...
     def conclude(self, ended: Any) -> Answer[Any]: ...
 
 
@@ -196,7 +197,8 @@ class Held(_Hold):
         if steps is None:
             return
         try:
-            ended = drive(steps, self._performer.perform, reply=self.outcome(error))
+            outcome = self._performer.after_effect(self.outcome(error))
+            ended = drive(steps, self._performer.perform, reply=outcome)
         finally:
             self._performer.finish()
         self._ended(ended, error)
@@ -205,9 +207,7 @@ class Held(_Hold):
 class AsyncHeld(_Hold):
     """The hold of an async effect."""
 
-    def enter(self) -> None:
-        self.loop = running()
-        super().enter()
+    loop: Loop  # where it runs: the timer thread renews it there, on a store without a sync twin
 
     async def sending(self) -> None:
         if self.record is not None:
@@ -228,7 +228,9 @@ class AsyncHeld(_Hold):
         if steps is None:
             return
         try:
-            ended = await adrive(steps, self._performer.perform, reply=self.outcome(error))
+            ended = await adrive(
+                steps, self._performer.perform, reply=self._performer.after_effect(self.outcome(error))
+            )
         finally:
             self._performer.finish()
         self._ended(ended, error)

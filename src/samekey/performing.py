@@ -35,6 +35,7 @@ from samekey.core.drive import adrive, drive
 from samekey.core.errors import Misconfigured, SamekeyError
 from samekey.core.ports import AsyncStore, Event, Hook, Store
 from samekey.core.record import Record
+from samekey.core.recovery import stop_asking
 from samekey.flight import Flight, Flights
 from samekey.held import AsyncHeld, Held, leaving
 from samekey.leases import Leases
@@ -108,6 +109,13 @@ class _Performer:
         answer: Answer[Any] = ended
         self.tell("replayed" if answer.replayed else "completed", self._settled)
         return answer
+
+    def before_effect(self) -> None:
+        """Right before the effect, or before a hold is handed out."""
+
+    def after_effect(self, outcome: Outcome) -> Outcome:
+        """What the core shall hear of an effect's end."""
+        return outcome
 
     def abandon(self) -> None:
         """As finish, for the garbage collector."""
@@ -192,7 +200,7 @@ class Performer(_Performer):
         self._asked_at = time.monotonic()
         try:
             return getattr(self.store, command.verb)(command)
-        except Exception:
+        except (Exception, GeneratorExit):
             raise
         except BaseException:  # Ctrl-C in the middle of the claim: nothing ran, so let it go
             self.withdraw(command)
@@ -212,10 +220,13 @@ class Performer(_Performer):
     def _settle(self, command: Settle) -> Record | None:
         try:
             return self._note(self.store.settle(command))
-        except Exception:
+        except (Exception, GeneratorExit):
             raise
         except BaseException:  # Ctrl-C in the middle of the write: said again, it recognises itself
-            self._note(self.store.settle(command))
+            try:
+                self._note(self.store.settle(command))
+            except Exception:  # and still it is Ctrl-C that must come out
+                _log.warning("a record of %s could not be settled; its lease speaks", command.key.operation)
             raise
 
     def _wait(self, command: Wait) -> Record | None:
@@ -254,16 +265,18 @@ class Performer(_Performer):
         held: Held = self._early or self.new_hold(command.held)
         if command.held is not None:
             self.tell("claimed", command.held)
+        self.before_effect()
         held.enter()
         try:
             value = self._effect()
             if hasattr(type(value), "__await__"):
                 raise Misconfigured("the effect returned an awaitable, which nobody awaited: use AsyncGuard")
-            return Returned(value)
+            outcome: Outcome = Returned(value)
         except BaseException as error:  # every way an effect can end is for the core to judge
-            return held.raised(error)
+            outcome = held.raised(error)
         finally:
             held.leave()
+        return self.after_effect(outcome)
 
     def _lookup(self, command: CallLookup) -> Verdict:
         lookup = self.call.boundary.asks_with
@@ -274,6 +287,9 @@ class Performer(_Performer):
         except Exception as error:
             _log.warning("a lookup of %s raised %s", self.call.key.operation, type(error).__name__)
             return StillUnknown(f"the lookup raised {type(error).__name__}")
+        except BaseException:  # Ctrl-C: the next caller may ask at once
+            drive(stop_asking(self.call, command.record), self._straight)
+            raise
 
     def _sleep(self, command: Sleep) -> None:
         time.sleep(command.seconds)
@@ -291,7 +307,9 @@ class AsyncPerformer(_Performer):
         return store
 
     def new_hold(self, record: Record | None) -> AsyncHeld:
-        return AsyncHeld(self, record, self._asked_at)
+        held = AsyncHeld(self, record, self._asked_at)
+        held.loop = running()
+        return held
 
     async def perform(self, command: Any) -> Any:
         own = _OURS.get(type(command))
@@ -314,7 +332,7 @@ class AsyncPerformer(_Performer):
         self._asked_at = time.monotonic()
         try:
             return await getattr(self.store, command.verb)(command)
-        except Exception:
+        except (Exception, GeneratorExit):
             raise
         except BaseException:  # cancelled in the middle of the claim: nothing ran, so let it go
             await running().shielded(lambda: self.withdraw(command))
@@ -334,10 +352,13 @@ class AsyncPerformer(_Performer):
     async def _settle(self, command: Settle) -> Record | None:
         try:
             return self._note(await self.store.settle(command))
-        except Exception:
+        except (Exception, GeneratorExit):
             raise
         except BaseException:  # cancelled in the middle of the write: said again, it recognises itself
-            self._note(await running().shielded(lambda: self.store.settle(command)))
+            try:
+                self._note(await running().shielded(lambda: self.store.settle(command)))
+            except Exception:  # and still it is the cancellation that must come out
+                _log.warning("a record of %s could not be settled; its lease speaks", command.key.operation)
             raise
 
     async def _wait(self, command: Wait) -> Record | None:
@@ -376,13 +397,15 @@ class AsyncPerformer(_Performer):
         held: AsyncHeld = self._early or self.new_hold(command.held)
         if command.held is not None:
             self.tell("claimed", command.held)
+        self.before_effect()
         held.enter()
         try:
-            return Returned(await self._effect())
+            outcome: Outcome = Returned(await self._effect())
         except BaseException as error:
-            return held.raised(error)
+            outcome = held.raised(error)
         finally:
             held.leave()
+        return self.after_effect(outcome)
 
     async def _lookup(self, command: CallLookup) -> Verdict:
         lookup = self.call.boundary.asks_with
@@ -394,6 +417,11 @@ class AsyncPerformer(_Performer):
         except Exception as error:
             _log.warning("a lookup of %s raised %s", self.call.key.operation, type(error).__name__)
             return StillUnknown(f"the lookup raised {type(error).__name__}")
+        except GeneratorExit:
+            raise
+        except BaseException:  # cancelled: the next caller may ask at once
+            await running().shielded(lambda: adrive(stop_asking(self.call, command.record), self._straight))
+            raise
 
     async def _sleep(self, command: Sleep) -> None:
         await running().sleep(command.seconds)

@@ -14,7 +14,7 @@ from samekey.addresses import check_address, check_store, open_store, refuse_gev
 from samekey.binding import Binding, Content, KeyRule, TenantRule, check_function, default_name
 from samekey.core.boundary import Atomic, Boundary, Keyed, Terms
 from samekey.core.call import Call
-from samekey.core.errors import KeyMissing, Misconfigured
+from samekey.core.errors import KeyMissing, Misconfigured, StoreUnavailable
 from samekey.core.fingerprint import Intent, check_ignore
 from samekey.core.key import Key, as_text, make_key, part_text
 from samekey.core.policy import Policy
@@ -75,6 +75,7 @@ class Rules:
         self._given = None if isinstance(store, str) else check_store(store, asynchronous=self._asynchronous)
         self._opened: Any = None
         self._opening = threading.Lock()
+        self._closed = False
         self._secrets = as_secrets(secret)
         self._hooks = tuple(hooks)
         self._flights = Flights()
@@ -87,6 +88,7 @@ class Rules:
         """The store, opened by whoever first needs it."""
         if self._pid != os.getpid():
             self._after_fork()
+        self._require_open()
         if self._opened is None:
             with self._opening:
                 if self._opened is None:
@@ -102,6 +104,10 @@ class Rules:
     def _after_fork(self) -> None:
         # The parent's callers are not ours, nor is a lock that one of them held.
         self._pid, self._flights, self._opening = os.getpid(), Flights(), threading.Lock()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise StoreUnavailable(f"this guard on {self.store_name} was closed")
 
     def _open(self) -> Any:
         if self._given is not None:
@@ -145,6 +151,8 @@ class Rules:
         ):
             raise Misconfigured("an async lookup needs AsyncGuard")
         rules = self.policy if policy is None else policy
+        if not isinstance(rules, Policy):
+            raise Misconfigured(f"policy= takes a Policy, not {type(rules).__name__}")
         if isinstance(boundary, Keyed) and rules.retention_seconds < (boundary.terms.window or 0):
             raise Misconfigured(
                 f"{name}: retention ({rules.retention_seconds:.0f} s) is shorter than the provider's window "
@@ -247,9 +255,23 @@ def many_key(key: Any, payload: Any, operation: Operation) -> str:
         raise KeyMissing(f"a payload of run_many has no {key!r} to take its key from") from None
 
 
-def refuse_async(effect: Any) -> None:
-    if inspect.iscoroutinefunction(effect):
+def check_effect(effect: Any, *, asynchronous: bool) -> None:
+    if not callable(effect):
+        raise Misconfigured(f"an effect is a function, not {type(effect).__name__}")
+    if not asynchronous and inspect.iscoroutinefunction(effect):
         raise Misconfigured("the effect is async: run it with AsyncGuard")
+
+
+def no_effect() -> None:
+    """The effect of a hold: it is whatever the caller does in its block."""
+
+
+def refuse_atomic(boundary: Boundary) -> None:
+    """Without a parameter that carries the connection, a claim outside the transaction would be called atomic."""
+    if isinstance(boundary, Atomic):
+        raise Misconfigured(
+            "Atomic needs the connection: decorate a function that takes it, or use guard.on(connection)"
+        )
 
 
 def chunks(items: Iterable[T], size: int) -> Iterable[list[T]]:

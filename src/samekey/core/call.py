@@ -196,8 +196,8 @@ def resolve_line(call: Call, record: Record) -> str:
     """The command that settles this record, to be pasted into a shell."""
     tenant = f" --tenant {shlex.quote(record.key.tenant)}" if record.key.tenant else ""
     store = f" --store {shlex.quote(call.store_name)}" if call.store_name else ""
-    options = f"--happened --why 'how you know'{tenant}{store}"
+    options = f"{tenant} --happened --why 'how you know'{store}"
     words = f"{shlex.quote(record.key.operation)} {shlex.quote(record.key.text)}"
     if record.key.operation.startswith("-") or record.key.text.startswith("-"):
-        return f"samekey resolve {options} -- {words}"
-    return f"samekey resolve {words} {options}"
+        return f"samekey resolve{options} -- {words}"
+    return f"samekey resolve {words}{options}"

@@ -57,8 +57,12 @@ def digest(operation: str, tenant: str | None, text: str) -> bytes:
 
 def key_text(parts: tuple[Any, ...]) -> str:
     """The text of a key made of one or several values, each escaped so that parts never run together."""
+    if not parts:
+        raise KeyMissing("the key has no parts: give at least one value")
     if len(parts) == 1:
         return part_text(parts[0])
+    if not all(parts) and any(part == "" for part in parts):
+        raise KeyMissing("a part of the key is empty")
     return "/".join(part_text(part).replace("\\", "\\\\").replace("/", "\\/") for part in parts)
 
 

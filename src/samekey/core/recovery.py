@@ -25,7 +25,7 @@ from samekey.core.boundary import (
 )
 from samekey.core.call import Call, encode, encode_refusal, in_doubt, take
 from samekey.core.commands import Ask, CallLookup, Command, Settle, Tell, Testify, Wait
-from samekey.core.errors import Refused
+from samekey.core.errors import Refused, StoreError
 from samekey.core.record import Record
 from samekey.core.states import Role, State
 
@@ -119,6 +119,14 @@ def ask(call: Call, record: Record, terms: Terms) -> Generator[Command, Any, Rec
         yield from Ask(moved, asker=call.attempt, lease_seconds=0)
         raise in_doubt(call, moved, spoken(verdict))
     return moved
+
+
+def stop_asking(call: Call, record: Record) -> Generator[Command, Any, None]:
+    """We were interrupted while we asked: the next one may ask at once."""
+    try:
+        yield from Ask(record, asker=call.attempt, lease_seconds=0)
+    except StoreError:
+        pass  # then the asking ends by itself
 
 
 def believed(terms: Terms, since_lease_end: float) -> bool:

@@ -120,7 +120,9 @@ def patiently(work: Any, seconds: float = BUSY_SECONDS) -> Any:
 
 
 def is_busy(error: sqlite3.Error) -> bool:
-    return (getattr(error, "sqlite_errorcode", 0) & 0xFF) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+    """Whether waiting can help. A transaction that read before another one wrote can never write: it cannot."""
+    code = getattr(error, "sqlite_errorcode", 0)
+    return code != sqlite3.SQLITE_BUSY_SNAPSHOT and (code & 0xFF) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 @contextmanager
@@ -136,6 +138,8 @@ def store_error(name: str, error: sqlite3.Error) -> StoreError | Misconfigured:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if is_busy(error):
         return StoreUnavailable(f"{name} is held by another writer for longer than {BUSY_SECONDS:.0f} s")
+    if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_BUSY_SNAPSHOT:
+        return StoreUnavailable(f"{name}: the transaction read before another one wrote; begin it with BEGIN IMMEDIATE")
     if code == sqlite3.SQLITE_FULL:
         return StoreUnavailable(f"the disk of {name} is full; nothing was written")
     if code == sqlite3.SQLITE_READONLY:
@@ -190,6 +194,8 @@ def _schema(connection: sqlite3.Connection) -> int:
     if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'samekey_meta'").fetchone():
         return 0
     row = connection.execute("SELECT value FROM samekey_meta WHERE name = 'schema'").fetchone()
+    if row is not None and not str(row[0]).isdecimal():
+        raise Misconfigured(f"the table samekey_meta is not ours: its schema is {str(row[0])[:40]!r}")
     return int(row[0]) if row else 0
 
 

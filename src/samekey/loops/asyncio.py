@@ -60,8 +60,11 @@ class AsyncioBell:
             pass  # the loop is closed: nobody waits any more
 
     async def wait(self, timeout: float | None) -> None:
+        # Not asyncio.wait_for: on Python 3.11 it swallows a cancellation that comes together with the ring.
+        alarm = None if timeout is None else self._loop.call_later(timeout, self._event.set)
         try:
-            await asyncio.wait_for(self._event.wait(), timeout)
-        except TimeoutError:
-            pass
+            await self._event.wait()
+        finally:
+            if alarm is not None:
+                alarm.cancel()
         self._event.clear()

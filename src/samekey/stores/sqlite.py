@@ -37,7 +37,7 @@ from samekey.core.commands import (
     Testify,
     Wait,
 )
-from samekey.core.errors import RecordUnreadable, SamekeyError, StoreUnavailable
+from samekey.core.errors import RecordUnreadable, SamekeyError, StoreError, StoreUnavailable
 from samekey.core.key import Key
 from samekey.core.ports import LIST_MAX, Audits, Health, Query, Records, Replies
 from samekey.core.record import Audit, Record
@@ -431,36 +431,44 @@ class SqliteTransaction:
     def in_transaction(self) -> bool:
         return self._connection.in_transaction
 
-    def begin_transaction(self, patience_seconds: float) -> None:
-        with driver.translated(self.name):
-            driver.patiently(lambda: self._cursor().execute("BEGIN IMMEDIATE"), patience_seconds)
+    def begin_transaction(self) -> None:
+        self._run("BEGIN IMMEDIATE")
 
     def commit_transaction(self) -> None:
-        with driver.translated(self.name):
+        try:
             driver.patiently(lambda: self._cursor().execute("COMMIT"))
+        except sqlite3.OperationalError as error:  # a constraint of the caller's own tables speaks for itself
+            raise driver.store_error(self.name, error) from error
 
     def rollback_transaction(self) -> None:
         if self._connection.in_transaction:
-            self._cursor().execute("ROLLBACK")
+            self._run("ROLLBACK")
 
     def savepoint(self, name: str) -> None:
-        self._cursor().execute(f"SAVEPOINT samekey_{name}")
+        self._run(f"SAVEPOINT samekey_{name}")
 
     def rollback_to(self, name: str) -> None:
-        self._cursor().execute(f"ROLLBACK TO samekey_{name}")
+        self._run(f"ROLLBACK TO samekey_{name}")
 
     def release_savepoint(self, name: str) -> None:
-        self._cursor().execute(f"RELEASE samekey_{name}")
+        self._run(f"RELEASE samekey_{name}")
 
-    def perform(self, command: StoreCommand, patience_seconds: float) -> Record | None:
+    def perform(self, command: StoreCommand) -> Record | None:
         """One command on the caller's connection; seen by others when the caller commits."""
         moment = self._store._moment()
         with driver.translated(self.name):
             if isinstance(command, Read):
                 row = self._cursor().execute(SELECT, (command.key.digest,)).fetchone()
                 return None if row is None else seen_at(record_of(row, command.key), moment)
-            _, after = driver.patiently(lambda: execute(self._cursor(), command, moment), patience_seconds)
+            _, after = execute(self._cursor(), command, moment)
         return None if after is None else seen_at(after, moment)
+
+    def worth_waiting(self, error: StoreError) -> bool:
+        return isinstance(error.__cause__, sqlite3.Error) and driver.is_busy(error.__cause__)
+
+    def _run(self, statement: str) -> None:
+        with driver.translated(self.name):
+            self._cursor().execute(statement)
 
     def _cursor(self) -> sqlite3.Cursor:
         cursor = self._connection.cursor()
