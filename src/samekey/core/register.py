@@ -46,15 +46,20 @@ def audit_entry(command: StoreCommand, before: Record | None, after: Record | No
             return None
     return Audit(
         at=moment.wall,
-        who=command.by,
+        who=storable(command.by),
         action=action,
         operation=command.key.operation,
         tenant=command.key.tenant,
         text=command.key.text,
         before=before.state.value if before else "",
         after=after.state.value if after else "",
-        why=command.why,
+        why=storable(command.why),
     )
+
+
+def storable(text: str) -> str:
+    """Foreign text as any store can keep it: an effect's error must never stop its record from being settled."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def seen_at(record: Record, moment: Moment) -> Record:
@@ -176,6 +181,8 @@ def _renew(record: Record, command: Renew, moment: Moment) -> Record:
 def _settle(record: Record, command: Settle, moment: Moment) -> Record:
     if not same_fence(record, command.seen) or not may(command.role, record.state, command.state):
         return record
+    if command.state is State.STARTED:
+        return record  # starting is a take: it draws a new token
     if command.role is Role.PASSER_BY and lease_live(record, moment):
         return record  # the holder renewed since we looked
     if command.role is Role.OPERATOR and record.state is not command.seen.state:
@@ -187,11 +194,11 @@ def _settle(record: Record, command: Settle, moment: Moment) -> Record:
     return _moved(record, moment, command.state, who=_who(command), why=command.why or command.error or "")._replace(
         unsure=record.unsure and not (ended and speaks_for_all),
         round=record.round + 1 if command.next_round else record.round,
-        settled_by=command.by if ended else record.settled_by,
+        settled_by=storable(command.by) if ended else record.settled_by,
         settled_at=moment.wall if ended else record.settled_at,
         retain_until=moment.wall + command.retain_seconds if ended else None,
         result=command.result,
-        error=command.error,
+        error=None if command.error is None else storable(command.error),
         asker=None,
         ask_until=0.0,
     )
@@ -219,7 +226,7 @@ def _testify(record: Record, command: Testify, moment: Moment) -> Record:
         return record  # it is the record's own word
     if any(one.attempt == command.attempt for one in record.evidence) or len(record.evidence) >= EVIDENCE_MAX:
         return record
-    said = Evidence(moment.wall, command.token, command.attempt, command.state, command.result, command.why)
+    said = Evidence(moment.wall, command.token, command.attempt, command.state, command.result, storable(command.why))
     return record._replace(evidence=(*record.evidence, said), version=record.version + 1, changed_at=moment.wall)
 
 
@@ -241,7 +248,7 @@ def _free(record: Record, command: Free, moment: Moment) -> Record | None:
 
 def _moved(record: Record, moment: Moment, state: State, *, who: str, why: str, token: int | None = None) -> Record:
     token = record.token if token is None else token
-    move = Move(moment.wall, token, record.state.value, state.value, who, why)
+    move = Move(moment.wall, token, record.state.value, state.value, storable(who), storable(why))
     return record._replace(
         state=state,
         token=token,

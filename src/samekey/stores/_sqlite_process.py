@@ -23,7 +23,7 @@ from samekey.core.errors import SamekeyError, StoreUnavailable
 from samekey.core.record import Record
 from samekey.drivers import sqlite as driver
 from samekey.loops import Bells
-from samekey.stores._sqlite_rows import VERSION
+from samekey.stores._sqlite_rows import FLOOR, VERSION
 
 BATCH_MAX = 256  # commands in one commit: bounds how long the first of them waits for the last
 WATCH_SECONDS = 0.005  # how often the watcher looks at the shared counter, while somebody waits
@@ -93,6 +93,8 @@ class Process:
                 driver.require_ours(path, name)
             driver.migrate(self.writer, name)
             self.epoch = self._find_epoch(name)
+            self.floor = 0
+            self.find_floor()
             found = os.stat(path)
             self.file_id = (found.st_dev, found.st_ino)
 
@@ -181,6 +183,12 @@ class Process:
             job = self.queue.popleft()
             job.error = StoreUnavailable(f"{self._name} was closed")
             job.done()
+
+    def find_floor(self) -> None:
+        """The highest token of any record that was deleted: the next one must be higher."""
+        with driver.translated(self._name):
+            row = self.writer.execute(FLOOR).fetchone()
+        self.floor = max(self.floor, int(row[0]) if row else 0)
 
     def _find_epoch(self, name: str) -> str:
         """A random name for this file's life: another one means the records of before are gone."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from samekey.core.commands import Free, Redact, Settle, StoreCommand
+from samekey.core.commands import Free, Read, Redact, Settle, StoreCommand
 from samekey.core.errors import RecordUnreadable, StoreUnavailable
 from samekey.core.key import Key
 from samekey.core.ports import LIST_MAX, Query
 from samekey.core.record import Evidence, Move, Record
-from samekey.core.register import Moment, apply
+from samekey.core.register import Moment, apply, expired
 from samekey.core.states import Role, State
 
 CAS_MAX = 50  # lost races for one row before we call the store busy; each one means somebody else won
@@ -55,7 +55,16 @@ DELETE FROM samekey_records
  WHERE digest IN (SELECT digest FROM samekey_records WHERE retain_until <= :now LIMIT :limit)
    AND retain_until <= :now  -- said again by the delete itself: the key may have been made anew
    AND state IN ('completed', 'closed', 'released')
+RETURNING token
 """
+
+# Tokens only grow, also over the gap that a deleted record leaves.
+RAISE_FLOOR = """
+INSERT INTO samekey_meta (name, value) VALUES ('last_token', :token)
+ON CONFLICT (name) DO UPDATE SET value = excluded.value WHERE CAST(value AS INTEGER) < CAST(excluded.value AS INTEGER)
+"""
+
+FLOOR = "SELECT CAST(value AS INTEGER) FROM samekey_meta WHERE name = 'last_token'"
 
 AUDIT = """
 INSERT INTO samekey_audit (at, who, action, operation, tenant, key, before, after, why)
@@ -70,6 +79,11 @@ SELECT at, who, action, operation, tenant, key, before, after, why
 
 def execute(connection: Any, command: StoreCommand, moment: Moment) -> tuple[Record | None, Record | None]:
     """Carry out one command by compare-and-set; the record before and after it (the same: nothing changed)."""
+    if isinstance(command, Read):
+        row = connection.execute(SELECT, (command.key.digest,)).fetchone()
+        record = None if row is None else record_of(row, command.key)
+        shown = None if record is None or expired(record, moment) else record
+        return shown, shown
     before: Record | None = getattr(command, "seen", None)
     certain = False  # `before` was read from the file just now
     for _ in range(CAS_MAX):
@@ -91,7 +105,10 @@ def _wrote(connection: Any, before: Record | None, after: Record | None) -> bool
         return bool(connection.execute(INSERT, _row(after)).rowcount == 1)
     fence = (before.key.digest, before.version, before.token, before.attempt)
     if after is None:
-        return bool(connection.execute(DELETE, fence).rowcount == 1)
+        deleted = bool(connection.execute(DELETE, fence).rowcount == 1)
+        if deleted:
+            connection.execute(RAISE_FLOOR, {"token": before.token})
+        return deleted
     return bool(connection.execute(UPDATE, (*_row(after)[4:], *fence)).rowcount == 1)
 
 

@@ -26,7 +26,8 @@ from samekey.core.commands import (
     Testify,
     Wait,
 )
-from samekey.core.errors import Misconfigured, SamekeyError
+from samekey.core.errors import Misconfigured, RecordUnreadable, SamekeyError
+from samekey.core.key import Key
 from samekey.core.ports import LIST_MAX, Audits, Health, Query, Records, Replies
 from samekey.core.record import Record
 from samekey.core.register import Moment, apply, audit_entry, expired, seen_at
@@ -95,7 +96,7 @@ class MemoryStore:
 
     def read(self, command: Read) -> Record | None:
         moment = self._moment()
-        record = self._records.get(command.key.digest)
+        record = self._same_key(command.key, self._records.get(command.key.digest))
         return None if record is None or expired(record, moment) else seen_at(record, moment)
 
     def wait(self, command: Wait, timeout: float) -> Record | None:
@@ -150,7 +151,7 @@ class MemoryStore:
             self._pid, self._mutex, self.bells = os.getpid(), threading.Lock(), Bells()
         with self._mutex:
             moment = self._moment()
-            before = self._records.get(digest)
+            before = self._same_key(command.key, self._records.get(digest))
             after = apply(before, command, moment)
             if after is before:
                 return None if before is None else seen_at(before, moment)
@@ -164,6 +165,11 @@ class MemoryStore:
                 self._audit.append(entry)
         self.bells.ring(digest)
         return None if after is None else seen_at(after, moment)
+
+    def _same_key(self, key: Key, found: Record | None) -> Record | None:
+        if found is not None and found.key != key:
+            raise RecordUnreadable(f"the record found for {key} belongs to {found.key}: two keys with one digest")
+        return found
 
     def _moment(self) -> Moment:
         return Moment(self._wall(), self._tick(), "", self._token + 1)

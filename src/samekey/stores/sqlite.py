@@ -45,7 +45,17 @@ from samekey.core.register import Moment, audit_entry, expired, seen_at
 from samekey.drivers import sqlite as driver
 from samekey.loops import ThreadBell, running
 from samekey.stores._sqlite_process import BATCH_MAX, Job, Process
-from samekey.stores._sqlite_rows import AUDIT, AUDITS, SELECT, SWEEP, audited, execute, list_statement, record_of
+from samekey.stores._sqlite_rows import (
+    AUDIT,
+    AUDITS,
+    RAISE_FLOOR,
+    SELECT,
+    SWEEP,
+    audited,
+    execute,
+    list_statement,
+    record_of,
+)
 from samekey.stores._waiting import async_wait, wait
 
 Clock = Callable[[], float]
@@ -144,12 +154,19 @@ class SqliteStore:
         return [self._shown(record_of(row, None), moment) for row in rows]
 
     def sweep(self, limit: int) -> int:
-        here = self._here()
+        here = self._same_file()
         with here.turn, driver.translated(self.name):
-            cursor = driver.patiently(
-                lambda: here.writer.execute(SWEEP, {"now": self._wall(), "limit": min(limit, LIST_MAX)})
-            )
-        return int(cursor.rowcount)
+            driver.patiently(lambda: here.writer.execute("BEGIN IMMEDIATE"))
+            try:
+                rows = here.writer.execute(SWEEP, {"now": self._wall(), "limit": min(limit, LIST_MAX)}).fetchall()
+                if rows:
+                    here.writer.execute(RAISE_FLOOR, {"token": max(token for (token,) in rows)})
+                here.writer.execute("COMMIT")
+            except BaseException:
+                here.rollback()
+                raise
+            here.find_floor()
+        return len(rows)
 
     def audit(self, limit: int) -> Audits:
         here = self._here()
@@ -296,6 +313,8 @@ class SqliteStore:
         record = after or before
         if after is not before and record is not None:
             self._process.bells.ring(record.key.digest)
+            if after is None:
+                self._process.floor = max(self._process.floor, record.token)
         return None if after is None else self._shown(after, moment)
 
     def _shown(self, record: Record, moment: Moment) -> Record:
@@ -306,7 +325,8 @@ class SqliteStore:
 
     def _moment(self) -> Moment:
         wall = self._wall()
-        return Moment(wall, self._tick(), self._clock_id, int(wall * 1_000_000))
+        token = max(int(wall * 1_000_000), self._process.floor + 1)
+        return Moment(wall, self._tick(), self._clock_id, token)
 
 
 class AsyncSqliteStore:

@@ -1,0 +1,168 @@
+"""Holding: begin, renew, and the clock that judges the lease."""
+
+
+from __future__ import annotations
+
+from samekey.core.commands import Begin, Renew
+from samekey.core.states import Role, State
+from samekey.testing._store_scenarios.scene import (
+    ENDED,
+    LEASE,
+    MARKED,
+    A,
+    B,
+    C,
+    Scene,
+    Steps,
+    assert_same,
+    begin,
+    read,
+    refused,
+    say_late,
+    scenario,
+    settle,
+    take,
+    written,
+)
+
+# -- begin ---------------------------------------------------------------------------------------------
+
+
+@scenario
+def begin_marks_the_hold(scene: Scene) -> Steps[None]:
+    """The mark right before the provider is called; from here its window counts."""
+    held = yield from scene.held(boundary=MARKED)
+
+    begun = yield from written(Begin(held))
+
+    assert begun.begun_at is not None
+    assert begun.begun_at >= begun.created_at
+    assert begun.first_sent_at == begun.begun_at
+    assert begun.fence == held.fence
+    assert begun.lease_live
+
+
+@scenario
+def begin_keeps_an_earlier_first_send(scene: Scene) -> Steps[None]:
+    """The provider's window counts from the first send of the key, also across a take out of doubt."""
+    held = yield from scene.held(boundary=MARKED)
+    begun = yield from begin(held)
+    doubt = yield from settle(begun, State.IN_DOUBT)
+    yield from scene.outlive()
+    taken = yield from take(doubt)
+
+    again = yield from written(Begin(taken))
+
+    assert again.first_sent_at == begun.first_sent_at
+    assert again.begun_at is not None
+    assert again.first_sent_at is not None
+    assert again.begun_at > again.first_sent_at
+
+
+@scenario
+def begin_needs_a_live_lease(scene: Scene) -> Steps[None]:
+    """Whoever overslept its lease may send nothing any more."""
+    dead = yield from scene.dead(boundary=MARKED)
+
+    yield from refused(Begin(dead))
+
+
+@scenario
+def begin_needs_our_own_fence(scene: Scene) -> Steps[None]:
+    """After the key changed hands, or under a number that came again, the mark is refused."""
+    old = yield from scene.held(boundary=MARKED)
+    seen = yield from settle(old, State.RELEASED)
+    held = yield from take(seen, B, boundary=MARKED)
+
+    for stranger in (old, held._replace(attempt=C), held._replace(token=held.token + 1)):
+        yield from refused(Begin(stranger))
+
+
+@scenario
+def begin_needs_a_started_record(scene: Scene) -> Steps[None]:
+    """A hold that was settled has nothing to begin."""
+    for state in (*ENDED, State.IN_DOUBT):
+        seen = yield from scene.settled(state, state, boundary=MARKED)
+        yield from refused(Begin(seen))
+
+
+@scenario
+def begin_is_refused_when_evidence_says_it_happened(scene: Scene) -> Steps[None]:
+    """A late word that it happened stops the next holder right before it would send."""
+    doubt = yield from scene.doubted(boundary=MARKED)
+    held = yield from take(doubt, B)
+    yield from say_late(held, A)
+
+    yield from refused(Begin(held))
+
+
+@scenario
+def a_repeated_begin_recognises_itself(scene: Scene) -> Steps[None]:
+    """A mark whose reply was lost is sent again: it stands, with its first time."""
+    held = yield from scene.held(boundary=MARKED)
+    begun = yield from begin(held)
+    yield from scene.outlive()
+
+    again = yield from refused(Begin(held))
+
+    assert again.begun_at == begun.begun_at
+
+
+# -- renew, and the clock ------------------------------------------------------------------------------
+
+
+@scenario
+def renew_extends_our_live_lease(scene: Scene) -> Steps[None]:
+    """The lease then counts from now; fence and state stay."""
+    held = yield from scene.held()
+
+    renewed = yield from written(Renew(held, LEASE * 10))
+
+    assert LEASE < renewed.lease_left <= LEASE * 10
+    assert (renewed.fence, renewed.state) == (held.fence, State.STARTED)
+
+
+@scenario
+def renew_cannot_wake_a_dead_lease(scene: Scene) -> Steps[None]:
+    """A lease that ended may already have been judged: it stays dead."""
+    dead = yield from scene.dead()
+
+    yield from refused(Renew(dead, LEASE))
+
+
+@scenario
+def renew_needs_our_own_hold(scene: Scene) -> Steps[None]:
+    """Only the holder renews, and only what is started."""
+    held = yield from scene.held()
+    for stranger in (held._replace(attempt=B), held._replace(token=held.token + 1)):
+        yield from refused(Renew(stranger, LEASE * 2))
+
+    for state in (*ENDED, State.IN_DOUBT):
+        seen = yield from scene.settled(state, state)
+        yield from refused(Renew(seen, LEASE * 2))
+
+
+@scenario
+def the_store_counts_the_lease_down(scene: Scene) -> Steps[None]:
+    """`now` and `lease_left` are read on the store's clock: as time passes the one grows, the other shrinks."""
+    first = yield from scene.held()
+    yield from scene.outlive()
+
+    later = yield from read(first)
+
+    assert later.now >= first.now + scene.short / 2
+    assert later.lease_left <= first.lease_left - scene.short / 2
+    assert_same(first, later)
+
+
+@scenario
+def a_dead_lease_shows_how_long_ago_it_ended(scene: Scene) -> Steps[None]:
+    """Beliefs are measured from the end of the lease, so it goes on counting below zero - in doubt, too."""
+    dead = yield from scene.dead()
+    doubt = yield from settle(dead, State.IN_DOUBT, role=Role.PASSER_BY, by=B)
+    yield from scene.outlive()
+
+    later = yield from read(doubt)
+
+    assert dead.lease_left <= 0
+    assert later.lease_left <= dead.lease_left - scene.short / 2

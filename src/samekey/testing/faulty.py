@@ -1,0 +1,310 @@
+"""A store that fails when told to: down, slow, answering twice, or taking the process with it.
+
+    store = FaultyStore(MemoryStore(), [Fault("settle", when="after")])     # written, but the reply is lost
+
+A fault names a verb of the store and says what happens there, before the command (nothing is written) or after
+it (it is written, and nobody hears of it). Both colours read the same plan; here only the acting is twice.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from samekey.core.commands import Ask, Begin, Free, Open, Read, Redact, Renew, Settle, StoreCommand, Take, Testify, Wait
+from samekey.core.errors import StoreUnavailable
+from samekey.core.ports import AsyncStore, Audits, Health, Query, Records, Replies, Store
+from samekey.core.record import Record
+from samekey.loops import running
+
+EVERY = "*"
+VERBS = frozenset(
+    {
+        *("open", "take", "begin", "renew", "settle", "ask", "testify", "read", "wait"),
+        *("batch", "list", "sweep", "redact", "free", "audit", "health"),
+    }
+)
+
+
+class Crashed(BaseException):
+    """The process is gone, as far as anything here can tell: no `except Exception` may catch it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What goes wrong at a verb of the store.
+
+    `skip` calls of the verb go well first, the next `times` meet the fault (None: all of them, until `heal()`).
+    Several faults may meet one call: they all act, in the order given.
+
+    >>> Fault("settle", when="after", times=2).kind
+    'unavailable'
+    """
+
+    verb: str  # a verb of the store, or "*" for every one
+    kind: Literal["unavailable", "crash", "delay", "duplicate"] = "unavailable"
+    when: Literal["before", "after"] = "before"  # for a duplicate: no difference
+    skip: int = 0
+    times: int | None = 1
+    seconds: float = 0.0  # of a delay
+
+    def __post_init__(self) -> None:
+        if self.verb != EVERY and self.verb not in VERBS:
+            raise ValueError(f"{self.verb!r} is no verb of a store; there are: {', '.join(sorted(VERBS))}")
+        if self.kind not in ("unavailable", "crash", "delay", "duplicate") or self.when not in ("before", "after"):
+            raise ValueError(f"no such fault: {self.kind!r} {self.when!r} the command")
+
+
+@dataclass(frozen=True, slots=True)
+class Fired:
+    """A fault that a call met."""
+
+    verb: str
+    fault: Fault
+
+
+class Plan:
+    """Which faults are still to come, and which came; shared by threads and by both colours."""
+
+    def __init__(self, faults: Iterable[Fault] = ()) -> None:
+        self._mutex = threading.Lock()
+        self._faults = list(faults)
+        self._met = [0] * len(self._faults)  # how many calls each fault has seen
+        self.fired: list[Fired] = []
+        self.calls: Counter[str] = Counter()
+
+    def add(self, *faults: Fault) -> None:
+        with self._mutex:
+            self._faults += faults
+            self._met += [0] * len(faults)
+
+    def heal(self) -> None:
+        """No more faults; what fired and was called stays on the books."""
+        with self._mutex:
+            self._faults, self._met = [], []
+
+    def meets(self, verb: str) -> tuple[Fault, ...]:
+        """The faults that this call of the verb meets."""
+        with self._mutex:
+            self.calls[verb] += 1
+            now = []
+            for at, fault in enumerate(self._faults):
+                if fault.verb not in (verb, EVERY):
+                    continue
+                self._met[at] += 1
+                if self._met[at] > fault.skip and (fault.times is None or self._met[at] <= fault.skip + fault.times):
+                    now.append(fault)
+            self.fired += [Fired(verb, fault) for fault in now]
+            return tuple(now)
+
+
+def _pauses(faults: Sequence[Fault], when: str) -> float:
+    return sum(fault.seconds for fault in faults if fault.kind == "delay" and fault.when == when)
+
+
+def _strike(faults: Sequence[Fault], when: str, verb: str, name: str) -> None:
+    """Raise what these faults say for this moment."""
+    for fault in faults:
+        if fault.when != when:
+            continue
+        if fault.kind == "crash":
+            raise Crashed(f"the process ended {when} {verb}")
+        if fault.kind == "unavailable":
+            told = "nothing was written" if when == "before" else "the reply was lost"
+            raise StoreUnavailable(f"{name} did not answer {verb}: {told} (a planned fault)")
+
+
+class _Faulty:
+    """What the two colours share: the plan, and what became of it."""
+
+    def __init__(self, inner: Any, faults: Iterable[Fault] | Plan) -> None:
+        self.inner = inner
+        self.plan = faults if isinstance(faults, Plan) else Plan(faults)
+        self.name: str = inner.name
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} around {self.inner!r}, {len(self.plan.fired)} faults fired>"
+
+    def add(self, *faults: Fault) -> None:
+        self.plan.add(*faults)
+
+    def heal(self) -> None:
+        self.plan.heal()
+
+    @property
+    def fired(self) -> list[Fired]:
+        return self.plan.fired
+
+    @property
+    def calls(self) -> Counter[str]:
+        return self.plan.calls
+
+
+class FaultyStore(_Faulty):
+    """A store around another one, for `Guard`."""
+
+    inner: Store
+
+    def __init__(self, inner: Store, faults: Iterable[Fault] | Plan = ()) -> None:
+        super().__init__(inner, faults)
+
+    def open(self, command: Open) -> Record:
+        record: Record = self._call("open", command)
+        return record
+
+    def take(self, command: Take) -> Record | None:
+        return self._record("take", command)
+
+    def begin(self, command: Begin) -> Record | None:
+        return self._record("begin", command)
+
+    def renew(self, command: Renew) -> Record | None:
+        return self._record("renew", command)
+
+    def settle(self, command: Settle) -> Record | None:
+        return self._record("settle", command)
+
+    def ask(self, command: Ask) -> Record | None:
+        return self._record("ask", command)
+
+    def testify(self, command: Testify) -> Record | None:
+        return self._record("testify", command)
+
+    def read(self, command: Read) -> Record | None:
+        return self._record("read", command)
+
+    def redact(self, command: Redact) -> Record | None:
+        return self._record("redact", command)
+
+    def free(self, command: Free) -> Record | None:
+        return self._record("free", command)
+
+    def wait(self, command: Wait, timeout: float) -> Record | None:
+        return self._record("wait", command, timeout)
+
+    def batch(self, commands: Sequence[StoreCommand]) -> Replies:
+        replies: Replies = self._call("batch", commands)
+        return replies
+
+    def list(self, query: Query) -> Records:
+        records: Records = self._call("list", query)
+        return records
+
+    def sweep(self, limit: int) -> int:
+        return int(self._call("sweep", limit))
+
+    def audit(self, limit: int) -> Audits:
+        entries: Audits = self._call("audit", limit)
+        return entries
+
+    def health(self) -> Health:
+        health: Health = self._call("health")
+        return health
+
+    def close(self) -> None:
+        self.inner.close()
+
+    def _record(self, verb: str, *arguments: Any) -> Record | None:
+        record: Record | None = self._call(verb, *arguments)
+        return record
+
+    def _call(self, verb: str, *arguments: Any) -> Any:
+        faults = self.plan.meets(verb)
+        if faults:
+            time.sleep(_pauses(faults, "before"))
+        _strike(faults, "before", verb, self.name)
+        for fault in faults:
+            if fault.kind == "duplicate":
+                getattr(self.inner, verb)(*arguments)  # the first of two: nobody hears its reply
+        reply = getattr(self.inner, verb)(*arguments)
+        if faults:
+            time.sleep(_pauses(faults, "after"))
+        _strike(faults, "after", verb, self.name)
+        return reply
+
+
+class AsyncFaultyStore(_Faulty):
+    """A store around another one, for `AsyncGuard`."""
+
+    inner: AsyncStore
+
+    def __init__(self, inner: AsyncStore, faults: Iterable[Fault] | Plan = ()) -> None:
+        super().__init__(inner, faults)
+
+    async def open(self, command: Open) -> Record:
+        record: Record = await self._call("open", command)
+        return record
+
+    async def take(self, command: Take) -> Record | None:
+        return await self._record("take", command)
+
+    async def begin(self, command: Begin) -> Record | None:
+        return await self._record("begin", command)
+
+    async def renew(self, command: Renew) -> Record | None:
+        return await self._record("renew", command)
+
+    async def settle(self, command: Settle) -> Record | None:
+        return await self._record("settle", command)
+
+    async def ask(self, command: Ask) -> Record | None:
+        return await self._record("ask", command)
+
+    async def testify(self, command: Testify) -> Record | None:
+        return await self._record("testify", command)
+
+    async def read(self, command: Read) -> Record | None:
+        return await self._record("read", command)
+
+    async def redact(self, command: Redact) -> Record | None:
+        return await self._record("redact", command)
+
+    async def free(self, command: Free) -> Record | None:
+        return await self._record("free", command)
+
+    async def wait(self, command: Wait, timeout: float) -> Record | None:
+        return await self._record("wait", command, timeout)
+
+    async def batch(self, commands: Sequence[StoreCommand]) -> Replies:
+        replies: Replies = await self._call("batch", commands)
+        return replies
+
+    async def list(self, query: Query) -> Records:
+        records: Records = await self._call("list", query)
+        return records
+
+    async def sweep(self, limit: int) -> int:
+        return int(await self._call("sweep", limit))
+
+    async def audit(self, limit: int) -> Audits:
+        entries: Audits = await self._call("audit", limit)
+        return entries
+
+    async def health(self) -> Health:
+        health: Health = await self._call("health")
+        return health
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+    async def _record(self, verb: str, *arguments: Any) -> Record | None:
+        record: Record | None = await self._call(verb, *arguments)
+        return record
+
+    async def _call(self, verb: str, *arguments: Any) -> Any:
+        faults = self.plan.meets(verb)
+        if faults:
+            await running().sleep(_pauses(faults, "before"))
+        _strike(faults, "before", verb, self.name)
+        for fault in faults:
+            if fault.kind == "duplicate":
+                await getattr(self.inner, verb)(*arguments)
+        reply = await getattr(self.inner, verb)(*arguments)
+        if faults:
+            await running().sleep(_pauses(faults, "after"))
+        _strike(faults, "after", verb, self.name)
+        return reply

@@ -1,0 +1,440 @@
+"""A world with one key in it, small enough to be played out completely.
+
+Theory. What runs here is the real thing: `core.attempt.attempt` decides, `core.register.apply` is the store.
+Only what surrounds them is made up: a clock, a provider with its books, requests on their way, and callers that
+crash, pause and time out. A `Scene` is the whole world at one moment and never changes; `World.moves` lists
+everything that can happen next. Which moves are played is no business of this file (`schedules.py` plays them all).
+
+One move is one atomic thing:
+
+    a store command    the write and its reply. Being slow needs no move of its own: whoever is not chosen for a
+                       while is a paused holder, or holds a reply that has become stale
+    an effect          the fenced mark, where the boundary has one | the request leaves | it lands and is answered.
+                       Between any two of them time may pass and the caller may die. A request whose sender is gone
+                       still lands - later than anyone would like - or is lost
+    a lookup           the provider reads its books; what the caller then does with it is another move
+    a fault            a crash, a timeout, a cancellation, a lease that ends, a store that does not answer (and may
+                       carry the command out much later) or that loses its memory
+    faults stop        when every caller is gone, a last one comes to a world without faults: it must get through
+
+A crash before a command and a crash after the one before it are the same, as nothing lies between them. A request
+or a command that is lost is the same as one that arrives when everything else is over.
+
+Time. A holder may oversleep its lease anywhere: no promise rests on a lease. Two promises do rest on a longer time:
+an absence is believed `believe_absent_after` its lease, and a provider knows a key for its `window`. A `punctual`
+world keeps to what these ask of the user: whoever can no longer be stopped from sending has sent, and what is on
+its way has landed, by then. Without it, the double effects that these windows allow are found as well.
+
+Scenes that differ only in what a record tells people (`wiped`) are one scene; `exact=True` keeps them apart, to
+check that nothing is decided by it. Not modelled: renewals (they only push a lease out), Atomic (its world is one
+transaction), operators, retention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any, NamedTuple
+
+from samekey.core import attempt as core_attempt
+from samekey.core import register
+from samekey.core.boundary import Boundary, Kind, Verdict, parse_terms
+from samekey.core.call import Call
+from samekey.core.commands import Ask, CallLookup, Command, Open, Read, RunEffect, Settle, StoreCommand, Take, Wait
+from samekey.core.envelope import encode
+from samekey.core.errors import Fenced
+from samekey.core.fingerprint import Intent
+from samekey.core.key import make_key
+from samekey.core.policy import SECONDS_MAX, Policy
+from samekey.core.record import Record
+from samekey.core.states import State
+from samekey.testing._books import Books, Ending, Provider, Request
+from samekey.testing._points import NO_ANSWER, RESULT_MAX_BYTES, End, Point, Points
+
+LEASE_SECONDS = 30.0
+FRESH = "Z"  # the caller that comes when the faults have stopped
+KEY = make_key("charge", "o-1")
+INTENT = Intent({"amount": 200})
+
+
+def look_in_the_books(record: Any) -> Verdict:
+    """The lookup to declare for a boundary of this world, which answers it from its own books."""
+    raise NotImplementedError("only the world can look in its books")
+
+
+class Caller(NamedTuple):
+    name: str  # also its attempt id
+    point: Point | None  # None: gone
+    stage: str = ""  # of an effect: "" | "ready" (marked) | "sent"; and "leaving", when cancelled
+    due: float = inf  # by when a punctual caller, once it can no longer be stopped, has its answer
+    word: bytes | None = None  # what its effect returned: it must never be lost
+
+
+class Faults(NamedTuple):
+    """How many of each there may still be."""
+
+    crashes: int
+    expiries: int
+    timeouts: int
+    ages: int
+    outages: int
+    cancels: int
+    losses: int
+    copies: int
+
+
+NO_FAULTS = Faults(0, 0, 0, 0, 0, 0, 0, 0)
+
+
+class Scene(NamedTuple):
+    callers: tuple[Caller, ...]
+    left: Faults
+    books: Books
+    record: Record | None = None
+    requests: tuple[Request, ...] = ()  # on their way to the provider
+    strays: tuple[tuple[str, StoreCommand], ...] = ()  # on their way to the store; nobody waits for them
+    now: float = 0.0
+    token: int = 0
+    answers: tuple[bytes, ...] = ()  # different ones; there should never be two
+    lost: bool = False  # the store lost its memory
+    healed: bool = False  # faults have stopped
+
+
+class Move(NamedTuple):
+    """Something that can happen: its name, the scene after it, and who did and told what."""
+
+    label: str
+    scene: Scene
+    actor: str = ""
+    command: Command | None = None
+    events: tuple[str, ...] = ()
+    end: End | None = None
+    word: bytes | None = None  # at the end: what the effect of this caller had returned
+
+
+@dataclass(eq=False)
+class World:
+    """The rules of one game: who calls, what stands behind the key, and how many faults there may be.
+
+    `boundary` and `effect` may be tuples, one for each caller; the last one serves all later callers. Effects:
+
+        charge      send the request and believe the answer: a decline is NotDone, a refusal Refused
+        give up     raise NotDone before anything is sent
+        refuse      raise Refused before anything is sent
+        break       raise something else before anything is sent
+        presume     as charge, but call a timeout NotDone: what no effect may do
+        forget      as charge, but without the mark that the boundary declares: what no effect may do
+    """
+
+    boundary: Boundary | tuple[Boundary, ...]
+    provider: Provider = field(default_factory=Provider)
+    effect: str | tuple[str, ...] = "charge"
+    callers: int = 2
+    crashes: int = 2
+    expiries: int = 2  # ends of a lease, or of an asking, with callers about
+    timeouts: int = 1
+    ages: int = 1  # times that a belief or a window comes to its end
+    outages: int = 0  # commands that the store does not answer
+    cancels: int = 0  # callers cancelled in the middle of a claim
+    losses: int = 0  # times that the store forgets everything, and counts its tokens from the start again
+    punctual: bool = True
+    exact: bool = False
+    points: Points = field(default_factory=Points, repr=False)
+
+    def first(self) -> Scene:
+        """Nobody has called yet."""
+        return Scene(
+            callers=tuple(self._caller(index, "ABCDEFGH"[index]) for index in range(self.callers)),
+            left=Faults(
+                crashes=self.crashes,
+                expiries=self.expiries,
+                timeouts=self.timeouts,
+                ages=self.ages,
+                outages=self.outages,
+                cancels=self.cancels,
+                losses=self.losses,
+                copies=self.provider.copies,
+            ),
+            books=Books(broke=self.provider.broke),
+        )
+
+    def moves(self, scene: Scene) -> Iterator[Move]:
+        """Everything that can happen next; nothing, when all is over."""
+        called = True  # callers that have not called yet are alike: the first of them is next
+        for index, caller in enumerate(scene.callers):
+            if caller.point is not None and called:
+                called = bool(caller.point.heard or caller.stage)
+                yield from self._steps(scene, index, caller)
+                if called and scene.left.crashes:
+                    gone = _put(_spend(scene, "crashes"), index, Caller(caller.name, None))
+                    yield Move(f"{caller.name} crashes", gone, caller.name)
+        yield from self._arrivals(scene)
+        if not scene.healed:
+            yield from self._faults(scene)
+
+    def declared(self, index: int) -> Boundary:
+        boundary: Boundary = _nth(self.boundary, index)
+        return boundary
+
+    # -- callers
+
+    def _caller(self, index: int, name: str) -> Caller:
+        boundary = self.declared(index)
+        call = Call(
+            key=KEY,
+            intent=INTENT,
+            attempt=name,
+            boundary=boundary,
+            terms=boundary.terms,
+            terms_text=boundary.terms.text(),
+            policy=Policy(lease=LEASE_SECONDS, retention=SECONDS_MAX),
+        )
+        return Caller(name, self.points.start(call, lambda: core_attempt.attempt(call)))
+
+    def _leaving(self, name: str, call: Call, claim: Open | Take) -> Caller:
+        return Caller(name, self.points.start(call, lambda: core_attempt.withdraw(call, claim)), stage="leaving")
+
+    def _steps(self, scene: Scene, index: int, caller: Caller) -> Iterator[Move]:
+        """What this caller can do next."""
+        name, point = caller.name, _point(caller)
+        match point.asks:
+            case RunEffect(held) if held is not None:
+                yield from self._effect(scene, index, caller, point.call, held)
+            case CallLookup(record):
+                verdict = self.provider.look(scene.books, record.provider_key())
+                heard = self._hears(scene, index, f"{name} asks the provider", verdict)
+                yield heard._replace(events=(f"provider: {type(verdict).__name__}", *heard.events))
+            case Wait(seen):
+                now = self._seen(scene)
+                over = now is None or not (now.lease_live or now.being_asked) or _watched(now) != _watched(seen)
+                yield self._hears(scene, index, f"{name} {'is woken' if over else 'loses patience'}", now)
+            case StoreCommand() as command:
+                label, done = f"{name} {_verb(command)}", self._write(scene, command)
+                yield self._hears(done, index, label, self._seen(done), command)
+                stray = scene._replace(strays=(*scene.strays, (name, command)))
+                if scene.left.outages:
+                    unheard = _spend(stray, "outages")
+                    yield self._hears(unheard, index, f"{label} and hears nothing", NO_ANSWER)
+                if scene.left.cancels and isinstance(command, (Open, Take)):
+                    leaving = _put(_spend(stray, "cancels"), index, self._leaving(name, point.call, command))
+                    yield Move(f"{label} and is cancelled", leaving, name)
+            case _:
+                raise TypeError(f"{name} asks for something that this world does not have: {point.asks}")
+
+    def _effect(self, scene: Scene, index: int, caller: Caller, call: Call, held: Record) -> Iterator[Move]:
+        name, script = caller.name, _nth(self.effect, index)
+        match caller.stage, script:
+            case "sent", _:
+                if scene.left.timeouts:
+                    ending = Ending("NotDone" if script == "presume" else "TimeoutError", begun=_marked(caller, script))
+                    yield self._hears(_spend(scene, "timeouts"), index, f"{name} times out", ending)
+            case "", "give up":
+                yield self._hears(scene, index, f"{name} gives up", Ending("NotDone"))
+            case "", "refuse":
+                yield self._hears(scene, index, f"{name} refuses", Ending("Refused"))
+            case "", "break":
+                yield self._hears(scene, index, f"{name} breaks", Ending("RuntimeError"))
+            case "", _ if _marked(caller, script):
+                yield from self._mark(scene, index, caller, call, held)
+            case _:
+                reference = held.provider_key()
+                request = Request(name, reference, reference if call.terms.kind is Kind.KEYED else "", caller.due)
+                sent = _put(scene, index, caller._replace(stage="sent"))
+                yield Move(f"{name} sends", sent._replace(requests=_with(scene.requests, request)), name)
+
+    def _mark(self, scene: Scene, index: int, caller: Caller, call: Call, held: Record) -> Iterator[Move]:
+        """`held.sending()`: the real steps of it, in one move, as they are a single store command."""
+        label, steps = f"{caller.name} marks", core_attempt.sending(call, held)
+        after, command = scene, None
+        try:
+            command = steps.send(None)
+            if isinstance(command, StoreCommand):
+                after = self._write(scene, command)
+            steps.send(self._seen(after))
+        except StopIteration:
+            ready = _put(after, index, caller._replace(stage="ready", due=_due(after.record or held)))
+            yield Move(label, ready, caller.name, command)
+        except Fenced:
+            yield self._hears(after, index, label, Ending("Fenced"), command)
+        if scene.left.outages and isinstance(command, StoreCommand):
+            stray = scene._replace(strays=(*scene.strays, (caller.name, command)))
+            unheard = _spend(stray, "outages")
+            yield self._hears(unheard, index, f"{label} and hears nothing", Ending("StoreUnavailable"))
+
+    def _hears(self, scene: Scene, index: int, label: str, reply: Any, command: Command | None = None) -> Move:
+        """The caller gets its reply and goes on, up to what it asks next or to its end."""
+        caller = scene.callers[index]
+        point, events = self.points.hear(_point(caller), reply)
+        word = caller.word
+        if isinstance(reply, Ending) and reply.how == "returned":
+            word = encode(reply.value, max_bytes=RESULT_MAX_BYTES)
+        if isinstance(point.asks, Command):
+            caller = Caller(caller.name, point, word=word)
+            if isinstance(point.asks, RunEffect) and point.asks.held and not _marked(caller, _nth(self.effect, index)):
+                caller = caller._replace(due=_due(point.asks.held))  # nothing stops it from sending any more
+            return Move(label, _put(scene, index, caller), caller.name, command, events)
+        end = point.asks
+        closed = scene.record is not None and scene.record.state is State.CLOSED
+        if end.how == "answer" or (end.what == "Refused" and closed):
+            answer = b"%b %b" % (end.what.encode(), end.result or b"")
+            if answer not in scene.answers:
+                scene = scene._replace(answers=(*scene.answers, answer))
+        return Move(label, _put(scene, index, Caller(caller.name, None)), caller.name, command, events, end, word)
+
+    # -- the store
+
+    def _write(self, scene: Scene, command: StoreCommand) -> Scene:
+        if isinstance(command, Read):
+            return scene
+        moment = register.Moment(wall=scene.now, tick=scene.now, clock="", token=scene.token + 1)
+        record = register.apply(scene.record, command, moment)
+        if record is None or record is scene.record:
+            return scene._replace(record=record)
+        if isinstance(command, Open) and scene.lost:
+            record = record._replace(after_loss=True)
+        record = record if self.exact else wiped(record)
+        return scene._replace(record=record, token=max(scene.token, record.token))
+
+    def _seen(self, scene: Scene) -> Record | None:
+        if scene.record is None:
+            return None
+        return register.seen_at(scene.record, register.Moment(scene.now, scene.now, "", scene.token))
+
+    # -- everything else
+
+    def _arrivals(self, scene: Scene) -> Iterator[Move]:
+        """Requests on their way land, before or after the customer topped up; so do commands to the store."""
+        for at, request in enumerate(scene.requests):
+            name = "a copy" if request.copy else f"{request.by}'s request"
+            rest = scene._replace(requests=scene.requests[:at] + scene.requests[at + 1 :])
+            yield self._lands(rest, request, f"{name} lands")
+            if scene.books.broke:
+                topped_up = rest._replace(books=scene.books._replace(broke=False))
+                yield self._lands(topped_up, request, f"{name} lands after a top-up")
+            if scene.left.copies and not request.copy:
+                both = _with(scene.requests, request._replace(copy=True))
+                yield Move(f"{name} is copied", _spend(scene, "copies")._replace(requests=both))
+            if request.due < inf and self._sender(scene, request) is None:
+                yield Move(f"{name} is lost", rest)  # so that nothing is late any more
+        for at, (name, command) in enumerate(scene.strays):
+            rest = scene._replace(strays=scene.strays[:at] + scene.strays[at + 1 :])
+            yield Move(f"{name}'s {command.verb} arrives", self._write(rest, command), name, command)
+
+    def _lands(self, scene: Scene, request: Request, label: str) -> Move:
+        books, ending = self.provider.arrive(scene.books, request, scene.now)
+        scene = scene._replace(books=books)
+        index = self._sender(scene, request)
+        if index is None:
+            return Move(label, scene)
+        begun = _marked(scene.callers[index], _nth(self.effect, index))
+        return self._hears(scene, index, label, ending._replace(begun=begun))
+
+    def _sender(self, scene: Scene, request: Request) -> int | None:
+        """Who still waits for the answer to it."""
+        for index, caller in enumerate(scene.callers):
+            if caller.name == request.by and caller.stage == "sent" and not request.copy:
+                return index
+        return None
+
+    def _faults(self, scene: Scene) -> Iterator[Move]:
+        """Time that passes, a store that forgets - and at last the end of all faults."""
+        record, about = scene.record, any(caller.point for caller in scene.callers)
+        if record is not None and about and scene.left.expiries:
+            over = _spend(scene, "expiries")
+            if record.state is State.STARTED:
+                yield from self._passes(over, "the lease ends", record.lease_until)
+            if record.state is State.IN_DOUBT:
+                yield from self._passes(over, "the asking ends", record.ask_until)
+        if record is not None and not record.settled and scene.left.ages:
+            over, terms = _spend(scene, "ages"), parse_terms(record.boundary)
+            if terms.believe_absent_after is not None:
+                yield from self._passes(over, "the belief is of age", record.lease_until + terms.believe_absent_after)
+            if terms.window is not None and record.first_sent_at is not None:
+                yield from self._passes(over, "the window ends", record.first_sent_at + terms.window)
+            for one in scene.books.known:
+                yield from self._passes(over, f"the provider forgets {one.key[:4]}", one.until)
+        if record is not None and about and scene.left.losses:
+            gone = _spend(scene, "losses")._replace(record=None, token=0, lost=True)
+            yield Move("the store loses its memory", gone)
+        if not about:
+            callers = (*scene.callers, self._caller(self.callers, FRESH))
+            healed = scene._replace(callers=callers, strays=(), left=NO_FAULTS, healed=True)
+            until = max(record.lease_until, record.ask_until) if record is not None else 0.0
+            yield from self._passes(healed, f"faults stop, {FRESH} comes", max(until, scene.now + 1))
+
+    def _passes(self, scene: Scene, label: str, until: float) -> Iterator[Move]:
+        """Time goes on until then; in a punctual world only if nobody would be late by it."""
+        due = min([caller.due for caller in scene.callers] + [request.due for request in scene.requests])
+        if scene.now < until < (due if self.punctual else inf):
+            yield Move(label, scene._replace(now=until))
+
+
+def wiped(record: Record) -> Record:
+    """The record without what is only told to people: nothing in core decides by it."""
+    return record._replace(
+        version=0,
+        attempts=1,
+        created_at=0.0,
+        changed_at=0.0,
+        begun_at=None if record.begun_at is None else 0.0,
+        settled_at=None,
+        retain_until=None,
+        error=None,
+        evidence=tuple(one._replace(at=0.0, why="") for one in record.evidence),
+        moves=(),
+    )
+
+
+def _due(held: Record) -> float:
+    """By when nothing of this hold may be under way any more: what its boundary asks of the user."""
+    terms = parse_terms(held.boundary)
+    if terms.believe_absent_after is not None:
+        return held.lease_until + terms.believe_absent_after
+    if terms.window is not None and held.first_sent_at is not None:
+        return max(held.lease_until, held.first_sent_at + terms.window)
+    return inf
+
+
+def _watched(record: Record) -> tuple[Any, ...]:
+    """What a waiter is woken for when it changes."""
+    return (record.fence, record.state, record.asker)
+
+
+def _marked(caller: Caller, script: str) -> bool:
+    """Whether this caller's effect writes the mark before it sends."""
+    return _point(caller).call.terms.marked and script != "forget"
+
+
+def _point(caller: Caller) -> Point:
+    if caller.point is None:
+        raise ValueError(f"{caller.name} is gone")
+    return caller.point
+
+
+def _spend(scene: Scene, fault: str) -> Scene:
+    return scene._replace(left=scene.left._replace(**{fault: getattr(scene.left, fault) - 1}))
+
+
+def _put(scene: Scene, index: int, caller: Caller) -> Scene:
+    return scene._replace(callers=(*scene.callers[:index], caller, *scene.callers[index + 1 :]))
+
+
+def _with(requests: tuple[Request, ...], request: Request) -> tuple[Request, ...]:
+    return tuple(sorted((*requests, request)))  # which one left first makes no difference
+
+
+def _nth(given: Any, index: int) -> Any:
+    return given[min(index, len(given) - 1)] if isinstance(given, tuple) else given
+
+
+def _verb(command: StoreCommand) -> str:
+    match command:
+        case Settle(state=state, role=role):
+            return f"settles {state} as {role}"
+        case Ask(lease_seconds=0):
+            return "ends its asking"
+        case Ask():
+            return "wants to ask"
+        case _:
+            return {"testify": "testifies"}.get(command.verb, f"{command.verb}s")

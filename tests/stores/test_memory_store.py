@@ -1,0 +1,170 @@
+"""The memory store keeps the contract, in both colours, on asyncio and on trio; and what is its own."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import trio
+
+from samekey.core.commands import Read, Wait
+from samekey.core.ports import Query
+from samekey.core.states import State
+from samekey.stores import _waiting
+from samekey.stores.memory import AsyncMemoryStore, MemoryStore
+from samekey.testing._store_scenarios.scene import A, B, Scene, settling
+from samekey.testing.clock import ManualClock
+from samekey.testing.store_suite import AsyncStoreSuite, StoreSuite
+
+scene = Scene(0.02)
+
+
+class TestMemoryStore(StoreSuite):
+    survives_process = False
+    random_steps = 5_000  # cheap here: this clock need not be waited for
+
+    def setup_method(self):
+        self.clock = ManualClock()
+        self.store = MemoryStore(self.clock)
+
+    def make_store(self):
+        return self.store
+
+    def pass_seconds(self, seconds):
+        self.clock.advance(seconds)
+
+
+@pytest.mark.slow
+class TestMemoryStoreInRealTime(StoreSuite):
+    survives_process = False
+
+    def setup_method(self):
+        self.store = MemoryStore()
+
+    def make_store(self):
+        return self.store
+
+
+class TestAsyncMemoryStore(AsyncStoreSuite):
+    survives_process = False
+
+    def setup_method(self):
+        self.memory = MemoryStore()
+
+    async def make_store(self):
+        return AsyncMemoryStore(self.memory)
+
+
+class OnTrio:
+    """The two hooks of an async suite that runs on trio."""
+
+    def run(self, main: Callable[[], Awaitable[None]]) -> None:
+        trio.run(main)
+
+    async def gather(self, works: Sequence[Callable[[], Awaitable[Any]]]) -> list[Any]:
+        results: list[Any] = [None] * len(works)
+
+        async def one(at: int) -> None:
+            results[at] = await works[at]()
+
+        async with trio.open_nursery() as nursery:
+            for at in range(len(works)):
+                nursery.start_soon(one, at)
+        return results
+
+
+@pytest.mark.slow
+class TestAsyncMemoryStoreOnTrio(OnTrio, TestAsyncMemoryStore):
+    pass
+
+
+# -- its own -------------------------------------------------------------------------------------------
+
+
+async def test_both_colours_may_share_one_memory():
+    """What one colour claims the other one sees, in both directions."""
+    memory = MemoryStore()
+    store = AsyncMemoryStore(memory)
+    held = memory.open(scene.opening("one", by=A))
+    await store.open(scene.opening("two", by=B))
+
+    seen = await store.open(scene.opening("one", by=B))
+
+    assert seen.fence == held.fence
+    assert {one.key.text for one in memory.list(Query())} == {"one", "two"}
+
+
+async def test_memories_that_are_not_shared_are_apart():
+    store, other = AsyncMemoryStore(), AsyncMemoryStore()
+    await store.open(scene.opening())
+
+    assert await other.read(Read(scene.key())) is None
+
+
+def test_nothing_happens_while_the_manual_clock_stands_still():
+    """A lease of a thirtieth of a second lives until the clock is moved; then it is over."""
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    store.open(scene.opening(lease=0.03))
+    time.sleep(0.04)
+    still = store.read(Read(scene.key()))
+    clock.advance(0.03)
+    over = store.read(Read(scene.key()))
+
+    assert still is not None
+    assert still.lease_live
+    assert over is not None
+    assert not over.lease_live
+
+
+@pytest.fixture
+def no_second_look(monkeypatch):
+    """A waiter that missed its bell would sleep for a minute."""
+    monkeypatch.setattr(_waiting, "REREAD_SECONDS", 60.0)
+
+
+@pytest.mark.usefixtures("no_second_look")
+def test_a_waiting_thread_is_rung_for():
+    """Woken by the settle itself, not by looking again."""
+    store = MemoryStore()
+    held = store.open(scene.opening())
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(store.wait, Wait(held), 10.0)
+        while not len(store.bells):
+            time.sleep(0.001)
+        store.settle(settling(held, State.COMPLETED))
+        woken = waiting.result(timeout=5)
+
+    assert woken is not None
+    assert woken.state is State.COMPLETED
+    assert len(store.bells) == 0
+
+
+@pytest.mark.usefixtures("no_second_look")
+async def test_a_waiting_task_is_rung_for_from_a_thread():
+    """The settle comes from a thread that knows nothing of the loop."""
+    memory = MemoryStore()
+    store = AsyncMemoryStore(memory)
+    held = await store.open(scene.opening())
+    waiting = asyncio.create_task(store.wait(Wait(held), 10.0))
+    while not len(memory.bells):
+        await asyncio.sleep(0.001)
+
+    await asyncio.to_thread(memory.settle, settling(held, State.COMPLETED))
+    woken = await asyncio.wait_for(waiting, 5)
+
+    assert woken is not None
+    assert woken.state is State.COMPLETED
+
+
+def test_it_says_that_it_forgets():
+    """A store for tests and tools must not pass for a durable one."""
+    store = MemoryStore()
+
+    assert store.health().warnings
+    assert "gone" in repr(store)
+    assert MemoryStore().health().incarnation != store.health().incarnation

@@ -1,0 +1,145 @@
+"""The SQLite store keeps the contract, in both colours, on asyncio and on trio; and what is its own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from samekey.core.commands import Read
+from samekey.core.errors import RecordUnreadable
+from samekey.core.key import Key
+from samekey.stores.sqlite import AsyncSqliteStore, SqliteStore
+from samekey.testing._store_scenarios.scene import A, B, Scene
+from samekey.testing.clock import ManualClock
+from samekey.testing.store_suite import AsyncStoreSuite, StoreSuite
+from tests.stores.test_memory_store import OnTrio
+
+scene = Scene(0.02)
+
+
+@pytest.fixture(scope="class")
+def shared_file(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """One file for a whole suite: no scenario needs an empty one."""
+    return str(tmp_path_factory.mktemp("sqlite") / "keys.db")
+
+
+class TestSqliteStore(StoreSuite):
+    @pytest.fixture(autouse=True)
+    def _here(self, shared_file: str):
+        self.path = shared_file
+
+    def make_store(self):
+        return SqliteStore(self.path)
+
+    def address(self):
+        return ("samekey.stores.sqlite:SqliteStore", self.path)
+
+
+class TestAsyncSqliteStore(AsyncStoreSuite):
+    @pytest.fixture(autouse=True)
+    def _here(self, shared_file: str):
+        self.path = shared_file
+
+    async def make_store(self):
+        return AsyncSqliteStore(self.path)
+
+    def address(self):
+        return ("samekey.stores.sqlite:AsyncSqliteStore", self.path)
+
+
+@pytest.mark.slow
+class TestAsyncSqliteStoreOnTrio(OnTrio, TestAsyncSqliteStore):
+    pass
+
+
+@pytest.mark.slow
+class TestAsyncSqliteStoreWithoutFsync(TestAsyncSqliteStore):
+    """Its writes go another way: inline, in the loop's own thread."""
+
+    async def make_store(self):
+        return AsyncSqliteStore(self.path, synchronous="normal")
+
+
+@pytest.mark.slow
+class TestSqliteStoreOnAManualClock(StoreSuite):
+    survives_process = False  # another process has another clock
+
+    @pytest.fixture(autouse=True)
+    def _here(self, tmp_path: Path):
+        self.path = str(tmp_path / "keys.db")  # a file of its own: this clock starts again with every test
+        self.clock = ManualClock(1_700_000_000)
+
+    def make_store(self):
+        return SqliteStore(self.path, clock=self.clock)
+
+    def pass_seconds(self, seconds):
+        self.clock.advance(seconds)
+
+
+# -- its own -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "keys.db"
+
+
+def test_both_colours_share_the_file(file: Path):
+    store, other = SqliteStore(file), AsyncSqliteStore(file)
+    held = store.open(scene.opening())
+
+    assert other.sync.open(scene.opening(by=B)).fence == held.fence
+    store.close()
+    other.sync.close()
+
+
+def test_a_record_of_another_key_is_not_ours(file: Path):
+    """Two keys with one digest: foreign data stops at the door."""
+    store = SqliteStore(file)
+    key = store.open(scene.opening()).key
+    impostor = Key(key.operation, key.tenant, "order-2", key.digest)
+
+    with pytest.raises(RecordUnreadable):
+        store.read(Read(impostor))
+    store.close()
+
+
+def _replace(file: Path) -> None:
+    """Somebody restores a backup, or cleans up: the file at this path is another one."""
+    for one in file.parent.iterdir():
+        os.unlink(one)
+
+
+@pytest.mark.timeout(20)
+def test_a_replaced_file_is_noticed_by_the_next_claim(file: Path):
+    """The claim is written to the file that is there, and says that memory was lost."""
+    store = SqliteStore(file)
+    store.open(scene.opening("before"))
+    _replace(file)
+
+    held = store.open(scene.opening("after"))
+
+    assert held.attempt == A
+    assert held.after_loss
+    other = SqliteStore(file)
+    assert other.read(Read(held.key)) is not None
+    assert other.read(Read(scene.key("before"))) is None
+    store.close()
+    other.close()
+
+
+@pytest.mark.timeout(20)
+async def test_a_replaced_file_is_noticed_by_the_next_async_claim(file: Path):
+    store = AsyncSqliteStore(file)
+    await store.open(scene.opening("before"))
+    _replace(file)
+
+    held = await store.open(scene.opening("after"))
+
+    assert held.after_loss
+    other = SqliteStore(file)
+    assert other.read(Read(held.key)) is not None
+    other.close()
+    await store.close()
