@@ -132,6 +132,9 @@ class _InTransaction:
             self._transaction.rollback_transaction()
             raise
 
+    def _straight(self, command: Any) -> Any:
+        return self._transaction.perform(command)
+
     def finish(self) -> None:
         """The end of a hold entered by hand."""
         self._end(None)
@@ -192,6 +195,9 @@ class AsyncAtomicPerformer(_InTransaction, AsyncPerformer):
     ) -> None:
         AsyncPerformer.__init__(self, call, effect, guard=None, flights=None, leases=None, hooks=hooks)
         self._prepare(transaction)
+
+    async def _straight(self, command: Any) -> Any:
+        return self._transaction.perform(command)
 
     async def perform(self, command: Any) -> Any:
         if isinstance(command, (StoreCommand, Undo)):

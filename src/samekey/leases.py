@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Protocol
 
@@ -34,9 +35,9 @@ class Leases:
     def __init__(self, renew: Callable[[Lease], Record | None]) -> None:
         self._renew = renew
         self._begin()
+        _ALL.add(self)
 
     def _begin(self) -> None:
-        self._pid = os.getpid()
         self._held: dict[int, Lease] = {}
         self._mutex = threading.Lock()
         self._changed = threading.Event()
@@ -44,8 +45,6 @@ class Leases:
         self._pause = IDLE_SECONDS
 
     def join(self, lease: Lease) -> None:
-        if self._pid != os.getpid():
-            self._begin()  # forked: the timer thread stayed with the parent
         lease.renew_at = time.monotonic() + lease.lease_seconds / RENEW_PART
         with self._mutex:
             self._held[id(lease)] = lease
@@ -91,3 +90,16 @@ class Leases:
             lease.renew_at = asked + lease.lease_seconds / RENEW_PART
         else:
             self.leave(lease)
+
+
+_ALL: weakref.WeakSet[Leases] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    """The timer threads stayed with the parent, and so did its holds."""
+    for leases in _ALL:
+        leases._begin()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

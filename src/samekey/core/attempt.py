@@ -145,6 +145,8 @@ def run_held(call: Call, held: Record) -> Generator[Command, Any, Answer[Any] | 
         return (yield from complete(call, held, outcome.value))
     error = outcome.error
     if isinstance(error, GeneratorExit):  # abandoned, not failed: write nothing, the lease speaks
+        if call.terms.kind is Kind.ATOMIC:
+            yield from Undo(claim_too=True)  # in a transaction there is no lease: the claim goes with the effect
         return Failed(error)
     match call.policy.meaning(error, inner=outcome.inner):
         case "closes":
@@ -204,6 +206,9 @@ def complete(call: Call, held: Record, value: Any) -> Generator[Command, Any, An
 def close(call: Call, held: Record, error: BaseException) -> Generator[Command, Any, Answer[Any] | Failed]:
     if call.terms.kind is Kind.ATOMIC:
         yield from Undo(claim_too=False)
+    if held.unsure:  # this refusal is about our try; an older one may still land
+        yield from release(call, held, Raised(error))
+        return Failed(error)
     result = encode_refusal(call, error)
     settled = yield from settle(call, held, State.CLOSED, result=result, error=shown(type(error).__name__))
     if isinstance(settled, StoreUnavailable):
@@ -223,9 +228,10 @@ def release(call: Call, held: Record, outcome: Raised) -> Generator[Command, Any
         held,
         state,
         error=shown(type(outcome.error).__name__),
-        # A provider that replays an old decline needs a new key for the next try. Only after the holder's
-        # own "not done", and never with an older attempt in doubt: that one may still land under this key.
-        next_round=call.terms.keeps_declines and not held.unsure and _said_not_done(call, outcome),
+        # A provider that replays an old decline needs a new key for the next try; one that is asked needs a new
+        # reference, or an old decline would speak for a later request. Only after the holder's own "not done",
+        # and never with an older attempt in doubt: that one may still land under this key.
+        next_round=call.terms.new_round_after_decline and not held.unsure and _said_not_done(call, outcome),
     )
     if isinstance(settled, StoreUnavailable):
         note(outcome.error, f"samekey: {call.key} could not be released and stays held until its lease ends")
@@ -257,7 +263,7 @@ def settle(
     error: str | None = None,
     next_round: bool = False,
 ) -> Generator[Command, Any, Record | None | StoreUnavailable]:
-    """Settle as the holder; tried again with growing pauses for as long as the lease may live."""
+    """Settle as the holder."""
     command = Settle(
         held,
         Role.HOLDER,
@@ -268,6 +274,11 @@ def settle(
         retain_seconds=retain_seconds(call, state),
         next_round=next_round,
     )
+    return (yield from insist(call, command))
+
+
+def insist(call: Call, command: Settle | Testify) -> Generator[Command, Any, Record | None | StoreUnavailable]:
+    """What we know must be written: tried again with growing pauses for as long as a lease may live."""
     slept, pause = 0.0, SETTLE_PAUSE_SECONDS
     while True:
         try:
@@ -283,22 +294,29 @@ def too_late(
     call: Call, held: Record, record: Record | None, state: State, result: bytes | None
 ) -> Generator[Command, Any, Answer[Any] | Failed]:
     """We know how it ended and the key changed hands: keep the word as evidence, answer with the record."""
-    said = yield from Testify(held.key, call.attempt, held.token, state, result, "settled too late")
+    said = yield from insist(call, Testify(held.key, call.attempt, held.token, state, result, "settled too late"))
+    if isinstance(said, StoreUnavailable):
+        yield from Tell("not_recorded", record, type(said).__name__)
+        raise fenced(call, held, f"its outcome ({state}) could not be kept") from said
     yield from Tell("late", said or record, str(state))
     record = said or record
     adoptable = (State.IN_DOUBT, State.RELEASED) if state is State.COMPLETED else (State.RELEASED,)
     if record is not None and record.state in adoptable:
         # Whoever holds "it happened" never lets the key run again. A refusal of ours says nothing about
         # another attempt that is in doubt, so it is only kept as evidence there.
-        record = yield from Settle(
-            record,
-            Role.LOOKUP,
-            state,
-            by=call.attempt,
-            result=result,
-            why="a late attempt told how it ended",
-            retain_seconds=call.policy.retention_seconds,
+        settled = yield from insist(
+            call,
+            Settle(
+                record,
+                Role.LOOKUP,
+                state,
+                by=call.attempt,
+                result=result,
+                why="a late attempt told how it ended",
+                retain_seconds=call.policy.retention_seconds,
+            ),
         )
+        record = record if isinstance(settled, StoreUnavailable) else settled
     for _ in range(ROUNDS_MAX):
         if record is None or record.state in (State.IN_DOUBT, State.RELEASED):
             break
@@ -307,8 +325,12 @@ def too_late(
         seen, record = record, (yield from Wait(record))
         if record is not None and record.fence == seen.fence and record.state is State.STARTED:
             break
-    raise Fenced(
-        f"this attempt at {call.key} lost its hold while it ran; its outcome ({state}) is kept as evidence. "
+    raise fenced(call, held, f"its outcome ({state}) is kept as evidence")
+
+
+def fenced(call: Call, held: Record, what: str) -> Fenced:
+    return Fenced(
+        f"this attempt at {call.key} lost its hold while it ran; {what}. "
         "Ask again with the same key for what the record says",
         key=call.key.text,
         token=held.token,

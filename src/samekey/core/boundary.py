@@ -50,6 +50,11 @@ class Terms:
         return " ".join(parts)
 
     @property
+    def new_round_after_decline(self) -> bool:
+        """Whether the next try after a known decline goes by a new provider key."""
+        return self.keeps_declines or self.asks
+
+    @property
     def truth(self) -> str:
         """Whose word wins when records disagree."""
         return "the database" if self.kind is Kind.ATOMIC else "the provider"

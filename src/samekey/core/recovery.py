@@ -36,7 +36,7 @@ def recover(call: Call, record: Record) -> Generator[Command, Any, Record | None
     """Move a record that is nobody's one step on, and bring it as it then stands; or raise InDoubt."""
     terms = parse_terms(record.boundary)
     if record.state is State.STARTED:
-        if terms.marked and record.begun_at is None and not record.unsure:
+        if terms.marked and record.begun_at is None and not record.unsure and record.happened is None:
             # It had not begun: it certainly did not happen, and the old holder's sending() fails from now on.
             return (yield from take(call, record))
         doubted = yield from Settle(
@@ -50,11 +50,11 @@ def recover(call: Call, record: Record) -> Generator[Command, Any, Record | None
     match terms.kind:
         case Kind.REPEATABLE if call.terms.kind is Kind.REPEATABLE:
             return (yield from run_again(call, record))
-        case Kind.KEYED if call.terms.kind is Kind.KEYED and within_window(terms, record):
-            return (yield from run_again(call, record))
+        case Kind.KEYED if call.terms.kind is Kind.KEYED and within_window(call, terms, record):
+            return (yield from run_again_in_time(call, terms, record))
         case Kind.KEYED | Kind.ASKS if terms.asks and call.boundary.asks_with is not None:
             return (yield from ask(call, record, terms))
-        case Kind.KEYED if not within_window(terms, record):
+        case Kind.KEYED if not within_window(call, terms, record):
             raise in_doubt(call, record, "the provider's window is over and it cannot be asked")
         case Kind.KEYED | Kind.ASKS | Kind.REPEATABLE:
             raise in_doubt(call, record, f"it was claimed as {terms.kind}, which today's code no longer declares")
@@ -64,11 +64,23 @@ def recover(call: Call, record: Record) -> Generator[Command, Any, Record | None
             assert_never(terms.kind)
 
 
-def within_window(terms: Terms, record: Record) -> bool:
-    """Whether the provider still knows the key of the first send."""
+def within_window(call: Call, terms: Terms, record: Record) -> bool:
+    """Whether the provider still knows the key of the first send, and will for as long as a lease lasts."""
     if record.first_sent_at is None or terms.window is None:
         return True  # nothing was ever sent
-    return record.now < record.first_sent_at + terms.window
+    return record.now + call.policy.lease_seconds < record.first_sent_at + terms.window
+
+
+def run_again_in_time(call: Call, terms: Terms, record: Record) -> Generator[Command, Any, Record | None]:
+    """Take it for a re-run under the same provider key; looked at again after the take, which may have come late."""
+    taken = yield from run_again(call, record)
+    if taken is None or taken.attempt != call.attempt or within_window(call, terms, taken):
+        return taken
+    return (
+        yield from Settle(
+            taken, Role.HOLDER, State.IN_DOUBT, by=call.attempt, why="the provider's window ended", error=record.error
+        )
+    )
 
 
 def run_again(call: Call, record: Record) -> Generator[Command, Any, Record | None]:
@@ -140,6 +152,8 @@ def write_down(call: Call, record: Record, verdict: Verdict, role: Role) -> Gene
         case Happened(result):
             envelope, error = encode(call, result)
             state = State.COMPLETED
+        case Declined() if record.unsure:
+            return record  # of several requests under this key one was declined; another may still land
         case Declined(final=True, reason=reason):
             envelope = encode_refusal(call, Refused(reason))
             state, error = State.CLOSED, "Declined"
@@ -169,6 +183,7 @@ def write_down(call: Call, record: Record, verdict: Verdict, role: Role) -> Gene
         error=error,
         why=f"the provider says {type(verdict).__name__.lower()}",
         retain_seconds=call.policy.retention_seconds,
+        next_round=state is State.RELEASED and parse_terms(record.boundary).new_round_after_decline,
     )
     if settled is not None:
         yield from Tell("resolved", settled, type(verdict).__name__)
@@ -183,5 +198,7 @@ def spoken(verdict: Verdict) -> str:
             return f"the provider cannot say{f' ({reason})' if reason else ''}"
         case Conflicting(results):
             return f"the provider has it {len(results)} times: one of them wants a refund"
+        case Declined():
+            return "the provider declined it, but an earlier attempt under the same key may still land"
         case _:
             return f"the provider says {type(verdict).__name__.lower()}"

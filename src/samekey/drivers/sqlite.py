@@ -92,6 +92,28 @@ def connect(path: Path, *, synchronous: Synchronous, read_only: bool = False) ->
     return connection
 
 
+def file_id(path: Path) -> tuple[int, int] | None:
+    """Which file lies at this path; None if there is none that we may see."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def open_files() -> set[tuple[int, int]]:
+    """Which files this process has open, where the system tells."""
+    found = set()
+    folder = next((one for one in ("/proc/self/fd", "/dev/fd") if os.path.isdir(one)), None)
+    for name in os.listdir(folder) if folder else ():
+        try:
+            entry = os.fstat(int(name))
+        except (OSError, ValueError):
+            continue  # the listing's own descriptor is closed by now
+        found.add((entry.st_dev, entry.st_ino))
+    return found
+
+
 def require_ours(path: Path, name: str) -> None:
     """For those who only look: the file must be there and have our tables; nothing of it is changed."""
     check_path(path)

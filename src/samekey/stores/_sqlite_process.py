@@ -19,7 +19,7 @@ from typing import Any
 from uuid import uuid4
 
 from samekey.core.commands import StoreCommand
-from samekey.core.errors import SamekeyError, StoreUnavailable
+from samekey.core.errors import Misconfigured, SamekeyError, StoreUnavailable
 from samekey.core.record import Record
 from samekey.drivers import sqlite as driver
 from samekey.loops import Bells
@@ -88,6 +88,11 @@ class Process:
         self._thread: threading.Thread | None = None
         self._watch = Watch(self)
         _LIVE.add(self)
+        if driver.file_id(path) in _inherited:
+            raise Misconfigured(
+                f"this process inherited an open connection to {path} through a fork, and SQLite would mistake its "
+                "file locks for ours: close your own connections to it before the fork"
+            )
         with self.turn:
             if not create:
                 driver.require_ours(path, name)
@@ -95,8 +100,7 @@ class Process:
             self.epoch = self._find_epoch(name)
             self.floor = 0
             self.find_floor()
-            found = os.stat(path)
-            self.file_id = (found.st_dev, found.st_ino)
+            self.file_id = driver.file_id(path)
 
     @property
     def writer(self) -> driver.Connection:
@@ -205,6 +209,7 @@ NEW_EPOCH = "INSERT INTO samekey_meta (name, value) VALUES ('epoch', ?) ON CONFL
 
 _LIVE: weakref.WeakSet[Process] = weakref.WeakSet()
 _forking: list[Process] = []
+_inherited: set[tuple[int, int]] = set()
 
 
 def _before_fork() -> None:
@@ -224,6 +229,8 @@ def _after_fork_in_parent() -> None:
 
 def _after_fork_in_child() -> None:
     _forking.clear()  # the parent's: its locks, its queue, its callers. `SqliteStore` makes one of our own
+    _inherited.clear()
+    _inherited.update(driver.open_files())  # whatever is open now, somebody else's code opened before the fork
 
 
 if hasattr(os, "register_at_fork"):

@@ -17,10 +17,12 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from samekey.core.commands import (
@@ -59,6 +61,7 @@ from samekey.stores._sqlite_rows import (
 from samekey.stores._waiting import async_wait, wait
 
 Clock = Callable[[], float]
+T = TypeVar("T")
 
 AFTER_LOSS_SECONDS = 24 * 3600.0  # how long claims count as "after a loss": the usual retention
 
@@ -230,12 +233,8 @@ class SqliteStore:
         is not recorded.
         """
         here = self._here()
-        try:
-            found = os.stat(self._path)
-            if (found.st_dev, found.st_ino) == here.file_id:
-                return here
-        except FileNotFoundError:
-            pass
+        if driver.file_id(self._path) == here.file_id:
+            return here
         self._connect()
         here.close()
         return self._process
@@ -396,19 +395,35 @@ class AsyncSqliteStore:
         return [job.error or job.reply for job in jobs]
 
     async def list(self, query: Query) -> Records:
-        return self.sync.list(query)
+        return await self._aside(lambda: self.sync.list(query))
 
     async def sweep(self, limit: int) -> int:
-        return self.sync.sweep(limit)
+        return await self._aside(lambda: self.sync.sweep(limit))
 
     async def audit(self, limit: int) -> Audits:
-        return self.sync.audit(limit)
+        return await self._aside(lambda: self.sync.audit(limit))
 
     async def health(self) -> Health:
         return self.sync.health()
 
     async def close(self) -> None:
-        self.sync.close()
+        await self._aside(self.sync.close)
+
+    async def _aside(self, work: Callable[[], T]) -> T:
+        """Rare and possibly long: in a thread of its own, so that the loop goes on."""
+        bell, done = running().bell(), Future[T]()
+
+        def work_and_ring() -> None:
+            try:
+                done.set_result(work())
+            except BaseException as error:
+                done.set_exception(error)
+            bell.ring()
+
+        threading.Thread(target=work_and_ring, name="samekey-aside", daemon=True).start()
+        while not done.done():
+            await bell.wait(1.0)
+        return done.result()
 
     async def _write(self, command: StoreCommand) -> Record | None:
         here = self.sync._same_file()

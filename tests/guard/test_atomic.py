@@ -1,0 +1,660 @@
+"""Atomic: effect and record in one transaction of the caller's database."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from samekey import (
+    Asks,
+    AsyncGuard,
+    Atomic,
+    Guard,
+    InProgress,
+    KeyReused,
+    Misconfigured,
+    NotDone,
+    Policy,
+    Refused,
+    State,
+    StoreUnavailable,
+    current,
+)
+from tests.guard.helpers import Child, Ledger, Place, Thread, locked, together
+
+
+@pytest.fixture
+def guard(sqlite: Place) -> Any:
+    """A guard on a file that also has the shop's own table."""
+    made = sqlite.guard()
+    with contextlib.closing(sqlite3.connect(sqlite.path)) as connection:
+        connection.execute("CREATE TABLE orders (id TEXT)")
+        connection.commit()
+    return made
+
+
+@contextlib.contextmanager
+def connected(place: Place, **kwargs: Any) -> Iterator[sqlite3.Connection]:
+    with contextlib.closing(
+        sqlite3.connect(place.path, isolation_level=None, check_same_thread=False, **kwargs)
+    ) as connection:
+        yield connection
+
+
+@pytest.fixture
+def connection(sqlite: Place, guard: Any) -> Iterator[sqlite3.Connection]:
+    with connected(sqlite) as made:
+        yield made
+
+
+def orders(place: Place) -> list[str]:
+    with connected(place) as connection:
+        return [row[0] for row in connection.execute("SELECT id FROM orders ORDER BY rowid")]
+
+
+def insert(connection: sqlite3.Connection, order_id: str = "o-1") -> str:
+    connection.execute("INSERT INTO orders VALUES (?)", (order_id,))
+    return f"inserted {order_id}"
+
+
+# -- the decorated function ---------------------------------------------------------------------------------------
+
+
+def test_effect_and_record_commit_together(sqlite: Place, guard: Any, connection):
+    @guard.once(name="order", key="order_id", boundary=Atomic("session"))
+    def order(session: sqlite3.Connection, order_id: str) -> str:
+        assert session.in_transaction
+        assert sqlite.look("order", order_id) is None  # nobody else sees it yet
+        return insert(session, order_id)
+
+    assert sqlite.look("order", "o-1") is None
+    assert [order(connection, "o-1"), order(connection, "o-1")] == ["inserted o-1"] * 2
+
+    assert not connection.in_transaction
+    assert orders(sqlite) == ["o-1"]
+    record = sqlite.peek("order", "o-1")
+    assert (record.state, record.boundary) == (State.COMPLETED, "atomic")
+
+
+def test_the_connection_is_not_payload(sqlite: Place, guard: Any, connection):
+    @guard.once(name="order", key="order_id", boundary=Atomic("session"))
+    def order(session: sqlite3.Connection, order_id: str, amount: int = 1) -> str:
+        return insert(session, order_id)
+
+    order(connection, "o-1")
+    with connected(sqlite) as other:
+        assert order.answer(other, order_id="o-1").replayed
+        with pytest.raises(KeyReused, match="amount"):
+            order(other, "o-1", 2)
+
+
+def test_in_the_callers_transaction_it_commits_or_rolls_back_with_the_caller(sqlite: Place, guard: Any, connection):
+    @guard.once(name="order", key="order_id", boundary=Atomic("session"))
+    def order(session: sqlite3.Connection, order_id: str) -> str:
+        return insert(session, order_id)
+
+    connection.execute("BEGIN IMMEDIATE")
+    order(connection, "o-1")
+    assert connection.in_transaction
+    connection.execute("ROLLBACK")
+    assert (orders(sqlite), sqlite.look("order", "o-1")) == ([], None)
+
+    connection.execute("BEGIN IMMEDIATE")
+    order(connection, "o-1")
+    connection.execute("COMMIT")
+    assert orders(sqlite) == ["o-1"]
+    assert sqlite.peek("order", "o-1").state is State.COMPLETED
+
+
+@pytest.mark.parametrize("began", ["by us", "by the caller"])
+@pytest.mark.parametrize(
+    ("word", "state"),
+    [(NotDone("funds"), State.RELEASED), (Refused("stolen"), State.CLOSED)],
+    ids=["not-done", "refused"],
+)
+def test_a_word_rolls_the_effect_back_and_keeps_the_record(
+    sqlite: Place, guard: Any, connection, began: str, word, state
+):
+    def effect():
+        insert(connection)
+        raise word
+
+    if began == "by the caller":
+        connection.execute("BEGIN IMMEDIATE")
+        insert(connection, "the caller's own")
+        with pytest.raises(type(word)):
+            guard.on(connection).run("order", effect, key="o-1", payload={})
+        connection.execute("COMMIT")
+        assert orders(sqlite) == ["the caller's own"]
+    else:
+        guarded = guard.once(name="order", key="key", boundary=Atomic("session"))(lambda session, key: effect())
+        with pytest.raises(type(word)):
+            guarded(connection, "o-1")
+        assert orders(sqlite) == []
+    assert sqlite.peek("order", "o-1").state is state
+
+
+@pytest.mark.parametrize("error", [ValueError("bug"), TimeoutError(), KeyboardInterrupt()], ids=repr)
+def test_an_unknown_error_rolls_effect_and_record_back_as_if_nothing_had_run(
+    sqlite: Place, guard: Any, connection, error
+):
+    def effect():
+        insert(connection)
+        raise error
+
+    connection.execute("BEGIN IMMEDIATE")
+    insert(connection, "the caller's own")
+    with pytest.raises(type(error)) as raised:
+        guard.on(connection).run("order", effect, key="o-1", payload={})
+    connection.execute("COMMIT")
+
+    assert raised.value is error
+    assert not hasattr(error, "__notes__")
+    assert orders(sqlite) == ["the caller's own"]
+    assert sqlite.look("order", "o-1") is None
+    connection.execute("BEGIN IMMEDIATE")
+    assert guard.on(connection).run("order", lambda: insert(connection), key="o-1", payload={}).attempts == 1
+    connection.execute("COMMIT")
+
+
+# -- on(connection) ------------------------------------------------------------------------------------------------
+
+
+def test_on_outside_a_transaction_is_refused(guard: Any, connection):
+    with pytest.raises(Misconfigured, match="no transaction"):
+        guard.on(connection)
+
+
+def test_on_refuses_when_the_transaction_has_ended_since(sqlite: Place, guard: Any, connection, ledger: Ledger):
+    connection.execute("BEGIN IMMEDIATE")
+    inside = guard.on(connection)
+    connection.execute("COMMIT")
+
+    with pytest.raises(Misconfigured, match="no transaction"):
+        inside.run("order", ledger.add, key="o-1", payload={})
+    with pytest.raises(Misconfigured, match="no transaction"):
+        inside.hold("order", key="o-1", payload={})
+    assert (len(ledger), connection.in_transaction) == (0, False)
+
+
+def test_on_refuses_another_database(sqlite: Place, guard: Any, tmp_path):
+    for path in (tmp_path / "other.db", ":memory:"):
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN")
+            with pytest.raises(Misconfigured, match="another database"):
+                guard.on(other)
+
+
+def test_on_accepts_the_same_file_by_another_path(sqlite: Place, guard: Any, tmp_path):
+    link = tmp_path / "link.db"
+    link.symlink_to(sqlite.path)
+    with contextlib.closing(sqlite3.connect(link, isolation_level=None)) as same:
+        same.execute("BEGIN IMMEDIATE")
+        guard.on(same).run("order", lambda: insert(same), key="o-1", payload={})
+        same.execute("COMMIT")
+    assert orders(sqlite) == ["o-1"]
+
+
+@pytest.mark.parametrize("wrong", [None, "sqlite:///keys.db", object(), 7], ids=["none", "url", "object", "number"])
+def test_on_refuses_other_kinds_of_connections(guard: Any, wrong):
+    with pytest.raises(Misconfigured):
+        guard.on(wrong)
+
+
+def test_on_refuses_a_memory_store(memory: Place, connection):
+    connection.execute("BEGIN")
+    with pytest.raises(Misconfigured, match="memory"):
+        memory.guard().on(connection)
+    with pytest.raises(Misconfigured, match="memory"):
+        memory.async_guard().on(connection)
+
+
+def test_on_leaves_the_callers_row_factory_alone(sqlite: Place, guard: Any, connection):
+    connection.row_factory = sqlite3.Row
+    connection.execute("BEGIN IMMEDIATE")
+    guard.on(connection).run("order", lambda: insert(connection), key="o-1", payload={})
+    assert guard.on(connection).run("order", lambda: insert(connection), key="o-1", payload={}).replayed
+    connection.execute("COMMIT")
+    assert connection.row_factory is sqlite3.Row
+
+
+def test_on_with_pythons_own_transactions(sqlite: Place, guard: Any):
+    """isolation_level="" begins a transaction at the first insert; the caller's commit is the end of both."""
+    with contextlib.closing(sqlite3.connect(sqlite.path)) as legacy:
+        insert(legacy, "first")
+        guard.on(legacy).run("order", lambda: insert(legacy), key="o-1", payload={})
+        legacy.commit()
+    assert orders(sqlite) == ["first", "o-1"]
+    assert sqlite.peek("order", "o-1").state is State.COMPLETED
+
+
+def test_a_with_block_around_on_does_not_close_the_guard(sqlite: Place, guard: Any, connection):
+    """It is the guard inside a transaction, not a guard of its own."""
+    connection.execute("BEGIN IMMEDIATE")
+    with guard.on(connection) as inside:
+        inside.run("order", lambda: insert(connection), key="o-1", payload={})
+    connection.execute("COMMIT")
+
+    assert guard.run("other", lambda: "still open", key="o-1", payload={}).result == "still open"
+
+
+def test_two_operations_in_one_transaction(sqlite: Place, guard: Any, connection):
+    connection.execute("BEGIN IMMEDIATE")
+    inside = guard.on(connection)
+    for key in ("a", "b", "a"):
+        inside.run("order", lambda k=key: insert(connection, k), key=key, payload={})
+    with pytest.raises(NotDone):
+        inside.run("order", lambda: (insert(connection, "c"), (_ for _ in ()).throw(NotDone())), key="c", payload={})
+    connection.execute("COMMIT")
+
+    assert orders(sqlite) == ["a", "b"]
+    assert [sqlite.peek("order", key).state for key in "abc"] == [State.COMPLETED, State.COMPLETED, State.RELEASED]
+
+
+def test_an_atomic_effect_inside_another_has_savepoints_of_its_own(sqlite: Place, guard: Any, connection):
+    connection.execute("BEGIN IMMEDIATE")
+    inside = guard.on(connection)
+
+    def outer():
+        insert(connection, "outer")
+        with contextlib.suppress(NotDone):
+            inside.run(
+                "inner", lambda: (insert(connection, "inner"), (_ for _ in ()).throw(NotDone())), key=1, payload={}
+            )
+        return inside.run("inner", lambda: insert(connection, "inner 2"), key=2, payload={}).result
+
+    assert inside.run("outer", outer, key=1, payload={}).result == "inserted inner 2"
+    connection.execute("COMMIT")
+    assert orders(sqlite) == ["outer", "inner 2"]
+
+
+def test_a_hold_on_a_connection_commits_with_the_caller(sqlite: Place, guard: Any, connection):
+    connection.execute("BEGIN IMMEDIATE")
+    with guard.on(connection).hold("order", key="o-1", payload={}) as held:
+        insert(connection)
+        held.complete("receipt")
+    connection.execute("COMMIT")
+
+    assert orders(sqlite) == ["o-1"]
+    assert guard.hold("order", key="o-1", payload={}).result == "receipt"
+
+
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [(NotDone("funds"), State.RELEASED), (Refused("stolen"), State.CLOSED), (ValueError("bug"), None)],
+    ids=["not-done", "refused", "bug"],
+)
+def test_a_hold_on_a_connection_rolls_back_what_its_block_did(sqlite: Place, guard: Any, connection, error, state):
+    def block():
+        with guard.on(connection).hold("order", key="o-1", payload={}):
+            insert(connection)
+            raise error
+
+    connection.execute("BEGIN IMMEDIATE")
+    insert(connection, "the caller's own")
+    with pytest.raises(type(error)) as raised:
+        block()
+    connection.execute("COMMIT")
+
+    assert raised.value is error
+    assert orders(sqlite) == ["the caller's own"]
+    record = sqlite.look("order", "o-1")
+    assert (None if record is None else record.state) is state
+
+
+def test_a_hold_on_a_connection_that_is_never_entered_claims_nothing(sqlite: Place, guard: Any, connection):
+    connection.execute("BEGIN IMMEDIATE")
+    held = guard.on(connection).hold("order", key="o-1", payload={})
+    assert held is not None
+    del held
+    connection.execute("COMMIT")
+
+    record = sqlite.look("order", "o-1")
+    assert record is None or record.state is State.RELEASED
+
+
+def test_a_batch_on_a_connection_is_in_its_transaction(sqlite: Place, guard: Any, connection):
+    """Claims made on another connection would wait for this one's commit, or outlive its rollback."""
+    connection.execute("BEGIN IMMEDIATE")
+    inside = guard.on(connection)
+    outcome = Thread(
+        lambda: inside.run_many(
+            "order", lambda one: insert(connection, one["id"]), [{"id": "a"}, {"id": "b"}], key="id"
+        )
+    ).outcome(3)
+    connection.execute("ROLLBACK")
+
+    assert (orders(sqlite), sqlite.look("order", "a"), sqlite.look("order", "b")) == ([], None, None)
+    if not isinstance(outcome, Misconfigured):  # refusing it would be honest too
+        assert [getattr(answer, "result", answer) for answer in outcome] == ["inserted a", "inserted b"]
+
+
+@pytest.mark.parametrize("way", ["run", "hold", "run_many"])
+def test_atomic_without_a_connection_is_refused(sqlite: Place, guard: Any, ledger: Ledger, way: str):
+    """run() has no parameter that could carry it: a claim outside the transaction would be called atomic."""
+    boundary = Atomic("session")
+    call = {
+        "run": lambda: guard.run("order", ledger.add, key="o-1", payload={}, boundary=boundary),
+        "hold": lambda: guard.hold("order", key="o-1", payload={}, boundary=boundary),
+        "run_many": lambda: guard.run_many("order", ledger.add, [{"id": "o-1"}], key="id", boundary=boundary),
+    }[way]
+    with pytest.raises(Misconfigured, match=r"on\(|connection|Atomic"):
+        call()
+    assert len(ledger) == 0
+    assert sqlite.look("order", "o-1") is None
+
+
+# -- effects that meddle with the transaction ------------------------------------------------------------------------
+
+
+def test_an_effect_that_commits_is_told_so(sqlite: Place, guard: Any, connection):
+    def effect():
+        insert(connection)
+        connection.commit()
+
+    connection.execute("BEGIN IMMEDIATE")
+    with pytest.raises(Misconfigured, match="committed"):
+        guard.on(connection).run("order", effect, key="o-1", payload={})
+    assert orders(sqlite) == ["o-1"]
+    record = sqlite.look("order", "o-1")
+    assert record is None or record.state is not State.RELEASED  # it happened: it must never be free again
+
+
+def test_an_effect_that_commits_and_begins_anew_is_told_so_too(sqlite: Place, guard: Any, connection):
+    def effect():
+        insert(connection)
+        connection.execute("COMMIT")
+        connection.execute("BEGIN")
+        insert(connection, "o-2")
+
+    connection.execute("BEGIN IMMEDIATE")
+    with pytest.raises(Misconfigured, match="committed"):
+        guard.on(connection).run("order", effect, key="o-1", payload={})
+
+
+def test_an_effect_whose_statement_rolled_everything_back_keeps_its_own_error_as_the_cause(
+    sqlite: Place, guard: Any, connection
+):
+    """ON CONFLICT ROLLBACK, a full disk: SQLite itself ends the transaction."""
+    connection.execute("CREATE UNIQUE INDEX one ON orders (id)")
+    insert(connection, "taken")
+
+    def effect():
+        connection.execute("INSERT OR ROLLBACK INTO orders VALUES ('taken')")
+
+    connection.execute("BEGIN IMMEDIATE")
+    with pytest.raises((Misconfigured, sqlite3.IntegrityError)) as raised:
+        guard.on(connection).run("order", effect, key="o-1", payload={})
+
+    assert isinstance(raised.value, sqlite3.IntegrityError) or isinstance(
+        raised.value.__cause__, sqlite3.IntegrityError
+    )
+    assert sqlite.look("order", "o-1") is None
+
+
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt(), asyncio.CancelledError(), SystemExit()], ids=repr)
+def test_an_interrupt_comes_out_although_the_transaction_was_rolled_back(guard: Any, connection, interrupt):
+    """`with connection:` rolls back on Ctrl-C; an Exception in its place would be swallowed by whoever retries."""
+
+    def effect():
+        with connection:
+            insert(connection)
+            raise interrupt
+
+    connection.execute("BEGIN IMMEDIATE")
+    with pytest.raises(type(interrupt)):
+        guard.on(connection).run("order", effect, key="o-1", payload={})
+
+
+def test_a_commit_that_fails_leaves_no_open_transaction(sqlite: Place, guard: Any, connection):
+    """A deferred constraint speaks at COMMIT: what we began, we end."""
+    connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute("CREATE TABLE parents (id TEXT PRIMARY KEY)")
+    connection.execute("CREATE TABLE children (p TEXT REFERENCES parents (id) DEFERRABLE INITIALLY DEFERRED)")
+
+    @guard.once(name="child", key="key", boundary=Atomic("session"))
+    def child(session: sqlite3.Connection, key: str) -> str:
+        session.execute("INSERT INTO children VALUES ('nobody')")
+        return "never"
+
+    with pytest.raises(Exception, match="FOREIGN KEY"):
+        child(connection, "o-1")
+
+    assert not connection.in_transaction
+    assert connection.execute("SELECT count(*) FROM children").fetchone() == (0,)
+    assert sqlite.look("child", "o-1") is None
+
+
+# -- others -------------------------------------------------------------------------------------------------------
+
+
+def test_concurrent_transactions_of_one_key_wait_and_replay(sqlite: Place, guard: Any, ledger: Ledger):
+    @guard.once(name="order", key="order_id", boundary=Atomic("session"))
+    def order(session: sqlite3.Connection, order_id: str) -> str:
+        ledger.add()
+        time.sleep(0.02)
+        return insert(session, order_id)
+
+    def one(number: int) -> str:
+        with connected(sqlite) as connection:
+            return str(order(connection, "o-1"))
+
+    assert together(8, one) == ["inserted o-1"] * 8
+    assert (len(ledger), orders(sqlite)) == (1, ["o-1"])
+
+
+def test_a_transaction_that_does_not_end_makes_the_next_one_busy_not_wrong(sqlite: Place, guard: Any, ledger: Ledger):
+    @guard.once(name="order", key="order_id", boundary=Atomic("session"), policy=Policy(patience=0.1))
+    def order(session: sqlite3.Connection, order_id: str) -> int:
+        return ledger.add()
+
+    with locked(sqlite.path), connected(sqlite, timeout=0) as connection:
+        with pytest.raises(StoreUnavailable):
+            order(connection, "o-1")
+        assert not connection.in_transaction
+    assert len(ledger) == 0
+
+
+def test_a_key_held_by_a_call_outside_is_in_progress_in_here(sqlite: Place, guard: Any, connection, ledger: Ledger):
+    held = guard.hold("order", key="o-1", payload={})
+    connection.execute("BEGIN IMMEDIATE")
+    with pytest.raises(InProgress):
+        guard.on(connection).run("order", ledger.add, key="o-1", payload={})
+    connection.execute("COMMIT")
+
+    with held:
+        held.complete("outside")
+    connection.execute("BEGIN IMMEDIATE")
+    assert guard.on(connection).run("order", ledger.add, key="o-1", payload={}).result == "outside"
+    connection.execute("COMMIT")
+
+
+def test_current_works_in_an_atomic_effect(guard: Any, connection):
+    @guard.once(name="order", key="order_id", boundary=Atomic("session"))
+    def order(session: sqlite3.Connection, order_id: str) -> str:
+        current().sending()
+        return str(current().key)
+
+    assert order(connection, "o-1") == "o-1"
+
+
+async def test_the_same_awaited(sqlite: Place, guard: Any, connection):
+    awaited = sqlite.async_guard()
+
+    @awaited.once(name="order", key="order_id", boundary=Atomic("session"))
+    async def order(session: sqlite3.Connection, order_id: str, error: str = "") -> str:
+        insert(session, order_id)
+        await asyncio.sleep(0)
+        if error:
+            raise NotDone(error)
+        return order_id
+
+    assert [await order(connection, "o-1"), await order(connection, "o-1")] == ["o-1", "o-1"]
+    with pytest.raises(NotDone):
+        await order(connection, "o-2", error="funds")
+    connection.execute("BEGIN IMMEDIATE")
+    inside = awaited.on(connection)
+    await inside.run("other", lambda: asyncio.sleep(0, insert(connection, "o-3")), key="o-3", payload={})
+    connection.execute("ROLLBACK")
+
+    assert orders(sqlite) == ["o-1"]
+    assert sqlite.look("other", "o-3") is None
+    assert sqlite.peek("order", "o-2").state is State.RELEASED
+
+
+async def test_two_tasks_of_one_loop_with_a_transaction_each_both_finish(sqlite: Place, guard: Any):
+    """The second waits for the first's commit - which needs the loop that the second must not block."""
+    awaited: AsyncGuard = sqlite.async_guard(policy=Policy(patience=2))
+
+    @awaited.once(name="order", key="order_id", boundary=Atomic("session"))
+    async def order(session: sqlite3.Connection, order_id: str) -> str:
+        await asyncio.sleep(0.05)
+        return insert(session, order_id)
+
+    with connected(sqlite, timeout=0) as one, connected(sqlite, timeout=0) as other:
+        answers = await asyncio.gather(order(one, "o-1"), order(other, "o-2"), return_exceptions=True)
+
+    assert list(answers) == ["inserted o-1", "inserted o-2"]
+
+
+def test_effects_are_exactly_the_keys_whoever_is_killed(sqlite: Place, guard: Any):
+    """Eight processes over the same keys, four of them killed on the way: exactly one order for each key."""
+    url, path, keys = sqlite.url, sqlite.path, 40
+
+    def work(number: int) -> int:
+        own = sqlite3.connect(path, isolation_level=None, timeout=5)
+        with Guard(url, policy=Policy(patience=5)) as mine, contextlib.closing(own):
+
+            @mine.once(name="order", key="order_id", boundary=Atomic("session"))
+            def order(session: sqlite3.Connection, order_id: str) -> str:
+                insert(session, order_id)
+                if number < 4 and order_id == f"k{5 + number}":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return order_id
+
+            return sum(order(own, f"k{key}") == f"k{key}" for key in range(keys))
+
+    children = [Child(lambda n=number: work(n)) for number in range(8)]  # type: ignore[misc]
+    done = [child.result() for child in children[4:]]
+    for child in children[:4]:
+        with contextlib.suppress(AssertionError):
+            child.result()
+
+    assert done == [keys] * 4
+    assert sorted(orders(sqlite)) == sorted(f"k{key}" for key in range(keys))
+    with connected(sqlite) as connection:
+        states = connection.execute("SELECT state, count(*) FROM samekey_records GROUP BY state").fetchall()
+    assert states == [("completed", keys)]
+
+
+def test_an_atomic_effect_longer_than_its_lease_is_nobodys_business(sqlite: Place, guard: Any, connection):
+    @guard.once(name="order", key="order_id", boundary=Atomic("session"), policy=Policy(lease=0.05))
+    def order(session: sqlite3.Connection, order_id: str) -> str:
+        threading.Event().wait(0.15)
+        return insert(session, order_id)
+
+    assert order.answer(connection, "o-1").recorded
+    assert order.answer(connection, "o-1").replayed
+
+
+def test_a_snapshot_that_is_too_old_to_write_is_told_at_once(sqlite: Place, guard: Any, connection, ledger: Ledger):
+    """BEGIN, a read, and another process commits: waiting cannot help, so nobody waits out the patience."""
+    connection.execute("PRAGMA busy_timeout = 0")
+    connection.execute("BEGIN")
+    connection.execute("SELECT count(*) FROM orders").fetchone()
+    guard.run("other", lambda: 1, key="o-1", payload={})
+    began = time.monotonic()
+
+    with pytest.raises(StoreUnavailable):
+        guard.on(connection).run("order", ledger.add, key="o-1", payload={}, policy=Policy(patience=2))
+
+    assert time.monotonic() - began < 1
+    assert len(ledger) == 0
+    connection.execute("ROLLBACK")
+
+
+@pytest.mark.parametrize("began", ["by us", "by the caller"])
+def test_an_abandoned_effect_leaves_no_claim_in_the_transaction(sqlite: Place, guard: Any, connection, began: str):
+    """GeneratorExit: outside a transaction the lease speaks; in here the claim would outlive the effect it was for."""
+
+    def effect():
+        insert(connection)
+        raise GeneratorExit
+
+    if began == "by the caller":
+        connection.execute("BEGIN IMMEDIATE")
+        with pytest.raises(GeneratorExit):
+            guard.on(connection).run("order", effect, key="o-1", payload={})
+        connection.execute("COMMIT")
+    else:
+        guarded = guard.once(name="order", key="key", boundary=Atomic("session"))(lambda session, key: effect())
+        with pytest.raises(GeneratorExit):
+            guarded(connection, "o-1")
+
+    assert orders(sqlite) == []
+    assert sqlite.look("order", "o-1") is None
+
+
+def test_an_interrupt_of_a_lookup_inside_a_transaction_comes_out(sqlite: Place, guard: Any, connection):
+    """A doubt from outside is met in a transaction; Ctrl-C while the provider is asked is still Ctrl-C."""
+
+    def interrupted(record):
+        raise KeyboardInterrupt
+
+    def timeout():
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        guard.run("order", timeout, key="o-1", payload={}, boundary=Asks(interrupted))
+    connection.execute("BEGIN IMMEDIATE")
+    with pytest.raises(KeyboardInterrupt):
+        guard.on(connection).run("order", int, key="o-1", payload={}, boundary=Asks(interrupted))
+    connection.execute("ROLLBACK")
+
+
+async def test_a_cancelled_atomic_effect_leaves_nothing(sqlite: Place, guard: Any, connection):
+    awaited, inside = sqlite.async_guard(), asyncio.Event()
+
+    @awaited.once(name="order", key="order_id", boundary=Atomic("session"))
+    async def order(session: sqlite3.Connection, order_id: str) -> str:
+        insert(session, order_id)
+        inside.set()
+        await asyncio.sleep(60)
+        return order_id
+
+    task = asyncio.create_task(order(connection, "o-1"))
+    await inside.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert not connection.in_transaction
+    assert (orders(sqlite), sqlite.look("order", "o-1")) == ([], None)
+
+
+async def test_cancelled_while_it_waits_for_the_transaction_nothing_is_begun(sqlite: Place, guard: Any, connection):
+    awaited = sqlite.async_guard()
+
+    @awaited.once(name="order", key="order_id", boundary=Atomic("session"))
+    async def order(session: sqlite3.Connection, order_id: str) -> str:
+        return insert(session, order_id)
+
+    connection.execute("PRAGMA busy_timeout = 0")
+    with locked(sqlite.path):
+        task = asyncio.create_task(order(connection, "o-1"))
+        await asyncio.sleep(0.05)
+        assert not task.done()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert not connection.in_transaction
+    assert await order(connection, "o-1") == "inserted o-1"

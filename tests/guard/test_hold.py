@@ -1,0 +1,306 @@
+"""Taking the key by hand: a hold is entered, completed and left; anything else is a doubt."""
+
+from __future__ import annotations
+
+import contextvars
+import gc
+import threading
+from typing import Any
+
+import pytest
+
+import samekey
+from samekey import (
+    AsyncHeld,
+    Held,
+    InDoubt,
+    InProgress,
+    Misconfigured,
+    NotDone,
+    Opaque,
+    Policy,
+    Refused,
+    Repeatable,
+    State,
+    StoreUnavailable,
+    current,
+)
+from tests.guard.helpers import Ledger, Place, Thread, raising, spied_side, start_asyncio, start_trio
+
+
+def held_of(place: Place, **kwargs: Any) -> Held:
+    held = place.guard().hold("charge", **{"key": "o-1", "payload": {}, **kwargs})
+    assert isinstance(held, Held)
+    return held
+
+
+def test_a_hold_is_completed_and_then_replayed(place: Place):
+    guard = place.guard()
+    with guard.hold("charge", key="o-1", payload={}) as held:
+        assert current() is held
+        held.complete("receipt")
+
+    assert held.answer is not None
+    assert (held.answer.result, held.answer.replayed) == ("receipt", False)
+    again = guard.hold("charge", key="o-1", payload={})
+    assert isinstance(again, samekey.Answer)
+    assert (again.result, again.replayed) == ("receipt", True)
+
+
+def test_a_replay_is_not_a_context_manager_so_a_forgotten_one_is_an_error_never_an_effect(place: Place, ledger: Ledger):
+    guard = place.guard()
+    guard.run("charge", ledger.add, key="o-1", payload={})
+
+    def forgetful():
+        with guard.hold("charge", key="o-1", payload={}) as held:
+            ledger.add()
+            held.complete(None)
+
+    with pytest.raises((AttributeError, TypeError)):
+        forgetful()
+    assert len(ledger) == 1
+
+
+def test_leaving_without_complete_is_in_doubt(place: Place):
+    held = held_of(place)
+
+    with pytest.raises(Misconfigured, match="without held"), held:
+        pass
+
+    assert place.peek("charge", "o-1").state is State.IN_DOUBT
+
+
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [
+        (ValueError("bug"), State.IN_DOUBT),
+        (NotDone("funds"), State.RELEASED),
+        (Refused("stolen"), State.CLOSED),
+        (KeyboardInterrupt(), State.IN_DOUBT),
+        (StopIteration(3), State.IN_DOUBT),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_exception_in_the_block_says_what_it_says_anywhere(place: Place, error, state):
+    held = held_of(place)
+
+    with pytest.raises(type(error)) as raised, held:
+        raise error
+
+    assert raised.value is error
+    assert place.peek("charge", "o-1").state is state
+
+
+def test_an_exception_after_complete_wins(place: Place):
+    """complete() is a word for the end of the block; a block that ends in an error did not get there."""
+    held = held_of(place)
+
+    def work():
+        with held:
+            held.complete("receipt")
+            raise ValueError
+
+    with pytest.raises(ValueError):
+        work()
+
+    assert place.peek("charge", "o-1").state is State.IN_DOUBT
+
+
+def test_generator_exit_writes_nothing(place: Place):
+    """A generator that is thrown away in the middle of a hold: abandoned, not failed; the lease speaks."""
+    held = held_of(place)
+
+    def steps():
+        with held:
+            yield 1
+            held.complete("never")
+
+    running = steps()
+    next(running)
+    before = place.peek("charge", "o-1")
+    running.close()
+
+    after = place.peek("charge", "o-1")
+    assert (after.state, after.version) == (before.state, before.version) == (State.STARTED, 1)
+
+
+def test_completing_twice_is_refused(place: Place):
+    held = held_of(place)
+
+    def work():
+        with held:
+            held.complete(1)
+            held.complete(2)
+
+    with pytest.raises(Misconfigured, match="already complete"):
+        work()
+
+
+def test_a_hold_is_entered_once(place: Place):
+    held = held_of(place)
+    with held:
+        held.complete(1)
+
+    with pytest.raises(Misconfigured, match="over"):
+        held.__enter__()
+    assert place.peek("charge", "o-1").state is State.COMPLETED
+
+
+def test_a_hold_that_is_running_is_not_entered_again(place: Place):
+    """The inner block's end would settle the outer's, which may still fail."""
+    held = held_of(place)
+
+    def work():
+        with held:
+            with pytest.raises(Misconfigured, match="running"):
+                held.__enter__()
+            held.complete(1)
+
+    contextvars.copy_context().run(work)
+
+
+def test_holds_nest(place: Place):
+    guard = place.guard()
+    with guard.hold("outer", key="o-1", payload={}) as outer:
+        with guard.hold("inner", key="o-1", payload={}) as inner:
+            assert current() is inner
+            inner.complete("inner")
+        assert current() is outer
+        outer.complete("outer")
+
+    assert [place.peek(name, "o-1").state for name in ("inner", "outer")] == [State.COMPLETED] * 2
+    with pytest.raises(Misconfigured):
+        current()
+
+
+def test_a_hold_entered_in_one_context_and_left_in_another_is_settled(place: Place):
+    """As frameworks do with a `yield` dependency in a thread pool."""
+    held = held_of(place)
+    contextvars.copy_context().run(held.__enter__)
+    held.complete("receipt")
+    contextvars.copy_context().run(held.__exit__, None, None, None)
+
+    assert place.peek("charge", "o-1").state is State.COMPLETED
+
+
+def test_a_hold_that_is_thrown_away_does_not_keep_the_callers_behind_it(still: Place, ledger: Ledger):
+    """Its lease still lives, so they are told "in progress" by the store; when it ends, its boundary speaks."""
+    assert still.clock is not None
+    guard = still.guard(policy=Policy(patience=0))
+    held = guard.hold("charge", key="o-1", payload={}, boundary=Repeatable())
+    with pytest.raises(InProgress):
+        guard.run("charge", ledger.add, key="o-1", payload={}, boundary=Repeatable())
+    del held
+    gc.collect()
+    still.clock.advance(31)
+
+    assert guard.run("charge", ledger.add, key="o-1", payload={}, boundary=Repeatable()).result == 1
+
+
+def test_a_hold_that_is_kept_and_forgotten_blocks_no_longer_than_its_lease(still: Place, ledger: Ledger):
+    """Nobody entered it, so nobody renews it: a dead lease does not block the callers of its own process either."""
+    assert still.clock is not None
+    guard = still.guard(policy=Policy(patience=0.2))
+    held = guard.hold("charge", key="o-1", payload={}, boundary=Repeatable())
+    still.clock.advance(31)
+
+    answer = guard.run("charge", ledger.add, key="o-1", payload={}, boundary=Repeatable())
+    assert (answer.result, answer.attempts) == (1, 2)
+    assert held.token < answer.token
+
+
+def test_a_hold_thrown_away_while_the_flights_are_counted_does_not_hang(place: Place):
+    """Garbage collection may strike anywhere, also while this very thread registers a flight."""
+    guard = place.guard()
+    holds = [guard.hold("charge", key="o-1", payload={})]
+
+    def work() -> None:
+        with guard._flights._mutex:  # where a collection can happen
+            holds.clear()
+
+    Thread(work).result(2)
+
+
+def test_a_hold_tells_deadline_token_attempt_and_provider_key(place: Place):
+    held = held_of(place, policy=Policy(lease=10))
+
+    assert 8.0 < held.seconds_left <= 9.0  # the holder is the more careful one
+    assert held.record is not None
+    assert (held.token, held.attempt) == held.record.fence
+    assert held.provider_key() == held.record.provider_key()
+    assert held.provider_key("capture") != held.provider_key()
+    assert (held.key, held.tenant) == ("o-1", None)
+
+
+def test_with_the_store_down_and_run_a_hold_has_no_record(place: Place):
+    side, spy = spied_side(place, "sync", policy=Policy(store_down="run"))
+    spy.before["open"] = raising(StoreUnavailable("down"))
+
+    with side.guard.hold("charge", key="o-1", payload={}) as held:
+        held.sending()
+        assert held.record is None
+        held.complete(held.provider_key())
+
+    spy.before.clear()
+    assert (held.answer.guarded, held.answer.recorded) == (False, False)
+    with side.guard.hold("charge", key="o-1", payload={}) as again:
+        assert again.provider_key() == held.answer.result
+        again.complete()
+
+
+# -- the same, awaited ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("start", [start_asyncio, start_trio])
+def test_an_async_hold_does_the_same(place: Place, start):
+    guard = place.async_guard()
+
+    async def main() -> None:
+        async with await guard.hold("charge", key="o-1", payload={}) as held:
+            assert current() is held
+            assert isinstance(held, AsyncHeld)
+            held.complete("receipt")
+        again = await guard.hold("charge", key="o-1", payload={})
+        assert isinstance(again, samekey.Answer)
+        assert again.result == "receipt"
+        with pytest.raises((AttributeError, TypeError)):
+            async with again:  # type: ignore[attr-defined]
+                pass
+
+        for key, error, state in (
+            ("doubt", ValueError(), State.IN_DOUBT),
+            ("free", NotDone(), State.RELEASED),
+            ("closed", Refused(), State.CLOSED),
+        ):
+            with pytest.raises(type(error)):
+                async with await guard.hold("charge", key=key, payload={}):
+                    raise error
+            assert place.peek("charge", key).state is state
+
+        with pytest.raises(Misconfigured, match="without held"):
+            async with await guard.hold("charge", key="left", payload={}):
+                pass
+        with pytest.raises(InDoubt):
+            await guard.hold("charge", key="left", payload={})
+
+    start(main)
+
+
+def test_a_hold_in_one_thread_keeps_another_thread_waiting_until_it_is_done(place: Place, ledger: Ledger):
+    guard = place.guard()
+    entered, go = threading.Event(), threading.Event()
+
+    def holder():
+        with guard.hold("charge", key="o-1", payload={}, boundary=Opaque()) as held:
+            entered.set()
+            assert go.wait(5)
+            held.complete("held")
+
+    first = Thread(holder)
+    assert entered.wait(5)
+    second = Thread(lambda: guard.run("charge", ledger.add, key="o-1", payload={}))
+    go.set()
+    first.result()
+
+    assert second.result().result == "held"
+    assert len(ledger) == 0

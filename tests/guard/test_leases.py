@@ -1,0 +1,172 @@
+"""One shared timer keeps the leases of live holders; a lost one is known to its holder."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+
+import pytest
+
+from samekey import AsyncGuard, Guard, InProgress, Policy, Repeatable, State, StoreUnavailable, current
+from tests.guard.helpers import Ledger, Place, Thread, raising, spied, spied_side, until
+
+SHORT = Policy(lease=0.3, patience=0)
+
+
+def test_an_effect_longer_than_its_lease_is_not_taken_over_while_its_holder_lives(
+    place: Place, colour: str, ledger: Ledger
+):
+    side, other = place.side(colour, policy=SHORT), place.side(colour, policy=SHORT)
+    inside, go = threading.Event(), threading.Event()
+
+    def effect():
+        inside.set()
+        assert go.wait(5)
+        return ledger.add("first")
+
+    first = Thread(lambda: side.run("charge", effect, key="o-1", payload={}, boundary=Repeatable()))
+    assert inside.wait(5)
+    deadline = time.monotonic() + 0.9
+    while time.monotonic() < deadline:
+        with pytest.raises(InProgress):
+            other.run("charge", lambda: ledger.add("second"), key="o-1", payload={}, boundary=Repeatable())
+        time.sleep(0.05)
+    go.set()
+
+    assert first.result().replayed is False
+    assert ledger.entries == ["first"]
+
+
+async def test_an_effect_that_blocks_the_event_loop_keeps_its_lease(place: Place):
+    """The timer is a thread of its own: a blocked loop is a bug of the effect, not a second effect."""
+    guard = place.async_guard(policy=SHORT)
+    other = place.guard(policy=SHORT)
+
+    async def effect():
+        time.sleep(0.7)
+        with pytest.raises(InProgress):
+            other.run("charge", int, key="o-1", payload={}, boundary=Repeatable())
+        return "first"
+
+    assert (await guard.run("charge", effect, key="o-1", payload={}, boundary=Repeatable())).result == "first"
+
+
+async def test_a_store_without_a_sync_twin_is_renewed_in_the_holders_loop(place: Place):
+    """As the stores of servers will be."""
+    spy = spied(place.async_store())
+    guard = AsyncGuard(spy, policy=SHORT)
+
+    async def effect():
+        await asyncio.sleep(0.7)
+        return place.peek("charge", "o-1").lease_live
+
+    assert (await guard.run("charge", effect, key="o-1", payload={})).result is True
+    assert spy.count("renew") >= 2
+
+
+def test_the_deadline_moves_with_each_renewal(place: Place):
+    guard = place.guard(policy=SHORT)
+    seen = []
+
+    def effect():
+        held = current()
+        seen.append(held.deadline)
+        until(lambda: held.deadline > seen[0])
+        assert 0 < held.seconds_left <= 0.27
+        return held.lost
+
+    assert guard.run("charge", effect, key="o-1", payload={}).result is False
+
+
+def test_a_renewal_that_fails_is_tried_again_before_the_lease_is_lost(place: Place):
+    side, spy = spied_side(place, "sync", policy=Policy(lease=0.6))
+    spy.before["renew"] = raising(StoreUnavailable("down"), times=1)
+
+    def effect():
+        until(lambda: spy.count("renew") >= 3)
+        return place.peek("charge", "o-1").lease_live
+
+    assert side.run("charge", effect, key="o-1", payload={}).result is True
+
+
+def test_a_hold_that_is_lost_knows_it_and_is_renewed_no_more(place: Place):
+    """The record went into doubt under the holder: renewing is refused, and nothing more is sent for it."""
+    side, spy = spied_side(place, "sync", policy=SHORT)
+    spy.before["renew"] = raising(StoreUnavailable("down"))
+    other = place.guard(policy=Policy(patience=5))
+
+    def effect():
+        answer = other.run("charge", lambda: "other", key="o-1", payload={}, boundary=Repeatable())
+        spy.before.clear()
+        until(lambda: current().lost)
+        count = spy.count("renew")
+        time.sleep(0.25)
+        assert spy.count("renew") == count
+        return answer.result + " is not mine"
+
+    answer = side.run("charge", effect, key="o-1", payload={}, boundary=Repeatable())
+    assert (answer.result, answer.replayed) == ("other", True)
+
+
+def test_one_thread_renews_all_and_goes_on_when_one_is_gone(place: Place):
+    guard = place.guard(policy=SHORT)
+    before = threading.active_count()
+    go = threading.Event()
+    inside = threading.Barrier(9)
+
+    def effect():
+        inside.wait(5)
+        assert go.wait(5)
+
+    threads = [
+        Thread(lambda n=n: guard.run("charge", effect, key=n, payload={}))  # type: ignore[misc]
+        for n in range(8)
+    ]
+    inside.wait(5)
+    time.sleep(0.5)
+    timers = [one for one in threading.enumerate() if one.name == "samekey-leases" and one.is_alive()]
+    live = [place.peek("charge", str(n)).lease_live for n in range(8)]
+    go.set()
+    for thread in threads:
+        thread.result()
+
+    assert live == [True] * 8
+    assert len(timers) <= max(1, before)  # other guards of this test run may have one; ours has one
+    assert guard._leases._held == {}
+
+
+def test_nothing_is_renewed_for_a_quick_effect(place: Place, colour: str):
+    side, spy = spied_side(place, colour)
+    for key in range(20):
+        side.run("charge", lambda: 1, key=key, payload={})
+
+    assert spy.count("renew") == 0
+    assert spy.count("open") == spy.count("settle") == 20
+
+
+def test_a_settled_hold_leaves_the_timer_whatever_its_end(place: Place):
+    guard = place.guard(policy=SHORT)
+    for error in (None, ValueError(), KeyboardInterrupt(), GeneratorExit()):
+
+        def effect(error=error):
+            if error is not None:
+                raise error
+
+        with contextlib.suppress(BaseException):
+            guard.run("charge", effect, key=type(error).__name__, payload={})
+
+    assert guard._leases._held == {}
+
+
+def test_a_guard_whose_store_is_closed_while_an_effect_runs_says_that_it_is_not_recorded(sqlite: Place):
+    guard = Guard(sqlite.url, policy=Policy(lease=0.2))
+
+    def effect():
+        guard.close()
+        return "done"
+
+    answer = guard.run("charge", effect, key="o-1", payload={})
+    assert (answer.result, answer.recorded) == ("done", False)
+    assert sqlite.peek("charge", "o-1").state is State.STARTED

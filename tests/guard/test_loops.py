@@ -1,0 +1,422 @@
+"""Event loops: asyncio, trio and anyio on memory and SQLite; several loops at once; both colours on one key."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from typing import Any
+
+import anyio
+import pytest
+import trio
+
+from samekey import AsyncGuard, Guard, InDoubt, Policy, State, StoreUnavailable
+from samekey.stores.memory import AsyncMemoryStore, MemoryStore
+from tests.guard.helpers import (
+    Ledger,
+    Place,
+    Thread,
+    locked,
+    raising,
+    spied,
+    start_asyncio,
+    start_trio,
+    together,
+    until,
+)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_tasks_of_an_anyio_group_share_one_effect(place: Place, ledger: Ledger, backend: str):
+    guard, results = place.async_guard(), list[int]()
+
+    async def effect():
+        await anyio.sleep(0.01)
+        return ledger.add()
+
+    async def one():
+        results.append((await guard.run("charge", effect, key="o-1", payload={})).result)
+
+    async def main():
+        async with anyio.create_task_group() as tasks:
+            for _ in range(20):
+                tasks.start_soon(one)
+
+    anyio.run(main, backend=backend)
+    assert results == [1] * 20
+
+
+def test_tasks_of_a_trio_nursery_share_one_effect_and_others_have_their_own(place: Place, ledger: Ledger):
+    guard, results = place.async_guard(), list[tuple[int, Any]]()
+
+    async def one(key: int):
+        async def effect():
+            await trio.sleep(0.01)
+            return ledger.add(key) and key
+
+        results.append((key, (await guard.run("charge", effect, key=key, payload={})).result))
+
+    async def main():
+        async with trio.open_nursery() as nursery:
+            for number in range(40):
+                nursery.start_soon(one, number % 4)
+
+    trio.run(main)
+    assert sorted(ledger.entries) == [0, 1, 2, 3]
+    assert all(key == result for key, result in results)
+    assert len(results) == 40
+
+
+def test_trio_on_sqlite_waits_for_another_guard_without_polling_it_to_death(sqlite: Place, ledger: Ledger):
+    """A waiter in trio is woken by a commit of another connection."""
+    holder = sqlite.guard()
+    held = holder.hold("charge", key="o-1", payload={})
+    waiter = Thread(lambda: sqlite.side("trio").run("charge", ledger.add, key="o-1", payload={}))
+    with held:
+        held.complete("held")
+
+    assert waiter.result().result == "held"
+
+
+def test_two_threads_each_with_a_loop_of_their_own_share_one_asyncguard(place: Place, ledger: Ledger):
+    guard = place.async_guard()
+
+    async def many(number: int):
+        async def effect():
+            await asyncio.sleep(0.005)
+            return ledger.add()
+
+        calls = [guard.run("charge", effect, key=f"k{key}", payload={}) for key in range(10) for _ in range(3)]
+        return [answer.result for answer in await asyncio.gather(*calls)]
+
+    one, other, third = together(3, lambda number: asyncio.run(many(number)))
+
+    assert one == other == third
+    assert len(ledger) == 10
+
+
+def test_a_follower_in_another_loop_is_woken(place: Place):
+    """The one who flies is in one thread's loop, the follower in another's."""
+    guard = place.async_guard()
+    inside, go = threading.Event(), threading.Event()
+
+    async def effect():
+        inside.set()
+        while not go.is_set():
+            await asyncio.sleep(0.001)
+        return "flown"
+
+    async def main():
+        return await guard.run("charge", effect, key="o-1", payload={})
+
+    first = Thread(lambda: asyncio.run(main()))
+    assert inside.wait(5)
+    second = Thread(lambda: trio.run(main))
+    until(lambda: any(flight.bells for flight in guard._flights._flying.values()))
+    go.set()
+
+    assert first.result().result == second.result().result == "flown"
+
+
+def test_sync_and_async_callers_of_one_key_share_one_sqlite_file(sqlite: Place, ledger: Ledger):
+    plain, awaited, third = sqlite.side("sync"), sqlite.side("asyncio"), sqlite.side("trio")
+    sides = [plain, awaited, third] * 4
+
+    for key in range(3):
+        answers = together(12, lambda n, key=key: sides[n].run("charge", ledger.add, key=key, payload={}).result)  # type: ignore[misc]
+        assert answers == [key + 1] * 12
+    assert len(ledger) == 3
+
+
+def test_sync_and_async_callers_of_one_key_share_one_memory(ledger: Ledger):
+    store = MemoryStore()
+    plain, awaited = Guard(store), AsyncGuard(AsyncMemoryStore(store))
+
+    async def effect():
+        return ledger.add()
+
+    def one(number: int) -> int:
+        if number % 2:
+            return plain.run("charge", ledger.add, key="o-1", payload={}).result
+        return int(asyncio.run(_run(awaited, effect)).result)
+
+    assert together(10, one) == [1] * 10
+    assert len(ledger) == 1
+
+
+async def _run(guard: AsyncGuard, effect: Any) -> Any:
+    return await guard.run("charge", effect, key="o-1", payload={})
+
+
+def test_an_asyncguard_used_by_one_loop_after_another(place: Place, ledger: Ledger):
+    """asyncio.run() per job, as scripts and task queues do; nothing is left in the loop that ended."""
+    guard = place.async_guard(policy=Policy(lease=0.3))
+
+    async def effect():
+        await asyncio.sleep(0.15)  # long enough for a renewal
+        return ledger.add()
+
+    for start in (start_asyncio, start_asyncio):
+        for key in range(2):
+            start(lambda key=key: guard.run("charge", effect, key=key, payload={}))  # type: ignore[misc]
+    start_trio(lambda: guard.run("charge", effect, key=0, payload={}))
+
+    assert len(ledger) == 2
+
+
+# -- cancelled while claiming -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_cancelled_in_the_middle_of_the_claim_nothing_is_held(sqlite: Place, ledger: Ledger, backend: str):
+    """Somebody else writes; our claim is in the queue when we are cancelled. It gets through, and is let go."""
+    guard = sqlite.async_guard()
+
+    async def effect():
+        return ledger.add()
+
+    async def main():
+        with locked(sqlite.path) as other, anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(lambda: guard.run("charge", effect, key="o-1", payload={}))
+                await anyio.sleep(0.05)
+                threading.Timer(0.05, other.execute, ["ROLLBACK"]).start()
+                scope.cancel()
+        return await guard.run("charge", effect, key="o-1", payload={})
+
+    answer = anyio.run(main, backend=backend)
+
+    assert (answer.result, answer.replayed, len(ledger)) == (1, False, 1)
+
+
+async def test_cancelled_while_waiting_for_another_holder_changes_nothing(place: Place):
+    held = place.guard().hold("charge", key="o-1", payload={})
+    guard = place.async_guard()
+
+    async def effect(): ...
+
+    task = asyncio.create_task(guard.run("charge", effect, key="o-1", payload={}))
+    await asyncio.sleep(0.05)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    with held:
+        held.complete("held")
+    assert (await guard.run("charge", effect, key="o-1", payload={})).result == "held"
+
+
+@pytest.mark.parametrize("verb", ["open", "settle"])
+async def test_a_coroutine_thrown_away_while_the_store_answers_goes_quietly(memory: Place, verb: str):
+    """A loop that is torn down closes its coroutines: GeneratorExit must not be answered with another await."""
+
+    async def hangs(command):
+        await asyncio.get_running_loop().create_future()
+
+    async def effect(): ...
+
+    store = memory.async_store()
+    setattr(store, verb, hangs)
+    running = AsyncGuard(store).run("charge", effect, key="o-1", payload={})
+    running.send(None)  # now it waits for the store
+    running.close()
+
+    record = memory.look("charge", "o-1")
+    assert record is None or record.state is State.STARTED  # abandoned, not failed: the lease speaks
+
+
+async def test_a_cancellation_is_not_swallowed_when_the_store_fails_at_the_same_moment(place: Place):
+    """Cancelled in the middle of settling, and the repeated write fails too: the task must still end cancelled."""
+    spy = spied(place.async_store())
+    guard = AsyncGuard(spy, policy=Policy(lease=0.2))
+
+    def cancelled_then_down(command):
+        spy.before["settle"] = raising(StoreUnavailable("down"))
+        raise asyncio.CancelledError
+
+    spy.before["settle"] = cancelled_then_down
+
+    async def effect():
+        return "done"
+
+    with pytest.raises(asyncio.CancelledError):
+        await guard.run("charge", effect, key="o-1", payload={})
+
+
+def test_an_interrupt_is_not_swallowed_when_the_store_fails_at_the_same_moment(place: Place):
+    """Ctrl-C in the middle of settling, and the store is down: Ctrl-C still comes out."""
+    spy = spied(place.store())
+    guard = Guard(spy, policy=Policy(lease=0.2))
+
+    def interrupted_then_down(command):
+        spy.before["settle"] = raising(StoreUnavailable("down"))
+        raise KeyboardInterrupt
+
+    spy.before["settle"] = interrupted_then_down
+    with pytest.raises(KeyboardInterrupt):
+        guard.run("charge", lambda: "done", key="o-1", payload={})
+
+
+def test_an_interrupt_in_the_middle_of_the_claim_lets_the_key_go(place: Place, ledger: Ledger):
+    spy = spied(place.store())
+    guard = Guard(spy)
+    spy.after["open"] = raising(KeyboardInterrupt(), times=1)
+
+    with pytest.raises(KeyboardInterrupt):
+        guard.run("charge", ledger.add, key="o-1", payload={})
+
+    assert place.peek("charge", "o-1").state is State.RELEASED
+    assert guard.run("charge", ledger.add, key="o-1", payload={}).result == 1
+
+
+def test_an_interrupt_in_the_middle_of_the_settle_still_settles(place: Place, ledger: Ledger):
+    spy = spied(place.store())
+    guard = Guard(spy)
+    spy.after["settle"] = raising(KeyboardInterrupt(), times=1)
+
+    with pytest.raises(KeyboardInterrupt):
+        guard.run("charge", ledger.add, key="o-1", payload={})
+    assert guard.run("charge", ledger.add, key="o-1", payload={}).replayed
+
+
+async def test_a_cancellation_that_meets_the_claims_reply_does_not_start_the_effect(sqlite: Place, ledger: Ledger):
+    """The claim is committed and the cancellation arrives in the same turn of the loop: nobody waits for an answer
+    any more, so nothing may be charged."""
+    guard = sqlite.async_guard()
+
+    async def effect():
+        return ledger.add()
+
+    for number in range(30):
+        task = asyncio.create_task(guard.run("charge", effect, key=number, payload={}))
+        until_turn = number % 6
+        for _ in range(until_turn):
+            await asyncio.sleep(0)
+        task.cancel()
+        before = len(ledger)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert len(ledger) == before
+
+
+async def test_wait_for_and_timeout_around_a_guarded_call_mean_what_they_say(place: Place, ledger: Ledger):
+    guard = place.async_guard()
+
+    async def effect():
+        ledger.add()
+        await asyncio.sleep(60)
+
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(guard.run("charge", effect, key="a", payload={}), 0.05)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await guard.run("charge", effect, key="b", payload={})
+    for key in "ab":
+        assert place.peek("charge", key).state is State.IN_DOUBT
+        with pytest.raises(InDoubt):
+            await guard.run("charge", effect, key=key, payload={})
+
+
+async def test_the_loop_turns_while_another_process_holds_the_file(sqlite: Place):
+    """A busy file must never block an event loop."""
+    guard = sqlite.async_guard()
+    turns = 0
+
+    async def effect():
+        return 1
+
+    await guard.run("charge", effect, key="warm", payload={})
+    with locked(sqlite.path) as other:
+        task = asyncio.create_task(guard.run("charge", effect, key="o-1", payload={}))
+        for _ in range(20):
+            await asyncio.sleep(0.005)
+            turns += 1
+        assert not task.done()
+        other.execute("ROLLBACK")
+        assert (await task).result == 1
+    assert turns == 20
+
+
+async def test_a_bell_that_rings_as_its_waiter_is_cancelled_does_not_swallow_the_cancellation():
+    """asyncio.wait_for of Python 3.11 returns the result instead of the cancellation when both come together."""
+    from samekey.loops.asyncio import Asyncio
+
+    for before in range(4):
+        for after in range(4):
+            bell = Asyncio().bell()
+            task = asyncio.create_task(bell.wait(5))
+            for _ in range(before):
+                await asyncio.sleep(0)
+            bell.ring()
+            for _ in range(after):
+                await asyncio.sleep(0)
+            if task.cancel():
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+
+
+async def test_cancelled_again_and_again_while_it_settles_it_still_settles(sqlite: Place):
+    guard, inside = sqlite.async_guard(), asyncio.Event()
+
+    async def effect():
+        inside.set()
+        await asyncio.sleep(60)
+
+    assert sqlite.look("charge", "o-1") is None
+    task = asyncio.create_task(guard.run("charge", effect, key="o-1", payload={}))
+    await inside.wait()
+    with locked(sqlite.path):
+        for _ in range(5):
+            task.cancel()
+            await asyncio.sleep(0.01)
+        assert not task.done()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert sqlite.peek("charge", "o-1").state is State.IN_DOUBT
+
+
+def test_a_loop_that_ends_while_a_task_settles_does_not_lose_the_answer(sqlite: Place, ledger: Ledger):
+    """asyncio.run() cancels what is left; the write is already in the queue."""
+    guard, settling = sqlite.async_guard(), threading.Event()
+
+    async def main(other):
+        async def effect():
+            other.execute("BEGIN IMMEDIATE")
+            settling.set()
+            return ledger.add()
+
+        task = asyncio.create_task(guard.run("charge", effect, key="o-1", payload={}))
+        while not settling.is_set():
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.02)
+        assert not task.done()
+        threading.Timer(0.1, other.execute, ["ROLLBACK"]).start()
+
+    assert sqlite.look("charge", "o-1") is None
+    with locked(sqlite.path) as other:
+        other.execute("ROLLBACK")
+        asyncio.run(main(other))
+        until(lambda: sqlite.peek("charge", "o-1").state is State.COMPLETED)
+    assert sqlite.guard().run("charge", ledger.add, key="o-1", payload={}).result == 1
+
+
+def test_a_word_said_in_a_cancelled_trio_scope_is_kept(place: Place):
+    """The caller hears that it was cancelled; the key hears what the effect knew."""
+    from samekey import NotDone
+
+    guard = place.async_guard()
+
+    async def main():
+        with trio.CancelScope() as scope:
+
+            async def effect():
+                scope.cancel()
+                raise NotDone("declined")
+
+            with contextlib.suppress(NotDone):
+                await guard.run("charge", effect, key="o-1", payload={})
+
+    trio.run(main)
+    assert place.peek("charge", "o-1").state is State.RELEASED

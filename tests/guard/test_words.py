@@ -1,0 +1,371 @@
+"""Whose word is it: NotDone and Refused speak for the effect that raised them; everything else says nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import dataclasses
+import threading
+
+import pytest
+
+import samekey
+from samekey import Asks, Happened, InDoubt, Keyed, Misconfigured, NotDone, Policy, Refused, State
+from tests.guard.helpers import Ledger, Place, Side, Thread
+
+
+class Declined(Exception):
+    """The caller's own exception."""
+
+
+def throwing(error: BaseException):
+    def effect():
+        raise error
+
+    return effect
+
+
+# -- the policy's lists -----------------------------------------------------------------------------------------
+
+
+def test_the_callers_own_exceptions_may_release_or_close(place: Place, side: Side):
+    class Final(Declined):
+        pass
+
+    policy = Policy(releases=(Declined,), closes=(Final,))
+    with pytest.raises(Declined):
+        side.run("charge", throwing(Declined()), key="free", payload={}, policy=policy)
+    with pytest.raises(Final):
+        side.run("charge", throwing(Final("no")), key="closed", payload={}, policy=policy)
+
+    assert place.peek("charge", "free").state is State.RELEASED
+    assert place.peek("charge", "closed").state is State.CLOSED
+
+
+@pytest.mark.parametrize("name", ["releases", "closes"])
+@pytest.mark.parametrize("given", [Exception, BaseException, KeyboardInterrupt, "ValueError", ValueError(), None, 3])
+def test_lists_of_anything_but_exception_types_are_refused(name: str, given):
+    with pytest.raises((Misconfigured, TypeError)):
+        Policy(**{name: given})
+
+
+def test_one_type_in_both_lists_is_refused():
+    with pytest.raises(Misconfigured, match="both"):
+        Policy(releases=(Declined,), closes=(Declined,))
+
+
+def test_a_timeout_cannot_be_made_to_release():
+    class Slow(TimeoutError):
+        pass
+
+    for given in (TimeoutError, asyncio.TimeoutError, concurrent.futures.TimeoutError, Slow):
+        with pytest.raises(Misconfigured, match="timeout"):
+            Policy(releases=(ValueError, given))
+
+
+def test_a_timeout_is_unknown_although_its_parent_is_on_the_list(place: Place, side: Side, ledger: Ledger):
+    """TimeoutError is an OSError: a list that means "connection refused" must not mean "read timed out" too."""
+
+    def effect():
+        ledger.add()
+        raise TimeoutError("read timed out")
+
+    try:
+        policy = Policy(releases=(OSError,))
+    except Misconfigured:
+        return  # refused outright: just as good
+    with pytest.raises(TimeoutError):
+        side.run("charge", effect, key="o-1", payload={}, policy=policy)
+
+    assert place.peek("charge", "o-1").state is State.IN_DOUBT
+    with pytest.raises(InDoubt):
+        side.run("charge", effect, key="o-1", payload={}, policy=policy)
+    assert len(ledger) == 1
+
+
+# -- notes --------------------------------------------------------------------------------------------------------
+
+
+def test_the_note_names_key_tenant_store_boundary_and_the_ways_out(place: Place, side: Side):
+    error = ValueError("bug")
+    with pytest.raises(ValueError):
+        side.run("charge card", throwing(error), key="o 1'", payload={}, tenant="ann b")
+
+    (note,) = error.__notes__
+    assert "charge card o 1'" in note
+    assert "ann b" in note
+    assert "samekey resolve 'charge card' 'o 1'\"'\"''" in note
+    assert "--tenant 'ann b'" in note
+    assert place.side("sync").guard.store.name in note
+    assert "opaque" in note
+
+
+def test_what_the_effect_knows_gets_no_note(side: Side):
+    for word in (NotDone("funds"), Refused("stolen")):
+        with pytest.raises(type(word)):
+            side.run("charge", throwing(word), key=type(word).__name__, payload={})
+        assert not hasattr(word, "__notes__")
+
+
+def test_the_error_tells_its_age_and_type_to_the_next_caller(still: Place, colour: str):
+    assert still.clock is not None
+    side = still.side(colour)
+    with pytest.raises(TimeoutError):
+        side.run("charge", throwing(TimeoutError()), key="o-1", payload={})
+    still.clock.advance(90)
+
+    with pytest.raises(InDoubt, match=r"TimeoutError, 90 s ago.*samekey resolve charge o-1") as told:
+        side.run("charge", int, key="o-1", payload={})
+    assert (told.value.key, told.value.age_seconds) == ("o-1", 90.0)  # type: ignore[attr-defined]
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen(Exception):
+    """An exception that lets nothing be written on it."""
+
+    code: int
+
+
+@dataclasses.dataclass(frozen=True)
+class FrozenNotDone(NotDone):
+    code: int
+
+
+def test_an_exception_that_takes_no_note_still_comes_out_as_itself(place: Place, side: Side):
+    with pytest.raises(Frozen) as raised:
+        side.run("charge", throwing(Frozen(7)), key="o-1", payload={})
+
+    assert raised.value.code == 7
+    assert place.peek("charge", "o-1").state is State.IN_DOUBT
+
+
+# -- guards inside guards -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("word", [NotDone("mail"), Refused("mail"), FrozenNotDone(1)], ids=lambda w: type(w).__name__)
+def test_an_inner_word_does_not_speak_for_the_outer_effect(place: Place, ledger: Ledger, word):
+    """The charge went through, the mailer says NotDone: releasing the charge would charge again."""
+    guard = place.guard()
+
+    def charge():
+        ledger.add("charge")
+        guard.run("mail", throwing(word), key="o-1", payload={})
+
+    with pytest.raises(type(word)) as raised:
+        guard.run("charge", charge, key="o-1", payload={})
+
+    assert raised.value is word
+    assert place.peek("mail", "o-1").state in (State.RELEASED, State.CLOSED)
+    assert place.peek("charge", "o-1").state is State.IN_DOUBT
+    with pytest.raises(InDoubt):
+        guard.run("charge", charge, key="o-1", payload={})
+    assert len(ledger) == 1
+
+
+async def test_an_inner_word_does_not_speak_for_the_outer_effect_awaited(place: Place):
+    guard = place.async_guard()
+
+    async def mail():
+        raise NotDone("mail")
+
+    async def charge():
+        await guard.run("mail", mail, key="o-1", payload={})
+
+    with pytest.raises(NotDone):
+        await guard.run("charge", charge, key="o-1", payload={})
+    assert place.peek("charge", "o-1").state is State.IN_DOUBT
+
+
+def test_an_inner_word_from_a_thread_of_the_effect_does_not_speak_for_it_either(place: Place):
+    """The effect hands the mail to a pool: the word still left another guard."""
+    guard = place.guard()
+
+    def charge():
+        Thread(lambda: guard.run("mail", throwing(NotDone("mail")), key="o-1", payload={})).result()
+
+    with pytest.raises(NotDone):
+        guard.run("charge", charge, key="o-1", payload={})
+    assert place.peek("charge", "o-1").state is State.IN_DOUBT
+
+
+def test_an_inner_hold_marks_its_word_too(place: Place):
+    guard = place.guard()
+
+    def charge():
+        with guard.hold("mail", key="o-1", payload={}):
+            raise NotDone("mail")
+
+    with pytest.raises(NotDone):
+        guard.run("charge", charge, key="o-1", payload={})
+    assert place.peek("mail", "o-1").state is State.RELEASED
+    assert place.peek("charge", "o-1").state is State.IN_DOUBT
+
+
+def test_a_replayed_inner_refusal_does_not_close_the_outer(place: Place):
+    guard = place.guard()
+    with pytest.raises(Refused):
+        guard.run("mail", throwing(Refused("bounced")), key="o-1", payload={})
+
+    with pytest.raises(Refused):
+        guard.run("charge", lambda: guard.run("mail", int, key="o-1", payload={}), key="o-1", payload={})
+    assert place.peek("charge", "o-1").state is State.IN_DOUBT
+
+
+def test_a_policy_may_trust_the_inner_word(place: Place):
+    guard = place.guard()
+
+    def charge():
+        guard.run("mail", throwing(NotDone("mail")), key="o-1", payload={})
+
+    with pytest.raises(NotDone):
+        guard.run("charge", charge, key="o-1", payload={}, policy=Policy(trust_inner=True))
+    assert place.peek("charge", "o-1").state is State.RELEASED
+
+
+def test_a_word_made_of_an_inner_one_is_the_outers_own(place: Place):
+    """`raise NotDone(...) from inner` is a new word, said by the outer effect."""
+    guard = place.guard()
+
+    def charge():
+        try:
+            guard.run("authorize", throwing(NotDone("auth")), key="o-1", payload={})
+        except NotDone as inner:
+            raise NotDone("nothing was captured") from inner
+
+    with pytest.raises(NotDone, match="captured"):
+        guard.run("charge", charge, key="o-1", payload={})
+    assert place.peek("charge", "o-1").state is State.RELEASED
+
+
+NO_FUNDS = NotDone("insufficient funds")
+
+
+def test_one_instance_raised_by_two_effects_is_each_ones_own_word(place: Place, side: Side):
+    """A module-level `NO_FUNDS = NotDone(...)`: it left a guard before, and now it is said again."""
+    for key in ("o-1", "o-2", "o-1"):
+        with pytest.raises(NotDone):
+            side.run("charge", throwing(NO_FUNDS), key=key, payload={})
+
+    assert {place.peek("charge", key).state for key in ("o-1", "o-2")} == {State.RELEASED}
+
+
+async def test_one_instance_raised_by_two_tasks_at_once_is_each_ones_own_word(place: Place):
+    """The second effect began before the first one's word left its guard; it has nothing to do with it."""
+    guard, inside, go = place.async_guard(), asyncio.Event(), asyncio.Event()
+
+    async def slow():
+        inside.set()
+        await go.wait()
+        raise NO_FUNDS
+
+    async def quick():
+        raise NO_FUNDS
+
+    first = asyncio.create_task(guard.run("charge", slow, key="slow", payload={}))
+    await inside.wait()
+    with pytest.raises(NotDone):
+        await guard.run("charge", quick, key="quick", payload={})
+    go.set()
+    with pytest.raises(NotDone):
+        await first
+
+    assert [place.peek("charge", key).state for key in ("quick", "slow")] == [State.RELEASED] * 2
+
+
+def test_one_instance_raised_by_two_threads_at_once_is_unknown_at_worst(place: Place):
+    """A plain thread does not know inside which hold it runs, so the word may be an inner one: unknown is safe."""
+    guard = place.guard()
+    inside, go = threading.Event(), threading.Event()
+
+    def slow():
+        inside.set()
+        assert go.wait(5)
+        raise NO_FUNDS
+
+    first = Thread(lambda: guard.run("charge", slow, key="slow", payload={}))
+    assert inside.wait(5)
+    with pytest.raises(NotDone):
+        guard.run("charge", throwing(NO_FUNDS), key="quick", payload={})
+    go.set()
+    assert first.outcome() is NO_FUNDS
+
+    assert place.peek("charge", "quick").state is State.RELEASED
+    assert place.peek("charge", "slow").state in (State.RELEASED, State.IN_DOUBT)
+
+
+def test_one_instance_raised_by_two_effects_of_a_batch_is_each_ones_own_word(place: Place, side: Side):
+    def effect(payload):
+        raise NO_FUNDS
+
+    outcomes = side.run_many("charge", effect, [{"id": "o-1"}, {"id": "o-2"}], key="id")
+
+    assert outcomes == [NO_FUNDS, NO_FUNDS]
+    assert [place.peek("charge", key).state for key in ("o-1", "o-2")] == [State.RELEASED] * 2
+
+
+# -- an older attempt in doubt -----------------------------------------------------------------------------------------
+
+
+def test_not_done_does_not_release_while_an_earlier_attempt_is_in_doubt(place: Place, side: Side):
+    """The second try was declined; the first may still have gone through."""
+    with pytest.raises(TimeoutError):
+        side.run("charge", throwing(TimeoutError()), key="o-1", payload={}, boundary=Keyed())
+    word = NotDone("declined")
+    with pytest.raises(NotDone):
+        side.run("charge", throwing(word), key="o-1", payload={}, boundary=Keyed())
+
+    assert place.peek("charge", "o-1").state is State.IN_DOUBT
+    assert "an earlier attempt may have happened" in "\n".join(word.__notes__)
+
+
+# -- errors that are not ordinary -------------------------------------------------------------------------------------
+
+
+def test_a_stop_iteration_comes_out_as_itself(place: Place):
+    error = StopIteration("value")
+    guard = place.guard()
+    with pytest.raises(StopIteration) as raised:
+        guard.run("charge", throwing(error), key="o-1", payload={})
+
+    assert raised.value is error
+    assert place.peek("charge", "o-1").state is State.IN_DOUBT
+
+
+def test_a_stop_iteration_of_a_lookup_says_nothing(place: Place, side: Side):
+    boundary = Asks(lambda record: next(iter(())))
+    with pytest.raises(ValueError):
+        side.run("charge", throwing(ValueError()), key="o-1", payload={}, boundary=boundary)
+
+    with pytest.raises(InDoubt, match="StopIteration"):
+        side.run("charge", int, key="o-1", payload={}, boundary=boundary)
+
+
+def test_a_generator_exit_of_the_effect_writes_nothing(place: Place):
+    guard = place.guard()
+    with pytest.raises(GeneratorExit):
+        guard.run("charge", throwing(GeneratorExit()), key="o-1", payload={})
+
+    record = place.peek("charge", "o-1")
+    assert (record.state, record.version) == (State.STARTED, 1)
+
+
+def test_an_exception_group_is_unknown_whatever_is_in_it(place: Place, side: Side):
+    with pytest.raises(ExceptionGroup):
+        side.run("charge", throwing(ExceptionGroup("both", [NotDone("a"), NotDone("b")])), key="o-1", payload={})
+    assert place.peek("charge", "o-1").state is State.IN_DOUBT
+
+
+def test_an_error_of_samekey_inside_an_effect_is_unknown_to_the_outer(place: Place):
+    """The inner key was reused: what the outer did before that, nobody knows."""
+    guard = place.guard()
+    guard.run("inner", lambda: 1, key="o-1", payload={"amount": 1})
+
+    with pytest.raises(samekey.KeyReused):
+        guard.run("outer", lambda: guard.run("inner", int, key="o-1", payload={}), key="o-1", payload={})
+    assert place.peek("outer", "o-1").state is State.IN_DOUBT
+
+
+def test_a_verdict_is_not_a_result(place: Place, side: Side):
+    """An effect that returns a verdict by mistake is kept as what it is: a value, not an instruction."""
+    side.run("charge", lambda: Happened(1), key="o-1", payload={})
+    assert place.peek("charge", "o-1").state is State.COMPLETED
