@@ -50,11 +50,11 @@ def recover(call: Call, record: Record) -> Generator[Command, Any, Record | None
     match terms.kind:
         case Kind.REPEATABLE if call.terms.kind is Kind.REPEATABLE:
             return (yield from run_again(call, record))
-        case Kind.KEYED if call.terms.kind is Kind.KEYED and within_window(call, terms, record):
+        case Kind.KEYED if call.terms.kind is Kind.KEYED and within_window(terms, record, call.policy.lease_seconds):
             return (yield from run_again_in_time(call, terms, record))
         case Kind.KEYED | Kind.ASKS if terms.asks and call.boundary.asks_with is not None:
             return (yield from ask(call, record, terms))
-        case Kind.KEYED if not within_window(call, terms, record):
+        case Kind.KEYED if not within_window(terms, record, call.policy.lease_seconds):
             raise in_doubt(call, record, "the provider's window is over and it cannot be asked")
         case Kind.KEYED | Kind.ASKS | Kind.REPEATABLE:
             raise in_doubt(call, record, f"it was claimed as {terms.kind}, which today's code no longer declares")
@@ -64,23 +64,22 @@ def recover(call: Call, record: Record) -> Generator[Command, Any, Record | None
             assert_never(terms.kind)
 
 
-def within_window(call: Call, terms: Terms, record: Record) -> bool:
+def within_window(terms: Terms, record: Record, lease_seconds: float) -> bool:
     """Whether the provider still knows the key of the first send, and will for as long as a lease lasts."""
     if record.first_sent_at is None or terms.window is None:
         return True  # nothing was ever sent
-    return record.now + call.policy.lease_seconds < record.first_sent_at + terms.window
+    return record.now + lease_seconds < record.first_sent_at + terms.window
 
 
 def run_again_in_time(call: Call, terms: Terms, record: Record) -> Generator[Command, Any, Record | None]:
     """Take it for a re-run under the same provider key; looked at again after the take, which may have come late."""
     taken = yield from run_again(call, record)
-    if taken is None or taken.attempt != call.attempt or within_window(call, terms, taken):
+    if taken is None or taken.attempt != call.attempt or within_window(terms, taken, call.policy.lease_seconds):
         return taken
-    return (
-        yield from Settle(
-            taken, Role.HOLDER, State.IN_DOUBT, by=call.attempt, why="the provider's window ended", error=record.error
-        )
+    doubted = yield from Settle(
+        taken, Role.HOLDER, State.IN_DOUBT, by=call.attempt, why="the provider's window ended", error=record.error
     )
+    raise in_doubt(call, doubted or taken, "the provider's window ended just now")
 
 
 def run_again(call: Call, record: Record) -> Generator[Command, Any, Record | None]:

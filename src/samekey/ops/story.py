@@ -17,6 +17,7 @@ from enum import StrEnum
 from typing import NamedTuple, assert_never
 
 from samekey.core.boundary import Kind, Terms, parse_terms
+from samekey.core.policy import LEASE_SECONDS
 from samekey.core.record import Evidence, Move, Record
 from samekey.core.recovery import within_window
 from samekey.core.states import Role, State, may
@@ -150,7 +151,7 @@ def _recovery(record: Record, terms: Terms) -> Turn:
         )
     if _conflicts(record):
         return Turn(Whose.PERSON, "the provider has it more than once; one of them wants a refund")
-    inside = within_window(terms, record)
+    inside = within_window(terms, record, LEASE_SECONDS)
     match terms.kind:
         case Kind.REPEATABLE:
             return Turn(Whose.CALLER, "repeating is declared harmless: the next call runs it again")

@@ -7,7 +7,6 @@ rule of the register, 300 such steps notice 48 and 5,000 notice 60; the rest (re
 what the other scenarios are for.
 """
 
-
 from __future__ import annotations
 
 from random import Random

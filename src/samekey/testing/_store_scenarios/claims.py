@@ -1,6 +1,5 @@
 """Claiming: open, and take."""
 
-
 from __future__ import annotations
 
 from samekey.core.commands import Take

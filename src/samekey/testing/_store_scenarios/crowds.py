@@ -1,6 +1,5 @@
 """Many at once: batches, waiting, and crowds that want the same key."""
 
-
 from __future__ import annotations
 
 import time

@@ -1,6 +1,5 @@
 """Holding: begin, renew, and the clock that judges the lease."""
 
-
 from __future__ import annotations
 
 from samekey.core.commands import Begin, Renew

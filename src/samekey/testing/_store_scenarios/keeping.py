@@ -1,6 +1,5 @@
 """Keeping: every value survives, scopes stay apart, and a key can tell its story."""
 
-
 from __future__ import annotations
 
 from dataclasses import replace

@@ -1,6 +1,5 @@
 """Operating: redact, free, sweep, list, audit - compare-and-set too, and never a second charge."""
 
-
 from __future__ import annotations
 
 from samekey.core.commands import Read

@@ -4,7 +4,6 @@ For stores that outlive their process. The other process is a real one: it runs 
 store by its address, says on a line when it has been answered, and is then killed.
 """
 
-
 from __future__ import annotations
 
 import asyncio

@@ -6,7 +6,6 @@ them out. A scenario never knows which store it plays on, and never finds anothe
 has an operation name of its own.
 """
 
-
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence

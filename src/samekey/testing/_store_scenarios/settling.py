@@ -1,6 +1,5 @@
 """Settling: who may end a hold how, who may ask, and what a late attempt may still say."""
 
-
 from __future__ import annotations
 
 from samekey.core.commands import Ask, Read, Testify
