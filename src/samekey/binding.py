@@ -82,6 +82,8 @@ class Binding:
         self._positions = [one.name for one in parameters if one.kind in _POSITIONAL]
         self._defaults = {one.name: one.default for one in parameters if one.default is not _EMPTY}
         self._first = parameters[0].name if self._skip_first else None
+        self._names = self._signature.parameters.keys()
+        self._count = len(self._names)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Bound:
         """Key, tenant and payload of this call; TypeError if it does not fit the function."""
@@ -98,9 +100,9 @@ class Binding:
         if self._plain and len(args) <= len(self._positions):
             # The common case without inspect: it costs more than all the rest of a replay.
             bound = dict(zip(self._positions, args, strict=False))
-            if bound.keys().isdisjoint(kwargs):
+            if not kwargs or bound.keys().isdisjoint(kwargs):
                 bound = {**self._defaults, **bound, **kwargs}
-                if bound.keys() == self._signature.parameters.keys():
+                if len(bound) == self._count and (not kwargs or bound.keys() == self._names):
                     return bound
         given = self._signature.bind(*args, **kwargs)
         given.apply_defaults()

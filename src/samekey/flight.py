@@ -3,12 +3,14 @@
 The first caller flies; the others read over its shoulder. They get the record it holds (so that a wrong
 payload is told at once), wait for it to land, and replay what it settled - all decided by the core, which
 cannot tell our reply from the store's. Only a settled record is ever handed on: anything else the
-followers ask the store themselves. One mutex, held for dict work only, never over a wait.
+followers ask the store themselves.
+
+There is no mutex. Each step is one operation on a dict or a list, which no other thread can see half done; a
+follower adds its bell first and looks second, the flyer lands first and rings second, so no ring is lost.
 """
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 
 from samekey.core.record import Record
@@ -26,10 +28,13 @@ class Flight:
         self.landed = False
         self.bells: list[Bell] = []
 
+    def ring(self) -> None:
+        for bell in tuple(self.bells):
+            bell.ring()
+
 
 class Flights:
     def __init__(self) -> None:
-        self._mutex = threading.Lock()
         self._flying: dict[bytes, Flight] = {}
         self._abandoned: deque[tuple[bytes, Flight]] = deque()
 
@@ -37,44 +42,36 @@ class Flights:
         """The flight of this key, and whether we are the one who flies."""
         while self._abandoned:
             self.land(*self._abandoned.popleft(), None)
-        with self._mutex:
-            flight = self._flying.get(digest)
-            if flight is not None:
-                return flight, False
-            flight = self._flying[digest] = Flight()
-            return flight, True
+        ours = Flight()
+        flight = self._flying.setdefault(digest, ours)
+        return flight, flight is ours
 
     def hold(self, flight: Flight, record: Record) -> None:
         """The store gave us the key: tell those who wait which record it is."""
-        with self._mutex:
-            flight.held = record
-            bells = list(flight.bells)
-        for bell in bells:
-            bell.ring()
+        flight.held = record
+        if flight.bells:
+            flight.ring()
 
     def land(self, digest: bytes, flight: Flight, settled: Record | None) -> None:
         """We are done; `settled` is what the followers may replay."""
-        with self._mutex:
-            if self._flying.get(digest) is flight:
-                del self._flying[digest]
-            flight.settled = settled
-            flight.landed = True
-            bells = list(flight.bells)
-        for bell in bells:
-            bell.ring()
+        flight.settled = settled
+        flight.landed = True
+        if self._flying.get(digest) is flight:  # only its own flyer ever takes it away
+            del self._flying[digest]
+        if flight.bells:
+            flight.ring()
 
     def abandon(self, digest: bytes, flight: Flight) -> None:
-        """Called by the garbage collector, which may run anywhere, also under our mutex: only take note."""
+        """Called by the garbage collector, which may run anywhere: only take note."""
         self._abandoned.append((digest, flight))
 
     def listen(self, flight: Flight, bell: Bell) -> None:
-        with self._mutex:
-            flight.bells.append(bell)
-            over = flight.landed
-        if over:
+        flight.bells.append(bell)
+        if flight.landed:
             bell.ring()
 
     def leave(self, flight: Flight, bell: Bell) -> None:
-        with self._mutex:
-            if bell in flight.bells:
-                flight.bells.remove(bell)
+        try:
+            flight.bells.remove(bell)
+        except ValueError:
+            pass

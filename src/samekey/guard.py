@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
-from dataclasses import replace
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -204,7 +203,7 @@ class Guard(Rules):
         return performer.conclude(ended)
 
     def _performer(self, call: Call, effect: Callable[[], Any]) -> Performer:
-        return Performer(call, effect, guard=self, flights=self.flights, leases=self._leases, hooks=self._hooks)
+        return Performer(call, effect, guard=self, flights=self._flights, leases=self._leases, hooks=self._hooks)
 
     def _carry_out_atomic(self, call: Call, effect: Callable[[], Any], connection: Any) -> Answer[Any]:
         transaction = join(self.store, connection)
@@ -410,7 +409,7 @@ class AsyncGuard(Rules):
         return performer.conclude(ended)
 
     def _performer(self, call: Call, effect: Callable[[], Any]) -> AsyncPerformer:
-        return AsyncPerformer(call, effect, guard=self, flights=self.flights, leases=self._leases, hooks=self._hooks)
+        return AsyncPerformer(call, effect, guard=self, flights=self._flights, leases=self._leases, hooks=self._hooks)
 
     async def _carry_out_atomic(self, call: Call, effect: Callable[[], Any], connection: Any) -> Answer[Any]:
         transaction = join(cast(Any, self.store).sync, connection)
@@ -560,4 +559,4 @@ def require_transaction(transaction: Transaction) -> None:
 def atomic_call(call: Call) -> Call:
     """The same call, under the terms of a transaction."""
     terms = Terms(Kind.ATOMIC)
-    return replace(call, terms=terms, terms_text=terms.text())
+    return call._replace(terms=terms, terms_text=terms.text())

@@ -67,27 +67,29 @@ def leaving(error: BaseException) -> BaseException:
 class _Hold:
     """What the effect may know and do while it holds the key."""
 
+    renew_at = 0.0
+    lost = False
+    answer: Answer[Any] | None = None
+    _began = 0
+    _entered = False
+    _result: Any = None
+    _complete = False
+    _steps: Generator[Command, Any, Any] | None = None
+    _was: Token[Any] | None = None
+
     def __init__(self, performer: Carrier, record: Record | None, asked_at: float) -> None:
+        call = performer.call
         self._performer = performer
-        self._call = performer.call
+        self._call = call
         self.record = record
-        self.attempt = performer.call.attempt
-        self.key = performer.call.key.text
-        self.tenant = performer.call.key.tenant
+        self.attempt = call.attempt
+        self.key = call.key.text
+        self.tenant = call.key.tenant
         self.token = 0 if record is None else record.token
-        self.lease_seconds = performer.call.policy.lease_seconds
-        self.renew_at = 0.0
+        self.lease_seconds = call.policy.lease_seconds
         self.deadline = asked_at + self.lease_seconds * DEADLINE_PART
         self.begun = record is not None and record.begun_at is not None
-        self.lost = False
-        self.answer: Answer[Any] | None = None
         self.lineage: tuple[str, ...] = (self.attempt,)  # this hold and those it runs inside
-        self._began = 0
-        self._entered = False
-        self._result: Any = None
-        self._complete = False
-        self._steps: Generator[Command, Any, Any] | None = None
-        self._was: Token[Any] | None = None
 
     @property
     def seconds_left(self) -> float:

@@ -45,22 +45,23 @@ class Leases:
         self._pause = IDLE_SECONDS
 
     def join(self, lease: Lease) -> None:
-        lease.renew_at = time.monotonic() + lease.lease_seconds / RENEW_PART
+        part = lease.lease_seconds / RENEW_PART
+        lease.renew_at = time.monotonic() + part
+        self._held[id(lease)] = lease
+        # Woken only for a shorter lease than the timer is set for: not once per call.
+        if self._thread is None or part < self._pause:
+            self._wake(part)
+
+    def leave(self, lease: Lease) -> None:
+        self._held.pop(id(lease), None)
+
+    def _wake(self, part: float) -> None:
         with self._mutex:
-            self._held[id(lease)] = lease
+            self._pause = min(self._pause, part)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="samekey-leases", daemon=True)
                 self._thread.start()
-            # Woken only for a shorter lease than the timer is set for: not once per call.
-            sooner = lease.lease_seconds / RENEW_PART < self._pause
-            if sooner:
-                self._pause = lease.lease_seconds / RENEW_PART
-        if sooner:
-            self._changed.set()
-
-    def leave(self, lease: Lease) -> None:
-        with self._mutex:
-            self._held.pop(id(lease), None)
+        self._changed.set()
 
     def _run(self) -> None:
         idle_since = time.monotonic()
@@ -68,16 +69,22 @@ class Leases:
             self._changed.wait(self._pause / 2)
             self._changed.clear()
             now = time.monotonic()
-            with self._mutex:
-                if self._held:
-                    idle_since = now
-                elif now - idle_since > IDLE_SECONDS:
-                    self._thread = None
-                    self._pause = IDLE_SECONDS
-                    return
-                due = [lease for lease in self._held.values() if lease.renew_at <= now]
-            for lease in due:
+            if self._held:
+                idle_since = now
+            elif now - idle_since > IDLE_SECONDS and self._went_home():
+                return
+            for lease in [lease for lease in list(self._held.values()) if lease.renew_at <= now]:
                 self._renew_one(lease)
+
+    def _went_home(self) -> bool:
+        """Leave, unless somebody joined meanwhile: who joins later finds no thread and starts one."""
+        with self._mutex:
+            self._thread = None
+            if self._held:
+                self._thread = threading.current_thread()
+                return False
+            self._pause = IDLE_SECONDS
+            return True
 
     def _renew_one(self, lease: Lease) -> None:
         asked = time.monotonic()

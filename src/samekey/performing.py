@@ -60,6 +60,10 @@ class _Performer:
     """What both colours share: the call, its patience, its flight, its hooks."""
 
     perform: Any
+    _flight: Flight | None = None  # ours, when we are the one who flies
+    _followed: Flight | None = None
+    _settled: Record | None = None
+    _early: Any = None  # the hold of a claim made in a batch, kept alive until its turn comes
 
     def __init__(
         self,
@@ -79,10 +83,6 @@ class _Performer:
         self._hooks = hooks
         self._asked_at = time.monotonic()
         self._patience_ends = self._asked_at + call.policy.patience_seconds
-        self._flight: Flight | None = None  # ours, when we are the one who flies
-        self._followed: Flight | None = None
-        self._settled: Record | None = None
-        self._early: Any = None  # the hold of a claim made in a batch, kept alive until its turn comes
 
     def new_hold(self, record: Record | None) -> Any:
         raise TypeError("a performer has a colour")

@@ -6,6 +6,7 @@ import functools
 import inspect
 import os
 import threading
+import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar, get_type_hints
@@ -27,6 +28,7 @@ T = TypeVar("T")
 
 OPERATIONS_MAX = 1000  # names are code, not data; beyond that somebody made them of data
 SECRET_MIN_BYTES = 16
+IDS_AHEAD = 64
 
 Attributes = Mapping[str, str]
 
@@ -79,15 +81,13 @@ class Rules:
         self._secrets = as_secrets(secret)
         self._hooks = tuple(hooks)
         self._flights = Flights()
-        self._pid = os.getpid()
+        _ALL.add(self)
         self._names: dict[str, tuple[tuple[str, str], bool, tuple[str, ...]]] = {}
         self._operations: dict[Any, Operation] = {}
 
     @property
     def store(self) -> Any:
         """The store, opened by whoever first needs it."""
-        if self._pid != os.getpid():
-            self._after_fork()
         self._require_open()
         if self._opened is None:
             with self._opening:
@@ -95,15 +95,9 @@ class Rules:
                     self._opened = self._open()
         return self._opened
 
-    @property
-    def flights(self) -> Flights:
-        if self._pid != os.getpid():
-            self._after_fork()
-        return self._flights
-
     def _after_fork(self) -> None:
         # The parent's callers are not ours, nor is a lock that one of them held.
-        self._pid, self._flights, self._opening = os.getpid(), Flights(), threading.Lock()
+        self._flights, self._opening = Flights(), threading.Lock()
 
     def _require_open(self) -> None:
         if self._closed:
@@ -183,13 +177,13 @@ class Rules:
         return Call(
             key=whole,
             intent=Intent(payload, ignore=operation.ignore, secrets=self._secrets, salt=_salt(whole)),
-            attempt=os.urandom(16).hex(),
+            attempt=new_attempt(),
             boundary=operation.boundary,
             terms=operation.terms,
             terms_text=operation.terms_text,
             policy=operation.policy,
             types=operation.types,
-            aliases=tuple(make_key(alias, key, tenant) for alias in operation.aliases),
+            aliases=tuple([make_key(alias, key, tenant) for alias in operation.aliases]) if operation.aliases else (),
             attributes=check_attributes(attributes),
             store_name=self.store_name,
         )
@@ -328,3 +322,29 @@ def as_secrets(secret: Any) -> tuple[bytes, ...]:
 def _salt(key: Key) -> bytes:
     # Not the operation's name: a renamed operation with aliases= still names the fields that differ.
     return f"{key.tenant!r}/{key.text}".encode()
+
+
+# -- what a fork must not share ------------------------------------------------------------------------------------
+
+_ALL: weakref.WeakSet[Rules] = weakref.WeakSet()
+_ids: list[str] = []  # attempt ids made ahead: asking the system for each one costs more than all of a replay
+
+
+def new_attempt() -> str:
+    """128 random bits in hex, never given out twice."""
+    try:
+        return _ids.pop()
+    except IndexError:
+        made = os.urandom(16 * IDS_AHEAD).hex()
+        _ids.extend(made[at : at + 32] for at in range(32, len(made), 32))
+        return made[:32]
+
+
+def _after_fork_in_child() -> None:
+    _ids.clear()  # the parent gives them out
+    for rules in _ALL:
+        rules._after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -22,7 +22,17 @@ from samekey.core.envelope import decode
 from samekey.core.errors import Fenced, InProgress
 from samekey.core.record import Record
 from samekey.core.states import Role, State
-from samekey.testing.schedules import PROMISES, Promise, Provider, explore, fenced
+from samekey.testing.schedules import (
+    PROMISES,
+    Promise,
+    Provider,
+    closed_is_true,
+    explore,
+    fenced,
+    one_answer,
+    one_effect,
+    released_is_true,
+)
 from samekey.testing.world import look_in_the_books
 
 attempt: Any = core_attempt  # whose imported names are patched too
@@ -219,7 +229,58 @@ def close_in_doubt_as_a_refusal(patch):
     patch.setattr(attempt, "doubt", doubt)
 
 
+def close_although_unsure(patch):
+    real = attempt.close
+    patch.setattr(attempt, "close", lambda call, held, error: real(call, held._replace(unsure=False), error))
+
+
+def look_for_every_try_under_one_reference(patch):
+    def settle(record, command, moment, real) -> Any:
+        return real(record, replace(command, next_round=False), moment)
+
+    rule(patch, Settle, settle)
+
+
+def let_a_decline_speak_for_all(patch):
+    real = recovery.write_down
+
+    def write_down(call, record, verdict, role) -> Steps:
+        return (yield from real(call, record._replace(unsure=False), verdict, role))
+
+    patch.setattr(recovery, "write_down", write_down)
+
+
+def run_again_up_to_the_last_second(patch):
+    real = recovery.within_window
+    patch.setattr(recovery, "within_window", lambda terms, record, _: real(terms, record, 0.0))
+
+
+def look_at_the_window_only_before_the_take(patch):
+    patch.setattr(recovery, "run_again_in_time", lambda call, terms, record: recovery.run_again(call, record))
+
+
+def count_the_window_from_the_takeover(patch):
+    def taken(record, command, moment, real) -> Any:
+        after = real(record, command, moment)
+        return after if after is record else after._replace(first_sent_at=moment.wall if command.sends else None)
+
+    rule(patch, Take, taken)
+
+
+def say_it_once(patch):
+    def insist(call, command) -> Steps:
+        return (yield from command)
+
+    patch.setattr(attempt, "insist", insist)
+
+
+def take_what_evidence_forbids_again_and_again(patch):
+    real = attempt.recover
+    patch.setattr(attempt, "recover", lambda call, record: real(call, record._replace(evidence=())))
+
+
 ASKS, BELIEVES = Asks(look_in_the_books), Asks(look_in_the_books, believe_absent_after=BELIEF)
+FORGETS, FORGETS_LATER = Provider(dedups=True, retention=45.0), Provider(dedups=True, retention=75.0)
 BELIEVES_MARKED = Asks(look_in_the_books, believe_absent_after=BELIEF, marked=True)
 
 MUTANTS = [
@@ -257,6 +318,26 @@ MUTANTS = [
     Mutant(leave_a_dead_lease_alone, "heals", Opaque()),
     Mutant(forget_the_doubt_on_takeover, "released_is_true", Keyed(), DEDUPS, ("charge", "give up")),
     Mutant(close_in_doubt_as_a_refusal, "closed_is_true", Opaque()),
+    Mutant(close_although_unsure, "closed_is_true", Keyed(), DEDUPS, ("charge", "refuse")),
+    Mutant(look_for_every_try_under_one_reference, "released_is_true", ASKS, Provider(broke=True)),
+    Mutant(
+        let_a_decline_speak_for_all,
+        "released_is_true",
+        (Keyed(lookup=look_in_the_books), Keyed(lookup=look_in_the_books), ASKS),
+        Provider(dedups=True, broke=True),
+        options={"crashes": 0},
+    ),
+    Mutant(run_again_up_to_the_last_second, "one_effect", Keyed(window=45.0), FORGETS),
+    Mutant(look_at_the_window_only_before_the_take, "one_effect", Keyed(window=75.0), FORGETS_LATER),
+    Mutant(count_the_window_from_the_takeover, "one_effect", Keyed(window=75.0), FORGETS_LATER),
+    Mutant(say_it_once, "evidence_kept", Keyed(), DEDUPS, options={"crashes": 0, "outages": 1}),
+    Mutant(
+        take_what_evidence_forbids_again_and_again,
+        "heals",
+        Opaque(marked=True),
+        options={"crashes": 1, "expiries": 0, "timeouts": 0, "losses": 1},
+        unless=(one_effect, one_answer, released_is_true, closed_is_true),
+    ),
 ]
 
 

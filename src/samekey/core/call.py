@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from samekey.core import envelope, refusal
 from samekey.core.boundary import Boundary, Kind, Terms
@@ -46,8 +46,7 @@ class Failed:
     error: BaseException
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """One call of one operation: what is asked, under which rules, and who asks."""
 
     key: Key
@@ -71,7 +70,7 @@ def open_command(call: Call) -> Open:
     return Open(
         key=call.key,
         attempt=call.attempt,
-        fingerprint=call.intent.fingerprint(),
+        intent=call.intent,
         boundary=call.terms_text,
         lease_seconds=call.policy.lease_seconds,
         sends=call.sends,

@@ -33,6 +33,7 @@ from operator import itemgetter
 from typing import Any, Final
 from uuid import UUID
 
+from samekey.core._json import fast_encoder
 from samekey.core.errors import PayloadRefused
 
 DEPTH_MAX: Final = 64  # containers inside each other; real payloads stay below 20, and a cycle shows here
@@ -77,27 +78,33 @@ def elements_of(value: Any) -> Iterable[Any]:
 # --- The quick way ------------------------------------------------------------------------------------------------
 
 _ABSENT: Final = object()
+_SMALL: Final = 10**18
 _CONTAINERS: Final = frozenset({dict, list, tuple})
 _MEMBERS_QUICK: Final = 1 << 20  # looked at before the walk, which counts bytes, takes over
 _EXPONENT_FROM: Final = 1e16  # such a float is an integer of up to 309 digits: counted while it is written
 
-encode_json: Final = json.JSONEncoder(
+_encoder: Final = json.JSONEncoder(
     sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"), check_circular=False
-).encode
+)
+encode_json: Final = fast_encoder(_encoder)
 
 
 def canonical(value: Any) -> bytes:
     """The value's canonical bytes; PayloadRefused, naming the path, if it has none."""
     kind = type(value)
-    data = _quick(value, DEPTH_MAX) if kind in _CONTAINERS else _short_text(value) if kind is str else None
+    data = _quick(value, DEPTH_MAX) if kind in _CONTAINERS else _quick_scalar(value, kind)
     return _Walk(quick=True).run(value) if data is None else data
 
 
-def _short_text(value: str) -> bytes | None:
-    try:
-        return encode_json(value).encode() if len(value) < DIGITS_MAX else None
-    except UnicodeEncodeError:
-        return None
+def _quick_scalar(value: Any, kind: type) -> bytes | None:
+    if kind is int and -_SMALL < value < _SMALL:
+        return b"%d" % value
+    if kind is str and len(value) < DIGITS_MAX:
+        try:
+            return encode_json(value).encode()
+        except UnicodeEncodeError:  # a lone surrogate: the walk says where
+            return None
+    return None
 
 
 def _canonical_slow(value: Any) -> bytes:

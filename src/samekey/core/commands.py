@@ -1,8 +1,11 @@
-"""What an attempt asks of the world: frozen facts, yielded by the core, carried out by a driver.
+"""What an attempt asks of the world: facts, yielded by the core, carried out by a driver.
 
 `reply = yield from command` sends the command out and brings the reply back, typed. Store commands
 answer with the record as it now stands (None where the key is gone); every one of them carries the
 attempt's own id, so that a repeated statement recognises itself.
+
+Nobody changes a command after making it. They are not declared frozen all the same: a frozen dataclass takes
+three times as long to make, and every call makes several.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from samekey.core.boundary import Verdict
-from samekey.core.fingerprint import Fingerprint
+from samekey.core.fingerprint import Fingerprint, Intent
 from samekey.core.key import Key
 from samekey.core.record import Record
 from samekey.core.states import Role, State
@@ -34,25 +37,29 @@ class StoreCommand(Command):
     key: Key
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Open(StoreCommand):
     """Insert and hold if absent (or past retention); otherwise show what is there."""
 
     verb: ClassVar[str] = "open"
     key: Key
     attempt: str
-    fingerprint: Fingerprint
+    intent: Intent | Fingerprint  # its short field digests are made only when a store inserts
     boundary: str
     lease_seconds: float
     sends: bool  # the provider's window counts from this claim: keyed, and no later mark will say better
     attributes: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        return self.intent.fingerprint()
 
     def __iter__(self) -> Generator[Command, Any, Record]:
         reply: Record = yield self
         return reply
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Take(StoreCommand):
     """Hold a record somebody else let go, with a new, higher token.
 
@@ -77,7 +84,7 @@ class Take(StoreCommand):
         return reply
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Begin(StoreCommand):
     """The fenced mark right before the provider is called.
 
@@ -96,7 +103,7 @@ class Begin(StoreCommand):
         return reply
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Renew(StoreCommand):
     """Extend our own live lease: state started, fence unmoved."""
 
@@ -113,7 +120,7 @@ class Renew(StoreCommand):
         return reply
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Settle(StoreCommand):
     """Say how it ended: written if the fence is still `seen`'s and NEXT allows this role the move."""
 
@@ -137,7 +144,7 @@ class Settle(StoreCommand):
         return reply
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ask(StoreCommand):
     """Become the one who asks about a doubt; `lease_seconds=0` ends our own asking."""
 
@@ -155,7 +162,7 @@ class Ask(StoreCommand):
         return reply
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Testify(StoreCommand):
     """Keep what a late attempt knows beside the record, whatever became of the key since."""
 
@@ -173,7 +180,7 @@ class Testify(StoreCommand):
         return reply
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Redact(StoreCommand):
     """Drop the stored results and keep the record: a privacy request never causes a second charge."""
 
@@ -187,7 +194,7 @@ class Redact(StoreCommand):
         return self.seen.key
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Free(StoreCommand):
     """Remove a settled or released record so that the key may run again; refused for the others."""
 
@@ -201,7 +208,7 @@ class Free(StoreCommand):
         return self.seen.key
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Read(StoreCommand):
     """The record as it stands, or None; past retention counts as gone."""
 
@@ -213,7 +220,7 @@ class Read(StoreCommand):
         return reply
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Wait(StoreCommand):
     """Come back when the hold or the asking ended or changed hands, or when patience is over."""
 
@@ -232,14 +239,14 @@ class Wait(StoreCommand):
 # -- commands the driver carries out itself -----------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Returned:
     """The effect ended and gave this."""
 
     value: Any
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Raised:
     """The effect ended in this error; `inner`: it had already left another guard."""
 
@@ -251,7 +258,7 @@ class Raised:
 Outcome = Returned | Raised
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RunEffect(Command):
     """Run the user's effect; `held` is None when the store is down and the policy says run."""
 
@@ -262,7 +269,7 @@ class RunEffect(Command):
         return reply
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CallLookup(Command):
     """Ask the provider; a lookup that raises answers StillUnknown."""
 
@@ -273,7 +280,7 @@ class CallLookup(Command):
         return reply
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Undo(Command):
     """Atomic only: roll the transaction back to before the effect, or to before the claim."""
 
@@ -283,7 +290,7 @@ class Undo(Command):
         yield self
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Sleep(Command):
     """Pause before a store is tried again."""
 
@@ -293,7 +300,7 @@ class Sleep(Command):
         yield self
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Tell(Command):
     """A fact for the hooks; nothing comes back."""
 

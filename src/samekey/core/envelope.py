@@ -37,6 +37,7 @@ from typing import Any, NoReturn
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
+from samekey.core._json import fast_encoder
 from samekey.core.shapes import (
     NotStorable,
     Unreadable,
@@ -101,7 +102,9 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(name)  # NaN and Infinity are not JSON; ours are tagged
 
 
-_write = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")).encode
+_write = fast_encoder(
+    json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":"))
+)
 _read = json.JSONDecoder(parse_constant=_no_constant).raw_decode
 _SCALARS = frozenset({NoneType, bool, int, float, str})
 _PLAIN = _SCALARS | {list, dict}

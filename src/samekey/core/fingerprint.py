@@ -34,6 +34,10 @@ class Fingerprint(NamedTuple):
     form: str
     fields: tuple[tuple[str, bytes], ...]
 
+    def fingerprint(self) -> Fingerprint:
+        """Itself: whoever wants an intent's fingerprint may be given one that is made."""
+        return self
+
 
 class Intent:
     """One call's payload, ready to be fingerprinted and compared.
@@ -61,7 +65,7 @@ class Intent:
         if self._fingerprint is None:
             secret = next(iter(self._secrets.values()), None)
             named = _named(members_of(_without(self._payload, self._ignore)))
-            fields = tuple(sorted(self._fields(named, sorted(named)[:FIELDS_MAX], secret).items()))
+            fields = tuple(self._fields(named, sorted(named)[:FIELDS_MAX], secret).items())
             self._fingerprint = Fingerprint(self.digest, self.form, fields)
         return self._fingerprint
 
@@ -101,13 +105,20 @@ class Intent:
         return hashlib.sha256(data).digest() if secret is None else hmac.digest(secret, data, "sha256")
 
     def _fields(self, named: dict[str, Any], names: Iterable[str], secret: bytes | None) -> dict[str, bytes]:
-        # The salt keeps equal values of two records apart, the name those of two fields.
-        key = hmac.digest(secret or b"", _FIELDS_LABEL + self._salt, "sha256")
+        # The salt keeps equal values of two records apart, the name those of two fields. Where a part ends is part
+        # of what is hashed: the salt's length stands before it, and a name is quoted as in the canonical form.
+        label = _FIELDS_LABEL + b"%d:%b" % (len(self._salt), self._salt)
         digests = {}
-        for name in names:  # quoted as in the canonical form: where a name ends is part of what is hashed
-            data = key + encode_json(name).encode() + canonical(named[name])
-            digests[name] = hashlib.sha256(data).digest()[:4]
+        for name in names:
+            data = label + _quoted(name) + canonical(named[name])
+            whole = hashlib.sha256(data).digest() if secret is None else hmac.digest(secret, data, "sha256")
+            digests[name] = whole[:4]
         return digests
+
+
+@lru_cache(maxsize=1024)
+def _quoted(name: str) -> bytes:
+    return encode_json(name).encode()
 
 
 # --- The form: what a record was fingerprinted with ---------------------------------------------------------------

@@ -35,6 +35,8 @@ def apply(record: Record | None, command: StoreCommand, moment: Moment) -> Recor
 
 def audit_entry(command: StoreCommand, before: Record | None, after: Record | None, moment: Moment) -> Audit | None:
     """What the audit log keeps of a command that changed something: the actions of people."""
+    if type(command) is Open:
+        return None  # the common one, and never a person's
     match command:
         case Settle(role=Role.OPERATOR):
             action = "resolve"
@@ -71,7 +73,11 @@ def seen_at(record: Record, moment: Moment) -> Record:
         # Another boot: every lease of the old one is dead. How long ago it ended nobody can tell (a wall
         # clock may have been set back), so it ended just now.
         left = asked = 0.0
-    return record._replace(now=moment.wall, lease_left=left, ask_left=asked)
+    # By hand: _replace looks at all fields by name, and every reply of every store comes by here.
+    return Record._make((*record[:_STORED], moment.wall, left, asked, False))
+
+
+_STORED = len(Record._fields) - 4  # the fields before now, lease_left, ask_left and after_loss
 
 
 def expired(record: Record, moment: Moment) -> bool:
@@ -92,21 +98,22 @@ def _open(record: Record | None, command: Open, moment: Moment) -> Record:
     if record is not None and not expired(record, moment):
         return record
     token = moment.token if record is None else max(record.token + 1, moment.token)
+    said = command.fingerprint
     return Record(
-        key=command.key,
-        state=State.STARTED,
-        token=token,
-        attempt=command.attempt,
-        fingerprint=command.fingerprint.digest,
-        form=command.fingerprint.form,
-        fields=command.fingerprint.fields,
-        boundary=command.boundary,
-        version=1 if record is None else record.version + 1,
-        attempts=1,
-        created_at=moment.wall,
-        changed_at=moment.wall,
-        lease_until=moment.tick + command.lease_seconds,
-        lease_clock=moment.clock,
+        command.key,
+        State.STARTED,
+        token,
+        command.attempt,
+        said.digest,
+        said.form,
+        said.fields,
+        command.boundary,
+        1 if record is None else record.version + 1,
+        1,  # attempts
+        moment.wall,
+        moment.wall,
+        moment.tick + command.lease_seconds,
+        moment.clock,
         first_sent_at=moment.wall if command.sends else None,
         attributes=command.attributes,
         moves=(Move(moment.wall, token, "", "started", command.attempt, ""),),
@@ -128,14 +135,15 @@ def _take(record: Record, command: Take, moment: Moment) -> Record:
         return record
     from_doubt = record.state is State.IN_DOUBT
     token = max(record.token + 1, moment.token)
-    return _moved(
-        record,
-        moment,
-        State.STARTED,
-        who=command.attempt,
-        why="taken over" if record.state is not State.RELEASED else "",
-        token=token,
-    )._replace(
+    return record.changed(
+        **_moved(
+            record,
+            moment,
+            State.STARTED,
+            who=command.attempt,
+            why="taken over" if record.state is not State.RELEASED else "",
+            token=token,
+        ),
         attempt=command.attempt,
         # The unresolved attempt stays under the terms it was made under; a fresh start has today's.
         boundary=record.boundary if from_doubt else command.boundary,
@@ -162,7 +170,7 @@ def _begin(record: Record, command: Begin, moment: Moment) -> Record:
         return record  # our own earlier try got through
     if not lease_live(record, moment) or record.happened is not None:
         return record
-    return record._replace(
+    return record.changed(
         begun_at=moment.wall,
         first_sent_at=record.first_sent_at if record.first_sent_at is not None else moment.wall,
         version=record.version + 1,
@@ -173,7 +181,7 @@ def _begin(record: Record, command: Begin, moment: Moment) -> Record:
 def _renew(record: Record, command: Renew, moment: Moment) -> Record:
     if not same_fence(record, command.seen) or record.state is not State.STARTED or not lease_live(record, moment):
         return record
-    return record._replace(
+    return record.changed(
         lease_until=moment.tick + command.lease_seconds, version=record.version + 1, changed_at=moment.wall
     )
 
@@ -191,7 +199,8 @@ def _settle(record: Record, command: Settle, moment: Moment) -> Record:
         record = _rebased(record, moment)
     ended = command.state is not State.IN_DOUBT
     speaks_for_all = command.role in (Role.LOOKUP, Role.OPERATOR)  # the provider or a person: about the whole key
-    return _moved(record, moment, command.state, who=_who(command), why=command.why or command.error or "")._replace(
+    return record.changed(
+        **_moved(record, moment, command.state, who=_who(command), why=command.why or command.error or ""),
         unsure=record.unsure and not (ended and speaks_for_all),
         round=record.round + 1 if command.next_round else record.round,
         settled_by=storable(command.by) if ended else record.settled_by,
@@ -213,7 +222,7 @@ def _ask(record: Record, command: Ask, moment: Moment) -> Record:
     ends = command.lease_seconds == 0
     if ends and record.asker != command.asker:
         return record
-    return _rebased(record, moment)._replace(
+    return _rebased(record, moment).changed(
         asker=None if ends else command.asker,
         ask_until=0.0 if ends else moment.tick + command.lease_seconds,
         version=record.version + 1,
@@ -227,13 +236,14 @@ def _testify(record: Record, command: Testify, moment: Moment) -> Record:
     if any(one.attempt == command.attempt for one in record.evidence) or len(record.evidence) >= EVIDENCE_MAX:
         return record
     said = Evidence(moment.wall, command.token, command.attempt, command.state, command.result, storable(command.why))
-    return record._replace(evidence=(*record.evidence, said), version=record.version + 1, changed_at=moment.wall)
+    return record.changed(evidence=(*record.evidence, said), version=record.version + 1, changed_at=moment.wall)
 
 
 def _redact(record: Record, command: Redact, moment: Moment) -> Record:
     if not same_fence(record, command.seen) or record.state not in SETTLED:
         return record
-    return _moved(record, moment, record.state, who=command.by, why=f"redacted: {command.why}")._replace(
+    return record.changed(
+        **_moved(record, moment, record.state, who=command.by, why=f"redacted: {command.why}"),
         result=None,
         error="the result was redacted",
         evidence=tuple(one._replace(result=None) for one in record.evidence),
@@ -246,23 +256,26 @@ def _free(record: Record, command: Free, moment: Moment) -> Record | None:
     return None
 
 
-def _moved(record: Record, moment: Moment, state: State, *, who: str, why: str, token: int | None = None) -> Record:
+def _moved(
+    record: Record, moment: Moment, state: State, *, who: str, why: str, token: int | None = None
+) -> dict[str, Any]:
+    """What every move changes."""
     token = record.token if token is None else token
     move = Move(moment.wall, token, record.state.value, state.value, storable(who), storable(why))
-    return record._replace(
-        state=state,
-        token=token,
-        version=record.version + 1,
-        changed_at=moment.wall,
-        moves=(*record.moves[-(MOVES_MAX - 1) :], move),
-    )
+    return {
+        "state": state,
+        "token": token,
+        "version": record.version + 1,
+        "changed_at": moment.wall,
+        "moves": (*record.moves[-(MOVES_MAX - 1) :], move),
+    }
 
 
 def _rebased(record: Record, moment: Moment) -> Record:
     """A lease of another boot ended, as far as anyone can tell, now: from here its age can be counted."""
     if record.lease_clock == moment.clock:
         return record
-    return record._replace(lease_until=moment.tick, lease_clock=moment.clock)
+    return record.changed(lease_until=moment.tick, lease_clock=moment.clock)
 
 
 def _who(command: Settle) -> str:

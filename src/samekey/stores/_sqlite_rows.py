@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from samekey.core._json import fast_encoder
 from samekey.core.commands import Free, Read, Redact, Settle, StoreCommand
 from samekey.core.errors import RecordUnreadable, StoreUnavailable
 from samekey.core.key import Key
@@ -144,7 +145,7 @@ def audited(command: StoreCommand) -> bool:
 
 VERSION = "SELECT version, token FROM samekey_records WHERE digest = ?"
 
-_dump = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False).encode
+_dump = fast_encoder(json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False))
 
 
 def _row(record: Record) -> tuple[Any, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from uuid import uuid4
 
@@ -55,7 +56,7 @@ class MemoryStore:
         self._wall = clock or time.time
         self._tick = clock or time.monotonic
         self._token = 0
-        self._pid = os.getpid()
+        _ALL.add(self)
 
     @classmethod
     def from_url(cls, url: str) -> MemoryStore:
@@ -146,9 +147,6 @@ class MemoryStore:
 
     def _apply(self, command: StoreCommand) -> Record | None:
         digest = command.key.digest
-        if self._pid != os.getpid():
-            # Forked: a copy of the records, and of a mutex that some thread of the parent may have held.
-            self._pid, self._mutex, self.bells = os.getpid(), threading.Lock(), Bells()
         with self._mutex:
             moment = self._moment()
             before = self._same_key(command.key, self._records.get(digest))
@@ -240,3 +238,16 @@ class AsyncMemoryStore:
 
     async def close(self) -> None:
         self.sync.close()
+
+
+_ALL: weakref.WeakSet[MemoryStore] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    """A copy of the records, and of a mutex that some thread of the parent may have held."""
+    for store in _ALL:
+        store._mutex, store.bells = threading.Lock(), Bells()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -102,8 +102,9 @@ class SqliteStore:
 
     def open(self, command: Open) -> Record:
         # A read may be a short cut to a record that is there; it is never permission to run.
-        found = self._read(self._same_file(), command.key)
-        record = found if found is not None else self._write(command)
+        here = self._same_file()
+        found = self._read(here, command.key)
+        record = found if found is not None else self._write(command, here)
         if record is None:
             raise RecordUnreadable(f"{self.name} took the claim of {command.key} and shows no record of it")
         return record
@@ -242,15 +243,18 @@ class SqliteStore:
     # -- writing -------------------------------------------------------------------------------------------
 
     def _read(self, here: Process, key: Key) -> Record | None:
-        with here.reading, driver.translated(self.name):
-            row = here.reader.execute(SELECT, (key.digest,)).fetchone()
+        try:
+            with here.reading:
+                row = here.reader.execute(SELECT, (key.digest,)).fetchone()
+        except sqlite3.Error as error:
+            raise driver.store_error(self.name, error) from error
         if row is None:
             return None
         record, moment = record_of(row, key), self._moment()
         return None if expired(record, moment) else self._shown(record, moment)
 
-    def _write(self, command: StoreCommand) -> Record | None:
-        here = self._same_file()
+    def _write(self, command: StoreCommand, here: Process | None = None) -> Record | None:
+        here = here or self._same_file()
         if not here.queue and here.turn.acquire(blocking=False):
             try:
                 return self._inline(here, command, patient=True)
@@ -269,11 +273,13 @@ class SqliteStore:
             self._commit_together(here, [job])
             return job.outcome()
         moment = self._moment()
-        with driver.translated(self.name):
-            if patient:
+        try:
+            before, after = execute(here.writer, command, moment)
+        except sqlite3.Error as error:
+            if not (patient and driver.is_busy(error)):
+                raise driver.store_error(self.name, error) from error
+            with driver.translated(self.name):
                 before, after = driver.patiently(lambda: execute(here.writer, command, moment))
-            else:
-                before, after = execute(here.writer, command, moment)
         return self._told(before, after, moment)
 
     def _commit_together(self, here: Process, jobs: Sequence[Job]) -> None:
@@ -346,8 +352,9 @@ class AsyncSqliteStore:
         return f"<AsyncSqliteStore {self.name}>"
 
     async def open(self, command: Open) -> Record:
-        found = self.sync._read(self.sync._same_file(), command.key)
-        record = found if found is not None else await self._write(command)
+        here = self.sync._same_file()
+        found = self.sync._read(here, command.key)
+        record = found if found is not None else await self._write(command, here)
         if record is None:
             raise RecordUnreadable(f"{self.name} took the claim of {command.key} and shows no record of it")
         return record
@@ -425,8 +432,8 @@ class AsyncSqliteStore:
             await bell.wait(1.0)
         return done.result()
 
-    async def _write(self, command: StoreCommand) -> Record | None:
-        here = self.sync._same_file()
+    async def _write(self, command: StoreCommand, here: Process | None = None) -> Record | None:
+        here = here or self.sync._same_file()
         if self.sync._synchronous == "normal" and not here.queue and here.turn.acquire(blocking=False):
             # Without an fsync the write is shorter than a hop to another thread.
             try:

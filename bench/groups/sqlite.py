@@ -1,0 +1,259 @@
+"""A SQLite file against the two statements a careful person would write by hand.
+
+Raw: INSERT .. ON CONFLICT DO NOTHING, then UPDATE .. WHERE token, each its own commit, with the same durability,
+in rows as wide as ours are at that moment. It keeps no fingerprint, no lease clock, no story; that is the point.
+A plain table, because that is what one writes, and because it is faster here than WITHOUT ROWID by a fifth.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sqlite3
+import statistics
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.figures import Experiment, Figure, Reading, at_least, at_most
+from bench.measure import (
+    Effort,
+    Lap,
+    Work,
+    cpu_ratios,
+    interleave,
+    microseconds,
+    operations_per_second,
+    wall_ratios,
+)
+from samekey import Guard
+from samekey.core.commands import Open, Settle
+from samekey.core.envelope import encode
+from samekey.core.fingerprint import Intent
+from samekey.core.key import make_key
+from samekey.core.states import Role, State
+from samekey.drivers.sqlite import Synchronous
+from samekey.stores.sqlite import SqliteStore
+
+CALLERS = 32
+CROWD_ROUNDS_MAX = 5
+REPLAYED_KEYS = 100
+PAYLOAD = {"order": "ord_00000001", "amount": 1999, "currency": "EUR"}
+RESULT = {"id": "ch_1", "amount": 1999, "currency": "EUR", "paid": True}
+ENVELOPE = encode(RESULT, max_bytes=1000)
+FINGERPRINT = Intent(PAYLOAD).fingerprint()
+
+_numbers = itertools.count()
+
+
+# -- by hand ---------------------------------------------------------------------------------------------------
+
+
+class Raw:
+    """The two statements, on a connection of one's own."""
+
+    TABLE = """
+    CREATE TABLE IF NOT EXISTS keys (
+      key    BLOB PRIMARY KEY,
+      state  TEXT NOT NULL,
+      token  INTEGER NOT NULL,
+      claim  BLOB NOT NULL,
+      result BLOB
+    )
+    """
+    CLAIM = "INSERT INTO keys (key, state, token, claim) VALUES (?, 'started', ?, ?) ON CONFLICT (key) DO NOTHING"
+    COMPLETE = "UPDATE keys SET state = 'completed', result = ? WHERE key = ? AND token = ?"
+    REPLAY = "SELECT state, token, claim, result FROM keys WHERE key = ?"
+
+    def __init__(self, path: Path, synchronous: Synchronous, width: tuple[int, int]) -> None:
+        self.connection = sqlite3.connect(path, isolation_level=None, timeout=60, check_same_thread=False)
+        self.connection.execute("PRAGMA journal_mode = WAL")
+        self.connection.execute(f"PRAGMA synchronous = {synchronous.upper()}")
+        self.connection.execute(self.TABLE)
+        fixed = 16 + len("completed") + 8
+        self._claim = bytes(width[0] - fixed)
+        self._result = bytes(width[1] - width[0])
+
+    def pair(self, key: bytes) -> bool:
+        token = 1
+        if self.connection.execute(self.CLAIM, (key, token, self._claim)).rowcount == 0:
+            return False
+        return self.connection.execute(self.COMPLETE, (self._result, key, token)).rowcount == 1
+
+    def replay(self, key: bytes) -> bytes:
+        found: bytes = self.connection.execute(self.REPLAY, (key,)).fetchone()[3]
+        return found
+
+
+def our_width(directory: Path) -> tuple[int, int]:
+    """The bytes in one of our rows: claimed, and completed."""
+    store = SqliteStore(directory / "width.db", synchronous="normal")
+    record = store.open(command(new_key()))
+    reader = sqlite3.connect(directory / "width.db")
+    columns = [row[1] for row in reader.execute("PRAGMA table_info(samekey_records)")]
+    total = " + ".join(f"coalesce(length(CAST({column} AS BLOB)), 0)" for column in columns)
+    [claimed] = reader.execute(f"SELECT {total} FROM samekey_records").fetchone()  # noqa: S608 - our own columns
+    store.settle(Settle(record, Role.HOLDER, State.COMPLETED, by=record.attempt, result=ENVELOPE, retain_seconds=60))
+    [completed] = reader.execute(f"SELECT {total} FROM samekey_records").fetchone()  # noqa: S608
+    reader.close()
+    store.close()
+    return claimed, completed
+
+
+# -- one caller ------------------------------------------------------------------------------------------------
+
+
+def one_caller(effort: Effort) -> Sequence[Reading]:
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        width = our_width(directory)
+        raw = Raw(directory / "raw.db", "normal", width)
+        store = SqliteStore(directory / "store.db", synchronous="normal")
+        guard = Guard(SqliteStore(directory / "guard.db", synchronous="normal"))
+
+        def by_store(operations: int) -> Work:
+            commands = [command(new_key()) for _ in range(operations)]
+
+            def work() -> None:
+                for one in commands:
+                    held = store.open(one)
+                    store.settle(
+                        Settle(
+                            held, Role.HOLDER, State.COMPLETED, by=held.attempt, result=ENVELOPE, retain_seconds=60.0
+                        )
+                    )
+
+            return work
+
+        def by_guard(operations: int) -> Work:
+            keys = [new_key() for _ in range(operations)]
+            return lambda: [guard.run("charge", charge, key=key, payload=PAYLOAD) for key in keys]
+
+        def by_hand(operations: int) -> Work:
+            keys = [os.urandom(16) for _ in range(operations)]
+            return lambda: all(map(raw.pair, keys))
+
+        stored, guarded, bare = interleave(effort, by_store, by_guard, by_hand).laps
+        guard.close()
+        store.close()
+        raw.connection.close()
+    wide = f"rows of {width[0]} and {width[1]} bytes"
+    return [
+        ratio(stored, bare, cpu_ratios(stored, bare), wide),
+        ratio(stored, bare, wall_ratios(stored, bare)),
+        ratio(guarded, bare, cpu_ratios(guarded, bare)),
+        ratio(guarded, bare, wall_ratios(guarded, bare)),
+    ]
+
+
+def replayed(effort: Effort) -> Sequence[Reading]:
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        raw = Raw(directory / "raw.db", "normal", our_width(directory))
+        guard = Guard(SqliteStore(directory / "guard.db", synchronous="normal"))
+        texts, digests = [new_key() for _ in range(REPLAYED_KEYS)], [os.urandom(16) for _ in range(REPLAYED_KEYS)]
+        for text, digest in zip(texts, digests, strict=True):
+            guard.run("charge", charge, key=text, payload=PAYLOAD)
+            raw.pair(digest)
+
+        def by_guard(operations: int) -> Work:
+            keys = list(itertools.islice(itertools.cycle(texts), operations))
+            return lambda: [guard.run("charge", charge, key=key, payload=PAYLOAD) for key in keys]
+
+        def by_hand(operations: int) -> Work:
+            keys = list(itertools.islice(itertools.cycle(digests), operations))
+            return lambda: [raw.replay(key) for key in keys]
+
+        guarded, bare = interleave(effort, by_guard, by_hand).laps
+        guard.close()
+        raw.connection.close()
+    return [ratio(guarded, bare, cpu_ratios(guarded, bare))]
+
+
+def ratio(ours: Sequence[Lap], raw: Sequence[Lap], ratios: Sequence[float], more: str = "") -> Reading:
+    note = f"{microseconds(ours):.1f} against {microseconds(raw):.1f} us CPU"
+    return Reading(statistics.median(ratios), ratios, f"{note}; {more}" if more else note)
+
+
+# -- a crowd, and a disk that has to be waited for -------------------------------------------------------------
+
+
+def crowd(effort: Effort) -> Sequence[Reading]:
+    """Guard, raw with a connection per thread, and raw with all threads taking turns on one."""
+    ours, own, shared = [], [], []
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        width = our_width(directory)
+        guard = Guard(SqliteStore(directory / "guard.db"))
+        lone, turn = Raw(directory / "shared.db", "full", width), threading.Lock()
+
+        def by_guard(number: int) -> Work:
+            return lambda: guard.run("charge", charge, key=new_key(), payload=PAYLOAD)
+
+        def by_hand(number: int) -> Work:
+            mine = Raw(directory / "raw.db", "full", width)
+            return lambda: mine.pair(os.urandom(16))
+
+        def in_turn(number: int) -> Work:
+            def pair() -> None:
+                with turn:
+                    lone.pair(os.urandom(16))
+
+            return pair
+
+        for _ in range(min(effort.rounds, CROWD_ROUNDS_MAX)):
+            ours.append(operations_per_second(CALLERS, effort.crowd_seconds, by_guard))
+            own.append(operations_per_second(CALLERS, effort.crowd_seconds, by_hand))
+            shared.append(operations_per_second(CALLERS, effort.crowd_seconds, in_turn))
+        guard.close()
+        lone.connection.close()
+    readings = []
+    for raw in (own, shared):
+        ratios = [mine / max(other, 1.0) for mine, other in zip(ours, raw, strict=True)]
+        note = f"{statistics.median(ours):.0f} against {statistics.median(raw):.0f} operations/s"
+        readings.append(Reading(statistics.median(ratios), ratios, note))
+    return readings
+
+
+def charge() -> dict[str, object]:
+    return RESULT
+
+
+def new_key() -> str:
+    return f"ord_{next(_numbers):08d}"
+
+
+def command(text: str) -> Open:
+    return Open(
+        key=make_key("charge", text),
+        attempt=os.urandom(16).hex(),
+        intent=FINGERPRINT,
+        boundary="opaque",
+        lease_seconds=30.0,
+        sends=False,
+    )
+
+
+PAIR = "the raw two statements"
+EXPERIMENTS = (
+    Experiment(
+        (
+            Figure("sqlite.normal.1.store", "x CPU", f"{PAIR}; ours: store.open + store.settle", at_most(1.5)),
+            Figure("sqlite.normal.1.store.wall", "x", "the same, by the clock on the wall"),
+            Figure("sqlite.normal.1.guard", "x CPU", f"{PAIR}; ours: the whole guard.run"),
+            Figure("sqlite.normal.1.guard.wall", "x", "the same, by the clock on the wall"),
+        ),
+        one_caller,
+    ),
+    Experiment((Figure("sqlite.replay.1", "x CPU", "a bare SELECT; ours: the whole guard.run"),), replayed),
+    Experiment(
+        (
+            Figure(
+                f"sqlite.full.{CALLERS}", "x ops/s", f"{PAIR}, a connection per thread; ours: guard.run", at_least(10.0)
+            ),
+            Figure(f"sqlite.full.{CALLERS}.shared", "x ops/s", f"{PAIR}, threads taking turns on one connection"),
+        ),
+        crowd,
+    ),
+)
