@@ -20,7 +20,7 @@ def diagram() -> str:
             for after in afters:
                 moves.setdefault((before, after), []).append(role.value)
     order = list(State)
-    for (before, after), roles in sorted(moves.items(), key=lambda one: (order.index(one[0][0]), order.index(one[0][1]))):
+    for (before, after), roles in sorted(moves.items(), key=lambda one: [order.index(state) for state in one[0]]):
         lines.append(f"    {before.value} --> {after.value}: {', '.join(roles)}")
     lines += [f"    {state.value} --> [*]: retention" for state in State if state in SETTLED]
     lines += ["```", "", "| role | from | to |", "|---|---|---|"]

@@ -15,6 +15,8 @@ from samekey.core.errors import Misconfigured
 # pair of their own under the same scheme name in the entry-point group `samekey.stores`.
 SCHEMES: Mapping[str, tuple[str, str]] = {
     "memory": ("samekey.stores.memory:MemoryStore", "samekey.stores.memory:AsyncMemoryStore"),
+    "postgresql": ("samekey.stores.postgres:PostgresStore", "samekey.stores.postgres:AsyncPostgresStore"),
+    "postgres": ("samekey.stores.postgres:PostgresStore", "samekey.stores.postgres:AsyncPostgresStore"),
     "sqlite": ("samekey.stores.sqlite:SqliteStore", "samekey.stores.sqlite:AsyncSqliteStore"),
 }
 
@@ -34,7 +36,12 @@ def open_store(address: str, *, asynchronous: bool) -> Any:
     scheme = check_address(address).partition(":")[0]
     if scheme in SCHEMES:
         module, _, name = SCHEMES[scheme][asynchronous].partition(":")
-        return getattr(import_module(module), name).from_url(address)
+        try:
+            store = getattr(import_module(module), name)
+        except ModuleNotFoundError as error:
+            extra = "postgres" if scheme.startswith("postgres") else scheme
+            raise Misconfigured(f"{scheme}:// needs {error.name}: pip install 'samekey[{extra}]'") from error
+        return store.from_url(address)
     pair = next(one for one in entry_points(group="samekey.stores") if one.name == scheme).load()
     return pair[asynchronous].from_url(address)
 

@@ -277,6 +277,20 @@ def test_asking_first_after_a_loss_finds_what_landed():
     assert len(scene.books.charges) == 2
 
 
+def test_whoever_takes_over_after_a_loss_asks_first_too():
+    """B claimed after the loss and crashed before it asked: Z, which takes over, must not run what A has done.
+
+    So a store says `after_loss` of every record made after the loss, not only of those on their first attempt.
+    """
+    world = World(Asks(look_in_the_books, marked=True), losses=1)
+    before = ["A opens", "A marks", "A sends", "A's request lands", "the store loses its memory"]
+    after = ["B opens", "B crashes", "A crashes", "faults stop, Z comes", "Z opens", "Z takes", "Z asks the provider"]
+    last = replay(world, [*before, *after, "Z settles completed as holder"])[-1]
+
+    assert last.end is not None
+    assert (last.end.what, [charge.by for charge in last.scene.books.charges]) == ("completed", ["A"])
+
+
 @pytest.mark.parametrize("boundary", [Keyed(window=3600.0), Asks(look_in_the_books, believe_absent_after=BELIEF)])
 def test_in_a_punctual_world_those_windows_are_shut(boundary):
     """The same worlds, in which nobody oversleeps and the provider remembers: nothing is found."""

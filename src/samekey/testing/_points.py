@@ -8,10 +8,11 @@ Each (point, reply) is executed once, by running the attempt again from its star
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 from samekey.core.call import Answer, Call, Failed
-from samekey.core.commands import Command, Raised, Sleep, Tell, Undo
+from samekey.core.commands import Command, Raised, Returned, Sleep, Tell, Undo
 from samekey.core.envelope import encode
 from samekey.core.errors import Refused, SamekeyError, StoreUnavailable
 from samekey.testing._books import Ending
@@ -107,10 +108,15 @@ def _comparable(value: Any) -> Any:
     match value:
         case BaseException():
             return (type(value), str(value))
-        case Raised(error, inner, begun):
-            return (type(error), str(error), inner, begun)
+        case Command() | Returned() | Raised():
+            return facts(value)
         case _:
             return value
+
+
+def facts(value: Any) -> tuple[Any, ...]:
+    """A command or an outcome as a tuple: they themselves cannot be hashed."""
+    return (type(value), *(_comparable(getattr(value, field.name)) for field in fields(value)))
 
 
 def _end(value: Any) -> End:

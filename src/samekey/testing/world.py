@@ -50,7 +50,7 @@ from samekey.core.policy import SECONDS_MAX, Policy
 from samekey.core.record import Record
 from samekey.core.states import State
 from samekey.testing._books import Books, Ending, Provider, Request
-from samekey.testing._points import NO_ANSWER, RESULT_MAX_BYTES, End, Point, Points
+from samekey.testing._points import NO_ANSWER, RESULT_MAX_BYTES, End, Point, Points, facts
 
 LEASE_SECONDS = 30.0
 FRESH = "Z"  # the caller that comes when the faults have stopped
@@ -84,6 +84,18 @@ class Faults(NamedTuple):
     copies: int
 
 
+class Stray(NamedTuple):
+    """A command that its sender has given up on."""
+
+    by: str
+    facts: tuple[Any, ...]
+
+    def command(self) -> StoreCommand:
+        kind, *values = self.facts
+        command: StoreCommand = kind(*values)
+        return command
+
+
 NO_FAULTS = Faults(0, 0, 0, 0, 0, 0, 0, 0)
 
 
@@ -93,7 +105,7 @@ class Scene(NamedTuple):
     books: Books
     record: Record | None = None
     requests: tuple[Request, ...] = ()  # on their way to the provider
-    strays: tuple[tuple[str, StoreCommand], ...] = ()  # on their way to the store; nobody waits for them
+    strays: tuple[Stray, ...] = ()  # on their way to the store; nobody waits for them
     now: float = 0.0
     token: int = 0
     answers: tuple[bytes, ...] = ()  # different ones; there should never be two
@@ -212,7 +224,7 @@ class World:
             case StoreCommand() as command:
                 label, done = f"{name} {_verb(command)}", self._write(scene, command)
                 yield self._hears(done, index, label, self._seen(done), command)
-                stray = scene._replace(strays=(*scene.strays, (name, command)))
+                stray = scene._replace(strays=(*scene.strays, Stray(name, facts(command))))
                 if scene.left.outages:
                     unheard = _spend(stray, "outages")
                     yield self._hears(unheard, index, f"{label} and hears nothing", NO_ANSWER)
@@ -258,7 +270,7 @@ class World:
         except Fenced:
             yield self._hears(after, index, label, Ending("Fenced"), command)
         if scene.left.outages and isinstance(command, StoreCommand):
-            stray = scene._replace(strays=(*scene.strays, (caller.name, command)))
+            stray = scene._replace(strays=(*scene.strays, Stray(caller.name, facts(command))))
             unheard = _spend(stray, "outages")
             yield self._hears(unheard, index, f"{label} and hears nothing", Ending("StoreUnavailable"))
 
@@ -291,15 +303,14 @@ class World:
         record = register.apply(scene.record, command, moment)
         if record is None or record is scene.record:
             return scene._replace(record=record)
-        if isinstance(command, Open) and scene.lost:
-            record = record._replace(after_loss=True)
         record = record if self.exact else wiped(record)
         return scene._replace(record=record, token=max(scene.token, record.token))
 
     def _seen(self, scene: Scene) -> Record | None:
         if scene.record is None:
             return None
-        return register.seen_at(scene.record, register.Moment(scene.now, scene.now, "", scene.token))
+        seen = register.seen_at(scene.record, register.Moment(scene.now, scene.now, "", scene.token))
+        return seen._replace(after_loss=True) if scene.lost else seen
 
     # -- everything else
 
@@ -317,9 +328,9 @@ class World:
                 yield Move(f"{name} is copied", _spend(scene, "copies")._replace(requests=both))
             if request.due < inf and self._sender(scene, request) is None:
                 yield Move(f"{name} is lost", rest)  # so that nothing is late any more
-        for at, (name, command) in enumerate(scene.strays):
-            rest = scene._replace(strays=scene.strays[:at] + scene.strays[at + 1 :])
-            yield Move(f"{name}'s {command.verb} arrives", self._write(rest, command), name, command)
+        for at, stray in enumerate(scene.strays):
+            rest, command = scene._replace(strays=scene.strays[:at] + scene.strays[at + 1 :]), stray.command()
+            yield Move(f"{stray.by}'s {command.verb} arrives", self._write(rest, command), stray.by, command)
 
     def _lands(self, scene: Scene, request: Request, label: str) -> Move:
         books, ending = self.provider.arrive(scene.books, request, scene.now)

@@ -1,0 +1,242 @@
+"""Many commands in few statements: how a batch is put together, sent, and asked about again.
+
+Sans-IO: `carrying` yields what is to be sent and is sent the rows, so that it exists once for threads and for tasks.
+
+Theory. Commands about different keys do not touch each other, so a batch is carried out in waves: the first
+command of every key, then the second ones, and so on; within a wave all commands of one kind are one statement.
+A statement is one transaction, its keys are sorted (two batches in opposite order would deadlock), and one
+that fails is sent again row by row, so that one's failure is its own.
+
+A lost reply says nothing about the statement. Every command carries its attempt's id and recognises itself,
+so it is asked again over a new connection, for as long as a server takes to restart. A claim that finds itself
+there is confirmed by a write: it may have been committed by a primary whose standby never heard of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Sequence
+from typing import Any, NamedTuple
+
+from samekey.core.commands import Open, Read, Redact, Renew, Settle, StoreCommand, Take, Wait
+from samekey.core.errors import Misconfigured, SamekeyError, StoreUnavailable
+from samekey.core.record import Record
+from samekey.core.states import Role, State
+from samekey.drivers import psycopg as driver
+from samekey.stores._postgres_rows import DIGEST, Statement, many, record_of, single
+
+BATCH_MAX = 256  # commands in one go: bounds how long the first of them waits for the last
+BATCH_BYTES_MAX = 4 << 20  # results in one statement: they travel as hexadecimal text
+REASK_SECONDS = 5.0  # how long a lost reply is asked after: what a server takes to restart or to fail over
+REASK_PAUSE_SECONDS = 0.05
+CONFLICTS_MAX = 3  # deadlocks of one statement; each one means that somebody else went on
+
+
+class Run(NamedTuple):
+    """Send this statement; the rows come back, or the driver's error, or StoreUnavailable: nothing was sent."""
+
+    statement: Statement
+
+
+class Pause(NamedTuple):
+    seconds: float
+
+
+Steps = Generator[Run | Pause, Any, None]
+
+
+class Closed(StoreUnavailable):
+    """The store was closed: nothing to wait for."""
+
+
+class Job:
+    """One command, and what became of it."""
+
+    __slots__ = ("command", "done", "error", "reply", "same_as")
+
+    def __init__(self, command: StoreCommand) -> None:
+        self.command = command
+        self.reply: Record | None = None
+        self.error: Exception | None = None
+        self.done = False
+        self.same_as: Job | None = None
+
+    def answer(self, reply: Record | None) -> None:
+        self.reply, self.done = reply, True
+
+    def fail(self, error: Exception) -> None:
+        self.error, self.done = error, True
+
+    def outcome(self) -> Record | None:
+        if self.error is not None:
+            raise self.error
+        return self.reply
+
+
+def plan(jobs: Sequence[Job]) -> list[list[Job]]:
+    """The jobs in groups, each of one kind and with each key once, in an order that keeps that of every key."""
+    for job in jobs:
+        job.same_as = None
+    if len(jobs) == 1:
+        return [list(jobs)]
+    waves: list[dict[Any, list[Job]]] = []
+    last: dict[bytes, tuple[int, Job]] = {}
+    for job in jobs:
+        wave, before = last.get(job.command.key.digest, (-1, None))
+        if before is not None and _same(before.command, job.command):
+            job.same_as = before
+            continue
+        wave += 1
+        if wave == len(waves):
+            waves.append({})
+        waves[wave].setdefault(_kind(job.command), []).append(job)
+        last[job.command.key.digest] = (wave, job)
+    return [part for wave in waves for group in wave.values() for part in _parts(group)]
+
+
+def _kind(command: StoreCommand) -> Any:
+    """What may travel in one statement; people's settles are audited, so each of them is one of its own."""
+    if isinstance(command, Settle) and command.role is Role.OPERATOR:
+        return command.key.digest
+    return type(command)
+
+
+def _same(one: StoreCommand, other: StoreCommand) -> bool:
+    """Whether the answer to the one is the answer to the other that comes right after it."""
+    if type(one) is not type(other) or one.key != other.key:
+        return False
+    if isinstance(one, Wait) and isinstance(other, Wait):
+        return one.seen.token == other.seen.token
+    return isinstance(one, (Open, Read))  # an open that finds a record shows it, whoever asks
+
+
+def _parts(group: list[Job]) -> list[list[Job]]:
+    group.sort(key=lambda job: job.command.key.digest)
+    parts: list[list[Job]] = [[]]
+    size = 0
+    for job in group:
+        size += len(getattr(job.command, "result", None) or b"")
+        if parts[-1] and (len(parts[-1]) >= BATCH_MAX or size > BATCH_BYTES_MAX):
+            parts.append([])
+            size = len(getattr(job.command, "result", None) or b"")
+        parts[-1].append(job)
+    return parts
+
+
+def carrying_all(jobs: Sequence[Job], address: driver.Address, facts: Facts) -> Steps:
+    """Every job to its end; whoever stood behind another with the same question shares its answer."""
+    for group in plan(jobs):
+        yield from carrying(group, address, facts)
+    for job in jobs:
+        if job.same_as is not None:
+            shared = job.same_as
+            if shared.error is None:
+                job.answer(shared.reply)
+            elif not job.done:
+                yield from carrying([job], address, facts)  # the failure was its own
+
+
+class Facts:
+    """What a lane knows of its server: set when it connects."""
+
+    __slots__ = ("lost_at",)
+
+    def __init__(self) -> None:
+        self.lost_at: float | None = None
+
+
+def carrying(jobs: list[Job], address: driver.Address, facts: Facts) -> Steps:
+    """One group: sent together; on an error that is not the connection's, one by one."""
+    statement = _statement(jobs)
+    jobs = [job for job in jobs if not job.done]
+    if statement is None:
+        return
+    deadline: float | None = None  # for answers that were lost
+    conflicts = 0
+    pause = REASK_PAUSE_SECONDS
+    while True:
+        try:
+            rows = yield Run(statement)
+            break
+        except (StoreUnavailable, Misconfigured) as unreachable:
+            # No connection. If nothing of ours was under way, that is the answer.
+            hopeless = isinstance(unreachable, (Misconfigured, Closed))
+            if hopeless or deadline is None or time.monotonic() >= deadline:
+                _fail(jobs, unreachable)
+                return
+            yield Pause(pause)
+            pause = min(pause * 2, 0.5)
+        except (driver.DriverError, UnicodeError) as error:
+            if driver.is_lost(error) and not isinstance(jobs[0].command, Redact):  # a second one would be audited twice
+                deadline = deadline or time.monotonic() + REASK_SECONDS
+                if time.monotonic() < deadline:
+                    continue
+            elif driver.is_conflict(error) and conflicts < CONFLICTS_MAX:
+                conflicts += 1
+                continue
+            elif len(jobs) > 1:
+                for job in jobs:
+                    yield from carrying([job], address, facts)
+                return
+            _fail(jobs, _translated(address, error))
+            return
+    _answer(jobs, rows, facts.lost_at)
+    if deadline is not None:
+        yield from _confirming(jobs, address, facts)
+
+
+def _statement(jobs: list[Job]) -> Statement | None:
+    """The statement for these jobs; one whose command cannot be said at all fails by itself."""
+    if len(jobs) > 1:
+        try:
+            return many([job.command for job in jobs])
+        except SamekeyError:
+            pass
+    for job in jobs:
+        try:
+            statement = single(job.command)
+        except SamekeyError as error:
+            job.fail(error)
+    left = [job.command for job in jobs if not job.done]
+    if not left:
+        return None
+    return statement if len(jobs) == 1 else many(left)
+
+
+def _answer(jobs: list[Job], rows: Sequence[Any], lost_at: float | None) -> None:
+    if len(jobs) == 1:
+        found = {jobs[0].command.key.digest.hex(): row for row in rows}
+    else:
+        found = {row[DIGEST].replace("-", ""): row for row in rows if row[DIGEST] is not None}
+    for job in jobs:
+        try:
+            job.answer(record_of(found.get(job.command.key.digest.hex()), job.command, lost_at))
+        except SamekeyError as error:
+            job.fail(error)
+
+
+def _confirming(jobs: list[Job], address: driver.Address, facts: Facts) -> Steps:
+    for job in jobs:
+        command, record = job.command, job.reply
+        if (
+            isinstance(command, (Open, Take))
+            and record is not None
+            and record.attempt == command.attempt
+            and record.state is State.STARTED
+        ):
+            touch = Job(Renew(record, command.lease_seconds))
+            yield from carrying([touch], address, facts)
+            job.reply, job.error = touch.reply, touch.error
+
+
+def _fail(jobs: list[Job], error: Exception) -> None:
+    for job in jobs:
+        job.fail(error)
+
+
+def _translated(address: driver.Address, error: BaseException) -> Exception:
+    if isinstance(error, UnicodeError):
+        return Misconfigured(f"{address.name} cannot keep this text: {error}")
+    mine = driver.store_error(address, error)
+    mine.__cause__ = error
+    return mine

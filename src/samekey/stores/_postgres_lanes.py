@@ -1,0 +1,297 @@
+"""Lanes: one connection each, and whoever wants to use it at the same time.
+
+Flush on free, no timer: a lone caller's statement goes out at once, inline. While the connection is busy
+commands queue up, and when it is free they go out together. Among threads the one at the head of the queue then
+leads: it sends for all, answers all, and hands the lead on. Among tasks one pump task does it, so that
+cancelling a caller never cancels a statement.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from samekey.core.errors import SamekeyError, StoreUnavailable
+from samekey.drivers import psycopg as driver
+from samekey.stores._postgres_batches import BATCH_MAX, Closed, Facts, Job, Pause, Run, Steps, carrying_all
+from samekey.stores._postgres_rows import Statement
+
+TURN_SECONDS = 60.0  # many times what the statements before us may take; only for a leader that vanished
+
+
+class Asked:
+    """What one caller wants, and how it is told that it is its turn, or over."""
+
+    __slots__ = ("again", "bell", "finished", "jobs", "leads")
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self.jobs = jobs
+        self.bell = threading.Lock()  # held until rung: the cheapest thing a thread can sleep on
+        self.bell.acquire()
+        self.leads = False
+        self.finished = False
+        self.again = False
+
+
+class Lane:
+    """A connection that threads take turns on."""
+
+    def __init__(self, address: driver.Address, *, durable: bool = True, desk: bool = False) -> None:
+        self._address = address
+        self._durable, self._desk = durable, desk
+        self._connection: driver.Connection | None = None
+        self._cursor: Any = None
+        self._mutex = threading.Lock()
+        self._queue: deque[Asked] = deque()
+        self._busy = False
+        self._closed = False
+        self.facts: driver.Facts | None = None
+        self._known = Facts()
+
+    def perform(self, jobs: Sequence[Job]) -> None:
+        """Carry these out, alone or together with whatever others want at the same time."""
+        asked = Asked(jobs)
+        with self._mutex:
+            asked.leads = not self._busy
+            self._busy = True
+            if not asked.leads:
+                self._queue.append(asked)
+        if not asked.leads:
+            self._await_turn(asked)
+            if asked.finished:
+                return
+            if asked.again:
+                return self.perform([job for job in jobs if not job.done])
+        together = self._gather(asked)
+        try:
+            self._drive(carrying_all([job for one in together for job in one.jobs], self._address, self._known))
+        finally:
+            self._pass_on(asked, together)
+
+    def ask(self, statement: Statement) -> list[Any]:
+        """The rows of one statement that is no command, in our turn."""
+        rows: list[Any] = []
+
+        def steps() -> Steps:
+            rows.extend((yield Run(statement)))
+
+        asked = Asked(())
+        with self._mutex:
+            asked.leads = not self._busy
+            self._busy = True
+            if not asked.leads:
+                self._queue.append(asked)
+        if not asked.leads:
+            self._await_turn(asked)
+        try:
+            with driver.translated(self._address):
+                self._drive(steps())
+        finally:
+            self._pass_on(asked, [asked])
+        return rows
+
+    def close(self) -> None:
+        self._closed = True
+        if self._connection is not None:
+            self._connection.close()
+
+    # -- taking turns --------------------------------------------------------------------------------------
+
+    def _await_turn(self, asked: Asked) -> None:
+        try:
+            if not asked.bell.acquire(timeout=TURN_SECONDS):
+                raise StoreUnavailable(f"no turn on a connection to {self._address.name} within {TURN_SECONDS:.0f} s")
+        except BaseException:  # also Ctrl-C: nobody may wait for our lead
+            with self._mutex:
+                if asked in self._queue:
+                    self._queue.remove(asked)
+            if asked.leads:
+                self._pass_on(asked, [asked])
+            raise
+
+    def _gather(self, first: Asked) -> list[Asked]:
+        together, count = [first], len(first.jobs)
+        with self._mutex:
+            while self._queue and count < BATCH_MAX and self._queue[0].jobs:
+                together.append(self._queue.popleft())
+                count += len(together[-1].jobs)
+        return together
+
+    def _pass_on(self, mine: Asked, together: list[Asked]) -> None:
+        for one in together:
+            if one is not mine:
+                one.finished = all(job.done for job in one.jobs)
+                one.again = not one.finished  # we were interrupted: it asks for itself
+                one.bell.release()
+        with self._mutex:
+            heir = self._queue.popleft() if self._queue else None
+            if heir is None:
+                self._busy = False
+            else:
+                heir.leads = True
+        if heir is not None:
+            heir.bell.release()
+
+    # -- sending -------------------------------------------------------------------------------------------
+
+    def _drive(self, steps: Steps) -> None:
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    if isinstance(step, Pause):
+                        time.sleep(step.seconds)
+                        reply = None
+                    else:
+                        reply = self._send(step.statement)
+                except (driver.DriverError, SamekeyError, UnicodeError) as error:
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(reply)
+        except StopIteration:
+            pass
+        finally:
+            steps.close()
+
+    def _send(self, statement: Statement) -> list[Any]:
+        if self._closed:
+            raise Closed(f"{self._address.name} was closed")
+        if self._connection is None or self._connection.closed:
+            self._connection, self.facts = driver.connect(self._address, durable=self._durable, desk=self._desk)
+            self._known.lost_at = self.facts.lost_at
+            self._cursor = self._connection.cursor(binary=True)
+        try:
+            self._cursor.execute(*driver.worded(self._address, statement, self._durable))
+            rows: list[Any] = self._cursor.fetchall()
+            driver.check_replicated(self._connection)
+            return rows
+        except driver.DriverError as error:
+            if driver.is_spent(error):
+                self._connection.close()
+                self._connection = None
+            raise
+
+
+class AsyncLane:
+    """A connection that the tasks of one event loop take turns on."""
+
+    def __init__(self, address: driver.Address, *, durable: bool = True, desk: bool = False) -> None:
+        self._address = address
+        self._durable, self._desk = durable, desk
+        self._connection: driver.AsyncConnection | None = None
+        self._cursor: Any = None
+        self._queue: deque[tuple[Callable[[], Steps] | Sequence[Job], asyncio.Future[None]]] = deque()
+        self._pump: asyncio.Task[None] | None = None
+        self._closed = False
+        self.facts: driver.Facts | None = None
+        self._known = Facts()
+
+    async def perform(self, jobs: Sequence[Job]) -> None:
+        await self._enqueue(jobs)
+
+    async def ask(self, statement: Statement) -> list[Any]:
+        rows: list[Any] = []
+
+        def steps() -> Steps:
+            rows.extend((yield Run(statement)))
+
+        with driver.translated(self._address):
+            await self._enqueue(steps)
+        return rows
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._pump is not None and not self._pump.done():
+            await asyncio.wait([self._pump])
+        if self._connection is not None:
+            await self._connection.close()
+
+    def abandon(self) -> None:
+        """The loop is gone; so is whoever waited."""
+        self._closed = True
+        if self._connection is not None:
+            self._connection.pgconn.finish()
+
+    # -- taking turns --------------------------------------------------------------------------------------
+
+    async def _enqueue(self, work: Callable[[], Steps] | Sequence[Job]) -> None:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        self._queue.append((work, future))
+        if self._pump is None or self._pump.done():
+            self._pump = loop.create_task(self._run())
+        await future
+
+    async def _run(self) -> None:
+        while self._queue:
+            work, future = self._queue.popleft()
+            futures, error = [future], None
+            try:
+                if callable(work):
+                    await self._drive(work())
+                else:
+                    jobs = list(work)
+                    while self._queue and len(jobs) < BATCH_MAX and not callable(self._queue[0][0]):
+                        more, another = self._queue.popleft()
+                        jobs += more  # type: ignore[arg-type]
+                        futures.append(another)
+                    await self._drive(carrying_all(jobs, self._address, self._known))
+            except Exception as raised:
+                error = raised
+            except BaseException:
+                for one in (*futures, *(waiting for _, waiting in self._queue)):
+                    one.cancel()  # the loop is being closed under us
+                self._queue.clear()
+                raise
+            for one in futures:
+                if one.done():
+                    continue  # cancelled: whoever asked has gone, and asks again if it matters
+                if error is None:
+                    one.set_result(None)
+                else:
+                    one.set_exception(error)
+
+    # -- sending -------------------------------------------------------------------------------------------
+
+    async def _drive(self, steps: Steps) -> None:
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    if isinstance(step, Pause):
+                        await asyncio.sleep(step.seconds)
+                        reply = None
+                    else:
+                        reply = await self._send(step.statement)
+                except (driver.DriverError, SamekeyError, UnicodeError) as error:
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(reply)
+        except StopIteration:
+            pass
+        finally:
+            steps.close()
+
+    async def _send(self, statement: Statement) -> list[Any]:
+        if self._closed:
+            raise Closed(f"{self._address.name} was closed")
+        if self._connection is None or self._connection.closed:
+            self._connection, self.facts = await driver.connect_async(
+                self._address, durable=self._durable, desk=self._desk
+            )
+            self._known.lost_at = self.facts.lost_at
+            self._cursor = self._connection.cursor(binary=True)
+        try:
+            await self._cursor.execute(*driver.worded(self._address, statement, self._durable))
+            rows: list[Any] = await self._cursor.fetchall()
+            driver.check_replicated(self._connection)
+            return rows
+        except driver.DriverError as error:
+            if driver.is_spent(error):
+                await self._connection.close()
+                self._connection = None
+            raise

@@ -1,0 +1,578 @@
+-- samekey 0001: records, tokens, audit, and one function for each command.
+-- When: before the first deploy. It makes new objects only and takes no lock on anything of yours.
+--
+-- `samekey.core.register` says what each command does; a function here says the same in one statement, and the
+-- conformance suite holds the two together. A refused command changes nothing and answers with what is there.
+-- Every time is clock_timestamp(): now() is the start of the transaction, and a lease must not start in the past.
+--
+-- The role that runs the application needs: SELECT, INSERT, UPDATE, DELETE on samekey_records; SELECT, INSERT on
+-- samekey_audit; SELECT, INSERT, UPDATE on samekey_meta; USAGE on samekey_tokens and samekey_audit_id_seq.
+
+CREATE TABLE samekey_meta (
+  name  text PRIMARY KEY,
+  value text NOT NULL
+);
+
+CREATE SEQUENCE samekey_tokens AS bigint CACHE 1;  -- no cache: a key that was freed must get a higher token
+
+CREATE TABLE samekey_records (
+  digest        uuid PRIMARY KEY,           -- 128 bits of operation, tenant and key
+  attempt       uuid NOT NULL,              -- with token: the fence
+  token         bigint NOT NULL,
+  created_at    double precision NOT NULL,  -- seconds since 1970, by this server's clock, like every time here
+  changed_at    double precision NOT NULL,
+  lease_until   double precision NOT NULL,
+  begun_at      double precision,
+  first_sent_at double precision,
+  settled_at    double precision,
+  retain_until  double precision,           -- null exactly while started or in_doubt: unknown is never forgotten
+  ask_until     double precision,
+  waited_for    bigint,                     -- the token of the hold that somebody waits for: its end is notified
+  version       integer NOT NULL,
+  attempts      integer NOT NULL,
+  round         integer NOT NULL,
+  unsure        boolean NOT NULL,
+  happened      boolean NOT NULL,           -- a word in evidence says so: nobody may run it again
+  state         text NOT NULL,
+  operation     text NOT NULL,
+  tenant        text,
+  key           text NOT NULL,
+  fingerprint   bytea NOT NULL,
+  form          text NOT NULL,
+  boundary      text NOT NULL,
+  fields        text,                       -- JSON: [[name, hex digest], ...]
+  attributes    text,                       -- JSON: [[name, value], ...]
+  settled_by    text,
+  error         text,
+  asker         text,
+  result        bytea,
+  moves         text NOT NULL,              -- one JSON array on each line, the last 16
+  evidence      jsonb                       -- [[at, token, attempt, state, hex result, why], ...]
+) WITH (
+  fillfactor = 70,                          -- room for the settled row beside its claim, on the same page
+  autovacuum_vacuum_scale_factor = 0.05     -- two of three row versions are dead soon: a fifth of the table is late
+);
+
+-- One index for both things that are looked for: what is held or in doubt (null), and what is past retention.
+CREATE INDEX samekey_retained ON samekey_records (retain_until);
+-- The newest records, at next to no cost: a few bytes for each 32 pages.
+CREATE INDEX samekey_created ON samekey_records USING brin (created_at) WITH (pages_per_range = 32);
+
+CREATE TABLE samekey_audit (
+  id        bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  at        double precision NOT NULL,
+  who       text NOT NULL,
+  action    text NOT NULL,
+  operation text NOT NULL,
+  tenant    text,
+  key       text NOT NULL,
+  before    text NOT NULL,
+  after     text NOT NULL,
+  why       text NOT NULL
+);
+
+-- Room for one more move. Sixteen lines are never shorter than 600 bytes.
+CREATE FUNCTION samekey_last_15(p_moves text) RETURNS text LANGUAGE sql STABLE AS $$
+  SELECT CASE
+    WHEN octet_length(p_moves) < 600 THEN p_moves
+    WHEN cardinality(string_to_array(p_moves, chr(10))) < 16 THEN p_moves
+    ELSE array_to_string(
+      (string_to_array(p_moves, chr(10)))[cardinality(string_to_array(p_moves, chr(10))) - 14:], chr(10))
+  END
+$$;
+
+-- Somebody waits for this record: tell them when we commit. The flag is spent; null comes back.
+CREATE FUNCTION samekey_ring(p_digest uuid) RETURNS bigint LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM pg_notify('samekey', replace(p_digest::text, '-', ''));
+  RETURN NULL;
+END
+$$;
+
+
+CREATE FUNCTION samekey_open(
+  p_digest uuid, p_operation text, p_tenant text, p_key text, p_attempt uuid, p_fingerprint bytea, p_form text,
+  p_fields text, p_boundary text, p_lease double precision, p_sends boolean, p_attributes text
+) RETURNS samekey_records LANGUAGE plpgsql AS $$
+DECLARE
+  r samekey_records;
+  wall double precision;
+  fresh bigint;
+BEGIN
+  FOR lost_races IN 0..20 LOOP
+    -- Read first: a replay stays read-only, with no transaction id, no WAL and no number drawn.
+    SELECT * INTO r FROM samekey_records WHERE digest = p_digest;
+    wall := date_part('epoch', clock_timestamp());
+    IF NOT FOUND THEN
+      fresh := nextval('samekey_tokens');
+      INSERT INTO samekey_records (
+        digest, operation, tenant, key, state, token, attempt, fingerprint, form, fields, boundary, version, attempts,
+        created_at, changed_at, lease_until, unsure, happened, first_sent_at, round, attributes, moves
+      ) VALUES (
+        p_digest, p_operation, p_tenant, p_key, 'started', fresh, p_attempt, p_fingerprint, p_form, p_fields,
+        p_boundary, 1, 1, wall, wall, wall + p_lease, false, false, CASE WHEN p_sends THEN wall END, 0, p_attributes,
+        '[' || wall || ',' || fresh || ',"","started","' || replace(p_attempt::text, '-', '') || '",""]'
+      )
+      ON CONFLICT (digest) DO NOTHING  -- the write is the check: whoever inserts holds the key
+      RETURNING * INTO r;
+    ELSIF (r.state IN ('completed', 'closed', 'released') AND r.retain_until <= wall) IS NOT TRUE
+      OR (r.operation, r.key) <> (p_operation, p_key) OR r.tenant IS DISTINCT FROM p_tenant  -- the client will tell
+    THEN
+      RETURN r;
+    ELSE
+      fresh := greatest(r.token + 1, nextval('samekey_tokens'));
+      UPDATE samekey_records SET
+        state = 'started', token = fresh, attempt = p_attempt, fingerprint = p_fingerprint, form = p_form,
+        fields = p_fields, boundary = p_boundary, version = version + 1, attempts = 1, created_at = wall,
+        changed_at = wall, lease_until = wall + p_lease, unsure = false, happened = false, begun_at = NULL,
+        first_sent_at = CASE WHEN p_sends THEN wall END, round = 0, settled_by = NULL, settled_at = NULL,
+        retain_until = NULL, result = NULL, error = NULL, asker = NULL, ask_until = NULL, waited_for = NULL,
+        attributes = p_attributes, evidence = NULL,
+        moves = '[' || wall || ',' || fresh || ',"","started","' || replace(p_attempt::text, '-', '') || '",""]'
+      WHERE digest = p_digest
+        AND version = r.version    -- nobody wrote since we looked,
+        AND token = r.token        -- and it is not a later life of the key that reached the same version
+        AND attempt = r.attempt
+      RETURNING * INTO r;
+    END IF;
+    IF FOUND THEN
+      RETURN r;
+    END IF;
+    -- Lost the race. The next SELECT has a new snapshot, so it sees who won.
+  END LOOP;
+  RAISE EXCEPTION 'the key changes faster than it can be claimed' USING ERRCODE = 'lock_not_available';
+END
+$$;
+
+
+-- Many claims as one transaction, and so one flush to disk. Each digest once, sorted by the caller: two batches in
+-- opposite order would deadlock. A row may come back twice; the later one is the newer.
+CREATE FUNCTION samekey_open_many(
+  p_digests uuid[], p_operations text[], p_tenants text[], p_keys text[], p_attempts uuid[], p_fingerprints bytea[],
+  p_forms text[], p_fields text[], p_boundaries text[], p_leases double precision[], p_sends boolean[],
+  p_attributes text[]
+) RETURNS SETOF samekey_records LANGUAGE plpgsql AS $$
+DECLARE
+  wall double precision := date_part('epoch', clock_timestamp());
+  there integer;
+  made integer;
+BEGIN
+  RETURN QUERY
+    SELECT * FROM samekey_records
+    WHERE digest = ANY (p_digests)
+      AND (state IN ('completed', 'closed', 'released') AND retain_until <= wall) IS NOT TRUE;
+  GET DIAGNOSTICS there = ROW_COUNT;
+  IF there = cardinality(p_digests) THEN
+    RETURN;  -- only replays: nothing is written
+  END IF;
+  RETURN QUERY
+    WITH claims AS MATERIALIZED (
+      SELECT c.*, nextval('samekey_tokens') AS fresh
+      FROM unnest(
+        p_digests, p_operations, p_tenants, p_keys, p_attempts, p_fingerprints, p_forms, p_fields, p_boundaries,
+        p_leases, p_sends, p_attributes
+      ) AS c (digest, operation, tenant, key, attempt, fingerprint, form, fields, boundary, lease, sends, attributes)
+      WHERE there = 0 OR NOT EXISTS (SELECT FROM samekey_records known WHERE known.digest = c.digest)
+    )
+    INSERT INTO samekey_records AS r (
+      digest, operation, tenant, key, state, token, attempt, fingerprint, form, fields, boundary, version, attempts,
+      created_at, changed_at, lease_until, unsure, happened, first_sent_at, round, attributes, moves
+    )
+    SELECT
+      digest, operation, tenant, key, 'started', fresh, attempt, fingerprint, form, fields, boundary, 1, 1, wall, wall,
+      wall + lease, false, false, CASE WHEN sends THEN wall END, 0, attributes,
+      '[' || wall || ',' || fresh || ',"","started","' || replace(attempt::text, '-', '') || '",""]'
+    FROM claims
+    ON CONFLICT (digest) DO NOTHING
+    RETURNING r.*;
+  GET DIAGNOSTICS made = ROW_COUNT;
+  IF there + made < cardinality(p_digests) THEN
+    -- Somebody was faster, or a record is past its retention: one by one, each with a new snapshot.
+    RETURN QUERY
+      SELECT r.*
+      FROM unnest(
+        p_digests, p_operations, p_tenants, p_keys, p_attempts, p_fingerprints, p_forms, p_fields, p_boundaries,
+        p_leases, p_sends, p_attributes
+      ) AS c (digest, operation, tenant, key, attempt, fingerprint, form, fields, boundary, lease, sends, attributes),
+      LATERAL samekey_open(
+        c.digest, c.operation, c.tenant, c.key, c.attempt, c.fingerprint, c.form, c.fields, c.boundary, c.lease,
+        c.sends, c.attributes
+      ) AS r;
+  END IF;
+END
+$$;
+
+
+CREATE FUNCTION samekey_take(
+  p_digest uuid, p_seen_token bigint, p_seen_attempt uuid, p_seen_state text, p_attempt uuid, p_boundary text,
+  p_lease double precision, p_sends boolean
+) RETURNS samekey_records LANGUAGE plpgsql AS $$
+DECLARE
+  r samekey_records;
+  wall double precision := date_part('epoch', clock_timestamp());
+  fresh bigint := nextval('samekey_tokens');
+BEGIN
+  UPDATE samekey_records SET
+    state = 'started',
+    token = greatest(token + 1, fresh),
+    attempt = p_attempt,
+    -- The unresolved attempt stays under the terms it was made under; a fresh start has today's.
+    boundary = CASE WHEN state = 'in_doubt' THEN boundary ELSE p_boundary END,
+    first_sent_at = CASE WHEN state = 'in_doubt' THEN first_sent_at WHEN p_sends THEN wall END,
+    unsure = unsure OR state = 'in_doubt',
+    attempts = attempts + 1, version = version + 1, changed_at = wall, lease_until = wall + p_lease,
+    begun_at = NULL, settled_by = NULL, settled_at = NULL, retain_until = NULL, error = NULL,
+    asker = NULL, ask_until = NULL,
+    waited_for = CASE WHEN waited_for = token THEN samekey_ring(digest) END,
+    moves = samekey_last_15(moves) || chr(10) || '[' || wall || ',' || greatest(token + 1, fresh) || ',"' || state
+      || '","started","' || replace(p_attempt::text, '-', '')
+      || CASE WHEN state = 'released' THEN '",""]' ELSE '","taken over"]' END
+  WHERE digest = p_digest
+    AND token = p_seen_token       -- nobody took it since we looked
+    AND attempt = p_seen_attempt   -- and the number did not come again
+    AND state = p_seen_state
+    AND NOT happened               -- whoever could take it must not run it again
+    AND (
+      state IN ('released', 'in_doubt')
+      OR state = 'started'
+        AND lease_until <= date_part('epoch', clock_timestamp())
+        AND ' ' || boundary || ' ' LIKE '% marked %'
+        AND begun_at IS NULL
+        AND NOT unsure             -- "this attempt had not begun" says nothing about the one before it
+    )
+  RETURNING * INTO r;
+  IF NOT FOUND THEN
+    SELECT * INTO r FROM samekey_records WHERE digest = p_digest;
+  END IF;
+  RETURN r;
+END
+$$;
+
+
+CREATE FUNCTION samekey_begin(p_digest uuid, p_seen_token bigint, p_seen_attempt uuid)
+RETURNS samekey_records LANGUAGE plpgsql AS $$
+DECLARE
+  r samekey_records;
+  wall double precision := date_part('epoch', clock_timestamp());
+BEGIN
+  UPDATE samekey_records SET
+    begun_at = wall, first_sent_at = coalesce(first_sent_at, wall), version = version + 1, changed_at = wall
+  WHERE digest = p_digest
+    AND token = p_seen_token
+    AND attempt = p_seen_attempt
+    AND state = 'started'
+    AND begun_at IS NULL           -- else our own earlier try got through
+    AND lease_until > date_part('epoch', clock_timestamp())
+    AND NOT happened
+  RETURNING * INTO r;
+  IF NOT FOUND THEN
+    SELECT * INTO r FROM samekey_records WHERE digest = p_digest;
+  END IF;
+  RETURN r;
+END
+$$;
+
+
+CREATE FUNCTION samekey_renew(p_digest uuid, p_seen_token bigint, p_seen_attempt uuid, p_lease double precision)
+RETURNS samekey_records LANGUAGE plpgsql AS $$
+DECLARE
+  r samekey_records;
+  wall double precision := date_part('epoch', clock_timestamp());
+BEGIN
+  UPDATE samekey_records SET lease_until = wall + p_lease, version = version + 1, changed_at = wall
+  WHERE digest = p_digest
+    AND token = p_seen_token
+    AND attempt = p_seen_attempt
+    AND state = 'started'
+    AND lease_until > date_part('epoch', clock_timestamp())  -- a dead lease may already have been judged
+  RETURNING * INTO r;
+  IF NOT FOUND THEN
+    SELECT * INTO r FROM samekey_records WHERE digest = p_digest;
+  END IF;
+  RETURN r;
+END
+$$;
+
+
+-- p_from: the states this role may leave for p_state, as `samekey.core.states.NEXT` says; p_who and p_why are JSON
+-- strings for the move, p_by is the plain name; p_operator is null except for people, whose actions are audited.
+CREATE FUNCTION samekey_settle(
+  p_digest uuid, p_seen_token bigint, p_seen_attempt uuid, p_from text, p_spares_live boolean, p_for_all boolean,
+  p_state text, p_by text, p_result bytea, p_error text, p_who text, p_why text, p_retain double precision,
+  p_next_round boolean, p_operator_why text
+) RETURNS samekey_records LANGUAGE plpgsql AS $$
+DECLARE
+  r samekey_records;
+  wall double precision := date_part('epoch', clock_timestamp());
+  was text;
+BEGIN
+  IF p_operator_why IS NOT NULL THEN
+    SELECT state INTO was FROM samekey_records WHERE digest = p_digest FOR UPDATE;
+  END IF;
+  UPDATE samekey_records SET
+    state = p_state,
+    version = version + 1,
+    changed_at = wall,
+    unsure = unsure AND NOT (p_for_all AND p_state <> 'in_doubt'),
+    round = CASE WHEN p_next_round THEN round + 1 ELSE round END,
+    settled_by = CASE WHEN p_state <> 'in_doubt' THEN p_by ELSE settled_by END,
+    settled_at = CASE WHEN p_state <> 'in_doubt' THEN wall ELSE settled_at END,
+    retain_until = CASE WHEN p_state <> 'in_doubt' THEN wall + p_retain END,
+    result = p_result,
+    error = p_error,
+    asker = NULL,
+    ask_until = NULL,
+    waited_for = CASE WHEN waited_for = token THEN samekey_ring(digest) END,
+    moves = samekey_last_15(moves) || chr(10) || '[' || wall || ',' || token || ',"' || state || '","' || p_state
+      || '",' || p_who || ',' || p_why || ']'
+  WHERE digest = p_digest
+    AND token = p_seen_token       -- nobody took it since we looked
+    AND attempt = p_seen_attempt   -- and the number did not come again after a failover
+    AND state = ANY (string_to_array(p_from, ' '))
+    AND NOT (p_spares_live AND lease_until > date_part('epoch', clock_timestamp()))
+  RETURNING * INTO r;
+  IF NOT FOUND THEN
+    SELECT * INTO r FROM samekey_records WHERE digest = p_digest;
+    RETURN r;
+  END IF;
+  IF p_operator_why IS NOT NULL THEN
+    INSERT INTO samekey_audit (at, who, action, operation, tenant, key, before, after, why)
+    VALUES (wall, p_by, 'resolve', r.operation, r.tenant, r.key, was, p_state, p_operator_why);
+  END IF;
+  RETURN r;
+END
+$$;
+
+
+-- Many settles as one transaction; not for operators, whose actions are audited one by one.
+CREATE FUNCTION samekey_settle_many(
+  p_digests uuid[], p_seen_tokens bigint[], p_seen_attempts uuid[], p_froms text[], p_spares_lives boolean[],
+  p_for_alls boolean[], p_states text[], p_bys text[], p_results bytea[], p_errors text[], p_whos text[],
+  p_whys text[], p_retains double precision[], p_next_rounds boolean[], p_operator_whys text[]
+) RETURNS SETOF samekey_records LANGUAGE plpgsql AS $$
+DECLARE
+  wall double precision := date_part('epoch', clock_timestamp());
+  written integer;
+BEGIN
+  RETURN QUERY
+    UPDATE samekey_records r SET
+      state = s.state,
+      version = r.version + 1,
+      changed_at = wall,
+      unsure = r.unsure AND NOT (s.for_all AND s.state <> 'in_doubt'),
+      round = CASE WHEN s.next_round THEN r.round + 1 ELSE r.round END,
+      settled_by = CASE WHEN s.state <> 'in_doubt' THEN s.by ELSE r.settled_by END,
+      settled_at = CASE WHEN s.state <> 'in_doubt' THEN wall ELSE r.settled_at END,
+      retain_until = CASE WHEN s.state <> 'in_doubt' THEN wall + s.retain END,
+      result = s.result,
+      error = s.error,
+      asker = NULL,
+      ask_until = NULL,
+      waited_for = CASE WHEN r.waited_for = r.token THEN samekey_ring(r.digest) END,
+      moves = samekey_last_15(r.moves) || chr(10) || '[' || wall || ',' || r.token || ',"' || r.state || '","' || s.state
+        || '",' || s.who || ',' || s.why || ']'
+    FROM unnest(
+      p_digests, p_seen_tokens, p_seen_attempts, p_froms, p_spares_lives, p_for_alls, p_states, p_bys, p_results,
+      p_errors, p_whos, p_whys, p_retains, p_next_rounds
+    ) AS s (digest, token, attempt, froms, spares_live, for_all, state, by, result, error, who, why, retain, next_round)
+    WHERE r.digest = s.digest
+      AND r.token = s.token
+      AND r.attempt = s.attempt
+      AND r.state = ANY (string_to_array(s.froms, ' '))
+      AND NOT (s.spares_live AND r.lease_until > date_part('epoch', clock_timestamp()))
+    RETURNING r.*;
+  GET DIAGNOSTICS written = ROW_COUNT;
+  IF written < cardinality(p_digests) THEN
+    RETURN QUERY SELECT * FROM samekey_records WHERE digest = ANY (p_digests);  -- refused, and shown as they stand
+  END IF;
+END
+$$;
+
+
+CREATE FUNCTION samekey_ask(
+  p_digest uuid, p_seen_token bigint, p_seen_attempt uuid, p_asker text, p_lease double precision
+) RETURNS samekey_records LANGUAGE plpgsql AS $$
+DECLARE
+  r samekey_records;
+  wall double precision := date_part('epoch', clock_timestamp());
+BEGIN
+  UPDATE samekey_records SET
+    asker = CASE WHEN p_lease <> 0 THEN p_asker END,
+    ask_until = CASE WHEN p_lease <> 0 THEN wall + p_lease END,
+    waited_for = CASE WHEN waited_for = token THEN samekey_ring(digest) END,
+    version = version + 1,
+    changed_at = wall
+  WHERE digest = p_digest
+    AND token = p_seen_token
+    AND attempt = p_seen_attempt
+    AND state = 'in_doubt'
+    AND (asker IS NULL OR asker = p_asker OR ask_until <= date_part('epoch', clock_timestamp()))
+    AND (p_lease <> 0 OR asker IS NOT DISTINCT FROM p_asker)  -- nobody ends another's asking
+  RETURNING * INTO r;
+  IF NOT FOUND THEN
+    SELECT * INTO r FROM samekey_records WHERE digest = p_digest;
+  END IF;
+  RETURN r;
+END
+$$;
+
+
+CREATE FUNCTION samekey_testify(
+  p_digest uuid, p_operation text, p_tenant text, p_key text, p_attempt text, p_token bigint, p_state text,
+  p_result text, p_why text
+) RETURNS samekey_records LANGUAGE plpgsql AS $$
+DECLARE
+  r samekey_records;
+  wall double precision := date_part('epoch', clock_timestamp());
+BEGIN
+  UPDATE samekey_records SET
+    evidence = coalesce(evidence, '[]')
+      || jsonb_build_array(jsonb_build_array(wall, p_token, p_attempt, p_state, p_result, p_why)),
+    happened = happened OR p_state = 'completed',
+    version = version + 1,
+    changed_at = wall
+  WHERE digest = p_digest
+    AND operation = p_operation    -- a word has no fence: at least it must be about this very key
+    AND tenant IS NOT DISTINCT FROM p_tenant
+    AND key = p_key
+    AND NOT (settled_by IS NOT DISTINCT FROM p_attempt AND state = p_state)  -- the record's own word
+    AND NOT EXISTS (SELECT FROM jsonb_array_elements(evidence) said WHERE said ->> 2 = p_attempt)
+    AND coalesce(jsonb_array_length(evidence), 0) < 64  -- the first ones are never pushed out
+  RETURNING * INTO r;
+  IF NOT FOUND THEN
+    SELECT * INTO r FROM samekey_records WHERE digest = p_digest;
+  END IF;
+  RETURN r;
+END
+$$;
+
+
+CREATE FUNCTION samekey_redact(
+  p_digest uuid, p_seen_token bigint, p_seen_attempt uuid, p_by text, p_why text, p_who text, p_move_why text
+) RETURNS samekey_records LANGUAGE plpgsql AS $$
+DECLARE
+  r samekey_records;
+  wall double precision := date_part('epoch', clock_timestamp());
+BEGIN
+  UPDATE samekey_records SET
+    result = NULL,
+    error = 'the result was redacted',
+    evidence = (
+      SELECT jsonb_agg(jsonb_set(said, '{4}', 'null') ORDER BY number)
+      FROM jsonb_array_elements(evidence) WITH ORDINALITY AS words (said, number)
+    ),
+    version = version + 1,
+    changed_at = wall,
+    moves = samekey_last_15(moves) || chr(10) || '[' || wall || ',' || token || ',"' || state || '","' || state
+      || '",' || p_who || ',' || p_move_why || ']'
+  WHERE digest = p_digest
+    AND token = p_seen_token
+    AND attempt = p_seen_attempt
+    AND state IN ('completed', 'closed')
+  RETURNING * INTO r;
+  IF NOT FOUND THEN
+    SELECT * INTO r FROM samekey_records WHERE digest = p_digest;
+    RETURN r;
+  END IF;
+  INSERT INTO samekey_audit (at, who, action, operation, tenant, key, before, after, why)
+  VALUES (wall, p_by, 'redact', r.operation, r.tenant, r.key, r.state, r.state, p_why);
+  RETURN r;
+END
+$$;
+
+
+CREATE FUNCTION samekey_free(
+  p_digest uuid, p_seen_token bigint, p_seen_attempt uuid, p_seen_state text, p_by text, p_why text
+) RETURNS samekey_records LANGUAGE plpgsql AS $$
+DECLARE
+  r samekey_records;
+BEGIN
+  DELETE FROM samekey_records
+  WHERE digest = p_digest
+    AND token = p_seen_token
+    AND attempt = p_seen_attempt
+    AND state = p_seen_state
+    AND state IN ('completed', 'closed', 'released')  -- started and in_doubt: resolve first
+  RETURNING * INTO r;
+  IF NOT FOUND THEN
+    SELECT * INTO r FROM samekey_records WHERE digest = p_digest;
+    RETURN r;
+  END IF;
+  INSERT INTO samekey_audit (at, who, action, operation, tenant, key, before, after, why)
+  VALUES (date_part('epoch', clock_timestamp()), p_by, 'free', r.operation, r.tenant, r.key, r.state, '', p_why);
+  RETURN NULL;
+END
+$$;
+
+
+-- Somebody waits for the end of this hold, or of this asking: flag it where it still goes on, and show the record.
+-- The flag and the settle want the same row: whichever comes second sees the other, so no wake-up is lost.
+CREATE FUNCTION samekey_watch(p_digest uuid, p_seen_token bigint)
+RETURNS samekey_records LANGUAGE plpgsql AS $$
+DECLARE
+  r samekey_records;
+BEGIN
+  SELECT * INTO r FROM samekey_records WHERE digest = p_digest;
+  IF r.token = p_seen_token AND r.state IN ('started', 'in_doubt') AND r.waited_for IS DISTINCT FROM p_seen_token THEN
+    PERFORM set_config('synchronous_commit', 'off', true);  -- a lost flag costs one slow re-read
+    PERFORM set_config('lock_timeout', '100', true);        -- a settle commits in milliseconds; who takes longer is
+    BEGIN                                                   -- not waited for, but looked at again
+      UPDATE samekey_records SET waited_for = p_seen_token
+      WHERE digest = p_digest
+        AND token = p_seen_token
+        AND state IN ('started', 'in_doubt');
+    EXCEPTION WHEN lock_not_available THEN
+      NULL;
+    END;
+    SELECT * INTO r FROM samekey_records WHERE digest = p_digest;
+  END IF;
+  RETURN r;
+END
+$$;
+
+
+-- Paced deletes: rows that somebody is writing are left for the next time.
+CREATE FUNCTION samekey_sweep(p_limit integer) RETURNS integer LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off  -- by the indexes, however large it is
+AS $$
+DECLARE
+  wall double precision := date_part('epoch', clock_timestamp());
+  swept integer;
+BEGIN
+  DELETE FROM samekey_records
+  WHERE digest IN (
+      SELECT digest FROM samekey_records WHERE retain_until <= wall ORDER BY retain_until LIMIT p_limit
+      FOR UPDATE SKIP LOCKED
+    )
+    AND retain_until <= wall  -- said again by the delete itself: the key may have been made anew
+    AND state IN ('completed', 'closed', 'released');
+  GET DIAGNOSTICS swept = ROW_COUNT;
+  RETURN swept;
+END
+$$;
+
+
+-- Which incarnation of the data is this? When it is not the one that was here before, records may be missing: say
+-- since when. Kept in the table, so that a process started after the failover knows it too.
+CREATE FUNCTION samekey_greet(p_incarnation text) RETURNS double precision LANGUAGE plpgsql AS $$
+DECLARE
+  known text;
+BEGIN
+  SELECT value INTO known FROM samekey_meta WHERE name = 'incarnation';
+  IF known IS NULL THEN
+    INSERT INTO samekey_meta (name, value) VALUES ('incarnation', p_incarnation) ON CONFLICT (name) DO NOTHING;
+  ELSIF known <> p_incarnation THEN
+    UPDATE samekey_meta SET value = p_incarnation WHERE name = 'incarnation' AND value = known;
+    IF FOUND THEN
+      INSERT INTO samekey_meta (name, value) VALUES ('lost_at', date_part('epoch', clock_timestamp())::text)
+      ON CONFLICT (name) DO UPDATE SET value = excluded.value;
+    END IF;
+  END IF;
+  RETURN (SELECT value::double precision FROM samekey_meta WHERE name = 'lost_at');
+END
+$$;
+
+INSERT INTO samekey_meta (name, value) VALUES
+  ('epoch', gen_random_uuid()::text),  -- tables that were dropped and made again are another incarnation
+  ('schema', '1'),
+  ('oldest_client', '1');              -- the oldest schema whose code still works with this one

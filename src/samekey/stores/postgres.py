@@ -1,0 +1,365 @@
+"""Records in PostgreSQL: the truth in production, shared by every process of every machine.
+
+Theory. Each command is one call of one function, and so one round trip and one transaction; the functions say in
+SQL what `core.register` says (see migrations/postgres). A claim reads first: a replay writes nothing, not even
+a transaction id. What the server's clock says is the time, what its sequence says is the token, and the fence is
+(token, attempt): after a failover the same numbers came again.
+
+Each process has a few connections of its own, each a lane on which callers take turns (see `_postgres_lanes`):
+claims, settles and reads do not wait for each other. A lost reply is asked again by attempt id (`_postgres_batches`).
+
+Waiting: one connection per process listens. A waiter flags the row it waits for, and only flagged rows are
+notified about; a slow re-read is the truth (`_postgres_listen`, `_waiting`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from samekey.core.commands import (
+    Ask,
+    Begin,
+    Free,
+    Open,
+    Read,
+    Redact,
+    Renew,
+    Settle,
+    StoreCommand,
+    Take,
+    Testify,
+    Wait,
+)
+from samekey.core.errors import RecordUnreadable, StoreUnavailable
+from samekey.core.ports import Audits, Health, Query, Records, Replies
+from samekey.core.record import Record
+from samekey.core.states import Role
+from samekey.drivers import psycopg as driver
+from samekey.loops import Bells
+from samekey.stores._postgres_batches import BATCH_MAX, Job
+from samekey.stores._postgres_desk import (
+    audit_of,
+    audit_statement,
+    list_statement,
+    looks,
+    page_size,
+    sweep_statement,
+)
+from samekey.stores._postgres_lanes import AsyncLane, Lane
+from samekey.stores._postgres_listen import LISTEN_SECONDS, Listener
+from samekey.stores._postgres_rows import record_of
+from samekey.stores._waiting import async_wait, wait
+
+_INHERITED: list[Any] = []  # what a forked child got from its parent and must not touch
+
+_MOVES = (Take, Settle, Ask, Free)  # what those who wait, wait for
+
+
+class PostgresStore:
+    """A store for `Guard`: `PostgresStore("postgresql://app@db/shop")`. It connects when it is first used."""
+
+    def __init__(self, url: str) -> None:
+        self._address = driver.parse_url(url)
+        self.name = self._address.name
+        self._here = _Here(self._address)
+
+    @classmethod
+    def from_url(cls, url: str) -> PostgresStore:
+        return cls(url)
+
+    def __repr__(self) -> str:
+        return f"<PostgresStore {self.name}>"
+
+    # -- the port ------------------------------------------------------------------------------------------
+
+    def open(self, command: Open) -> Record:
+        return _there(self._do(self._links().claims, command), command, self.name)
+
+    def take(self, command: Take) -> Record | None:
+        return self._do(self._links().claims, command)
+
+    def begin(self, command: Begin) -> Record | None:
+        return self._do(self._links().claims, command)
+
+    def renew(self, command: Renew) -> Record | None:
+        return self._do(self._links().claims, command)
+
+    def settle(self, command: Settle) -> Record | None:
+        links = self._links()
+        return self._do(links.claims if command.role is Role.OPERATOR else links.settles, command)
+
+    def ask(self, command: Ask) -> Record | None:
+        return self._do(self._links().claims, command)
+
+    def testify(self, command: Testify) -> Record | None:
+        return self._do(self._links().claims, command)
+
+    def redact(self, command: Redact) -> Record | None:
+        return self._do(self._links().claims, command)
+
+    def free(self, command: Free) -> Record | None:
+        return self._do(self._links().claims, command)
+
+    def read(self, command: Read) -> Record | None:
+        return self._do(self._links().reads, command)
+
+    def wait(self, command: Wait, timeout: float) -> Record | None:
+        links = self._links()
+        links.listener.start()  # listen, flag the row, read, sleep: in this order no wake-up is lost
+        asking: list[StoreCommand] = [command]
+
+        def look() -> Record | None:
+            return self._do(links.reads, asking.pop() if asking else Read(command.key))
+
+        return wait(command.seen, timeout, look, links.bells)
+
+    def batch(self, commands: Sequence[StoreCommand]) -> Replies:
+        links = self._links()
+        jobs = [Job(command) for command in commands]
+        for start in range(0, len(jobs), BATCH_MAX):
+            some = jobs[start : start + BATCH_MAX]
+            (links.settles if _only_settles(some) else links.claims).perform(some)
+            links.ring(some)
+        return [job.error or job.reply for job in jobs]
+
+    def list(self, query: Query) -> Records:
+        desk = self._links().desk
+        rows: list[Any] = []
+        for look in looks(query):
+            rows = desk.ask(list_statement(query, look))
+            if len(rows) >= page_size(query):
+                break
+        return [record for row in rows if (record := record_of(row, None)) is not None]
+
+    def sweep(self, limit: int) -> int:
+        ((count,),) = self._links().desk.ask(sweep_statement(limit))
+        return int(count)
+
+    def audit(self, limit: int) -> Audits:
+        return [audit_of(row) for row in self._links().desk.ask(audit_statement(limit))]
+
+    def health(self) -> Health:
+        desk = self._links().desk
+        desk.ask(("SELECT 1", ()))
+        return _health(self._address, desk.facts)
+
+    def close(self) -> None:
+        self._here.close()
+
+    # -- connections: one set per process ------------------------------------------------------------------
+
+    def _links(self) -> _Here:
+        here = self._here
+        if here.pid != os.getpid():
+            # Forked: the parent's connections are its own, and a goodbye from here would end them.
+            _INHERITED.append(here)
+            here = self._here = _Here(self._address)
+        if here.closed:
+            raise StoreUnavailable(f"{self.name} was closed")
+        return here
+
+    def _do(self, lane: Lane, command: StoreCommand) -> Record | None:
+        job = Job(command)
+        lane.perform((job,))
+        self._here.ring((job,))
+        return job.outcome()
+
+
+class _Here:
+    """Everything that belongs to one process; connections are made when they are first needed."""
+
+    def __init__(self, address: driver.Address) -> None:
+        self.pid = os.getpid()
+        self.closed = False
+        self.claims = Lane(address, durable=address.durability != "fast")
+        self.settles = Lane(address, durable=address.durability == "durable")
+        self.reads = Lane(address)
+        self.desk = Lane(address, desk=True)
+        self.bells = Bells()
+        self.listener = Listener(address, self.bells)
+
+    def ring(self, jobs: Sequence[Job]) -> None:
+        """Those who wait in this process need no notification."""
+        if len(self.bells):
+            for job in jobs:
+                if isinstance(job.command, _MOVES):
+                    self.bells.ring(job.command.key.digest)
+
+    def close(self) -> None:
+        self.closed = True
+        if self.pid == os.getpid():
+            self.listener.close()
+            for lane in (self.claims, self.settles, self.reads, self.desk):
+                lane.close()
+
+
+class AsyncPostgresStore:
+    """A store for `AsyncGuard`, on asyncio: a set of connections for each event loop that uses it."""
+
+    def __init__(self, url: str) -> None:
+        # The sync twin listens, and renews leases from the timer's thread while a loop is busy; it connects
+        # only when it has something to do.
+        self.sync = PostgresStore(url)
+        self._address = self.sync._address
+        self.name = self.sync.name
+        self._loops: dict[asyncio.AbstractEventLoop, _Loop] = {}
+        self._closed = False
+
+    @classmethod
+    def from_url(cls, url: str) -> AsyncPostgresStore:
+        return cls(url)
+
+    def __repr__(self) -> str:
+        return f"<AsyncPostgresStore {self.name}>"
+
+    async def open(self, command: Open) -> Record:
+        return _there(await self._do(self._links().claims, command), command, self.name)
+
+    async def take(self, command: Take) -> Record | None:
+        return await self._do(self._links().claims, command)
+
+    async def begin(self, command: Begin) -> Record | None:
+        return await self._do(self._links().claims, command)
+
+    async def renew(self, command: Renew) -> Record | None:
+        return await self._do(self._links().claims, command)
+
+    async def settle(self, command: Settle) -> Record | None:
+        links = self._links()
+        return await self._do(links.claims if command.role is Role.OPERATOR else links.settles, command)
+
+    async def ask(self, command: Ask) -> Record | None:
+        return await self._do(self._links().claims, command)
+
+    async def testify(self, command: Testify) -> Record | None:
+        return await self._do(self._links().claims, command)
+
+    async def redact(self, command: Redact) -> Record | None:
+        return await self._do(self._links().claims, command)
+
+    async def free(self, command: Free) -> Record | None:
+        return await self._do(self._links().claims, command)
+
+    async def read(self, command: Read) -> Record | None:
+        return await self._do(self._links().reads, command)
+
+    async def wait(self, command: Wait, timeout: float) -> Record | None:
+        links, here = self._links(), self.sync._links()
+        listening = here.listener.start_soon()
+        if not listening.is_set() and not self._address.pgbouncer:
+            await asyncio.to_thread(listening.wait, LISTEN_SECONDS)
+        asking: list[StoreCommand] = [command]
+
+        async def look() -> Record | None:
+            return await self._do(links.reads, asking.pop() if asking else Read(command.key))
+
+        return await async_wait(command.seen, timeout, look, here.bells)
+
+    async def batch(self, commands: Sequence[StoreCommand]) -> Replies:
+        links = self._links()
+        jobs = [Job(command) for command in commands]
+        for start in range(0, len(jobs), BATCH_MAX):
+            some = jobs[start : start + BATCH_MAX]
+            await (links.settles if _only_settles(some) else links.claims).perform(some)
+            self.sync._here.ring(some)
+        return [job.error or job.reply for job in jobs]
+
+    async def list(self, query: Query) -> Records:
+        desk = self._links().desk
+        rows: list[Any] = []
+        for look in looks(query):
+            rows = await desk.ask(list_statement(query, look))
+            if len(rows) >= page_size(query):
+                break
+        return [record for row in rows if (record := record_of(row, None)) is not None]
+
+    async def sweep(self, limit: int) -> int:
+        ((count,),) = await self._links().desk.ask(sweep_statement(limit))
+        return int(count)
+
+    async def audit(self, limit: int) -> Audits:
+        return [audit_of(row) for row in await self._links().desk.ask(audit_statement(limit))]
+
+    async def health(self) -> Health:
+        desk = self._links().desk
+        await desk.ask(("SELECT 1", ()))
+        return _health(self._address, desk.facts)
+
+    async def close(self) -> None:
+        self._closed = True
+        running = asyncio.get_running_loop()
+        for loop, links in self._loops.items():
+            if loop is running and links.pid == os.getpid():
+                await links.close()
+            else:
+                links.abandon()
+        self._loops.clear()
+        await asyncio.to_thread(self.sync.close)
+
+    def _links(self) -> _Loop:
+        if self._closed:
+            raise StoreUnavailable(f"{self.name} was closed")
+        loop = asyncio.get_running_loop()
+        links = self._loops.get(loop)
+        if links is not None and links.pid == os.getpid():
+            return links
+        for gone in [one for one in self._loops if one.is_closed()]:
+            self._loops.pop(gone).abandon()
+        if links is not None:
+            _INHERITED.append(links)
+        links = self._loops[loop] = _Loop(self._address)
+        return links
+
+    async def _do(self, lane: AsyncLane, command: StoreCommand) -> Record | None:
+        job = Job(command)
+        await lane.perform((job,))
+        self.sync._here.ring((job,))
+        return job.outcome()
+
+
+class _Loop:
+    """Everything that belongs to one event loop of one process."""
+
+    def __init__(self, address: driver.Address) -> None:
+        self.pid = os.getpid()
+        self.claims = AsyncLane(address, durable=address.durability != "fast")
+        self.settles = AsyncLane(address, durable=address.durability == "durable")
+        self.reads = AsyncLane(address)
+        self.desk = AsyncLane(address, desk=True)
+
+    async def close(self) -> None:
+        for lane in (self.claims, self.settles, self.reads, self.desk):
+            await lane.close()
+
+    def abandon(self) -> None:
+        if self.pid == os.getpid():
+            for lane in (self.claims, self.settles, self.reads, self.desk):
+                lane.abandon()
+
+
+def _there(record: Record | None, command: Open, name: str) -> Record:
+    if record is None:
+        raise RecordUnreadable(f"{name} took the claim of {command.key} and shows no record of it")
+    return record
+
+
+def _only_settles(jobs: Sequence[Job]) -> bool:
+    return all(isinstance(job.command, Settle) and job.command.role is not Role.OPERATOR for job in jobs)
+
+
+def _health(address: driver.Address, facts: driver.Facts | None) -> Health:
+    if facts is None:
+        raise StoreUnavailable(f"{address.name} was closed")
+    warnings = facts.warnings(address.durability)
+    if address.pgbouncer:
+        warnings = (*warnings, "behind PgBouncer nobody is notified: waiters look again every 250 ms")
+    return Health(
+        store=address.name,
+        guarantee=facts.guarantee(address.durability),
+        incarnation=facts.incarnation,
+        warnings=warnings,
+        facts=(*facts.listed(), ("durability", address.durability)),
+    )
