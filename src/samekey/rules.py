@@ -174,18 +174,19 @@ class Rules:
         self, operation: Operation, key: str, payload: Any, tenant: str | None, attributes: Attributes | None = None
     ) -> Call:
         whole = make_key(operation.name, key, tenant)
+        aliases = tuple([make_key(alias, key, tenant) for alias in operation.aliases]) if operation.aliases else ()
         return Call(
-            key=whole,
-            intent=Intent(payload, ignore=operation.ignore, secrets=self._secrets, salt=_salt(whole)),
-            attempt=new_attempt(),
-            boundary=operation.boundary,
-            terms=operation.terms,
-            terms_text=operation.terms_text,
-            policy=operation.policy,
-            types=operation.types,
-            aliases=tuple([make_key(alias, key, tenant) for alias in operation.aliases]) if operation.aliases else (),
-            attributes=check_attributes(attributes),
-            store_name=self.store_name,
+            whole,
+            Intent(payload, ignore=operation.ignore, secrets=self._secrets, salt=_salt(whole)),
+            new_attempt(),
+            operation.boundary,
+            operation.terms,
+            operation.terms_text,
+            operation.policy,
+            operation.types,
+            aliases,
+            check_attributes(attributes) if attributes else (),
+            self.store_name,
         )
 
     def _register(self, name: str | None, function: Any, aliases: Collection[str]) -> str:
@@ -321,7 +322,7 @@ def as_secrets(secret: Any) -> tuple[bytes, ...]:
 
 def _salt(key: Key) -> bytes:
     # Not the operation's name: a renamed operation with aliases= still names the fields that differ.
-    return f"{key.tenant!r}/{key.text}".encode()
+    return (key.text if key.tenant is None else f"{key.tenant!r}/{key.text}").encode()
 
 
 # -- what a fork must not share ------------------------------------------------------------------------------------

@@ -77,6 +77,11 @@ def seen_at(record: Record, moment: Moment) -> Record:
     return Record._make((*record[:_STORED], moment.wall, left, asked, False))
 
 
+_at = Record._fields.index
+_STATE, _TOKEN, _VERSION, _CHANGED_AT, _MOVES = map(_at, ("state", "token", "version", "changed_at", "moves"))
+_UNSURE, _RESULT, _ERROR, _ROUND = map(_at, ("unsure", "result", "error", "round"))
+_RETAIN_UNTIL, _SETTLED_BY, _SETTLED_AT = map(_at, ("retain_until", "settled_by", "settled_at"))
+_ASKER, _ASK_UNTIL = map(_at, ("asker", "ask_until"))
 _STORED = len(Record._fields) - 4  # the fields before now, lease_left, ask_left and after_loss
 
 
@@ -135,15 +140,15 @@ def _take(record: Record, command: Take, moment: Moment) -> Record:
         return record
     from_doubt = record.state is State.IN_DOUBT
     token = max(record.token + 1, moment.token)
-    return record.changed(
-        **_moved(
-            record,
-            moment,
-            State.STARTED,
-            who=command.attempt,
-            why="taken over" if record.state is not State.RELEASED else "",
-            token=token,
-        ),
+    taken = _moved(
+        record,
+        moment,
+        State.STARTED,
+        who=command.attempt,
+        why="taken over" if record.state is not State.RELEASED else "",
+        token=token,
+    )
+    return Record._make(taken).changed(
         attempt=command.attempt,
         # The unresolved attempt stays under the terms it was made under; a fresh start has today's.
         boundary=record.boundary if from_doubt else command.boundary,
@@ -199,18 +204,17 @@ def _settle(record: Record, command: Settle, moment: Moment) -> Record:
         record = _rebased(record, moment)
     ended = command.state is not State.IN_DOUBT
     speaks_for_all = command.role in (Role.LOOKUP, Role.OPERATOR)  # the provider or a person: about the whole key
-    return record.changed(
-        **_moved(record, moment, command.state, who=_who(command), why=command.why or command.error or ""),
-        unsure=record.unsure and not (ended and speaks_for_all),
-        round=record.round + 1 if command.next_round else record.round,
-        settled_by=storable(command.by) if ended else record.settled_by,
-        settled_at=moment.wall if ended else record.settled_at,
-        retain_until=moment.wall + command.retain_seconds if ended else None,
-        result=command.result,
-        error=None if command.error is None else storable(command.error),
-        asker=None,
-        ask_until=0.0,
-    )
+    settled = _moved(record, moment, command.state, who=_who(command), why=command.why or command.error or "")
+    settled[_UNSURE] = record.unsure and not (ended and speaks_for_all)
+    settled[_RESULT] = command.result
+    settled[_ERROR] = None if command.error is None else storable(command.error)
+    settled[_RETAIN_UNTIL] = moment.wall + command.retain_seconds if ended else None
+    settled[_ASKER], settled[_ASK_UNTIL] = None, 0.0
+    if ended:
+        settled[_SETTLED_BY], settled[_SETTLED_AT] = storable(command.by), moment.wall
+    if command.next_round:
+        settled[_ROUND] += 1
+    return Record._make(settled)
 
 
 def _ask(record: Record, command: Ask, moment: Moment) -> Record:
@@ -242,8 +246,8 @@ def _testify(record: Record, command: Testify, moment: Moment) -> Record:
 def _redact(record: Record, command: Redact, moment: Moment) -> Record:
     if not same_fence(record, command.seen) or record.state not in SETTLED:
         return record
-    return record.changed(
-        **_moved(record, moment, record.state, who=command.by, why=f"redacted: {command.why}"),
+    redacted = _moved(record, moment, record.state, who=command.by, why=f"redacted: {command.why}")
+    return Record._make(redacted).changed(
         result=None,
         error="the result was redacted",
         evidence=tuple(one._replace(result=None) for one in record.evidence),
@@ -256,19 +260,17 @@ def _free(record: Record, command: Free, moment: Moment) -> Record | None:
     return None
 
 
-def _moved(
-    record: Record, moment: Moment, state: State, *, who: str, why: str, token: int | None = None
-) -> dict[str, Any]:
-    """What every move changes."""
-    token = record.token if token is None else token
-    move = Move(moment.wall, token, record.state.value, state.value, storable(who), storable(why))
-    return {
-        "state": state,
-        "token": token,
-        "version": record.version + 1,
-        "changed_at": moment.wall,
-        "moves": (*record.moves[-(MOVES_MAX - 1) :], move),
-    }
+def _moved(record: Record, moment: Moment, state: State, *, who: str, why: str, token: int | None = None) -> list[Any]:
+    """The record's fields after a move, still to be edited: a settle is written for every call, and quickly."""
+    fields: list[Any] = list(record)
+    if token is not None:
+        fields[_TOKEN] = token
+    fields[_STATE] = state
+    fields[_VERSION] += 1
+    fields[_CHANGED_AT] = moment.wall
+    move = Move(moment.wall, fields[_TOKEN], record.state.value, state.value, storable(who), storable(why))
+    fields[_MOVES] = (*record.moves[-(MOVES_MAX - 1) :], move)
+    return fields
 
 
 def _rebased(record: Record, moment: Moment) -> Record:

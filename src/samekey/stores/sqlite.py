@@ -101,13 +101,18 @@ class SqliteStore:
     # -- the port ------------------------------------------------------------------------------------------
 
     def open(self, command: Open) -> Record:
-        # A read may be a short cut to a record that is there; it is never permission to run.
+        # A read may be a short cut to a record that is there; it is never permission to run. It goes over the
+        # writing connection when that is free: the other one would first have to learn what we wrote last.
         here = self._same_file()
-        found = self._read(here, command.key)
-        record = found if found is not None else self._write(command, here)
-        if record is None:
-            raise RecordUnreadable(f"{self.name} took the claim of {command.key} and shows no record of it")
-        return record
+        if not here.queue and here.turn.acquire(blocking=False):
+            try:
+                record = self._select(here.writer, command.key) or self._inline(here, command, patient=True)
+            finally:
+                here.turn.release()
+                here.wake_writer()
+        else:
+            record = self._read(here, command.key) or self._queued(here, command)
+        return self._opened(command, record)
 
     def take(self, command: Take) -> Record | None:
         return self._write(command)
@@ -243,9 +248,12 @@ class SqliteStore:
     # -- writing -------------------------------------------------------------------------------------------
 
     def _read(self, here: Process, key: Key) -> Record | None:
+        with here.reading:
+            return self._select(here.reader, key)
+
+    def _select(self, connection: sqlite3.Connection, key: Key) -> Record | None:
         try:
-            with here.reading:
-                row = here.reader.execute(SELECT, (key.digest,)).fetchone()
+            row = connection.execute(SELECT, (key.digest,)).fetchone()
         except sqlite3.Error as error:
             raise driver.store_error(self.name, error) from error
         if row is None:
@@ -253,14 +261,22 @@ class SqliteStore:
         record, moment = record_of(row, key), self._moment()
         return None if expired(record, moment) else self._shown(record, moment)
 
-    def _write(self, command: StoreCommand, here: Process | None = None) -> Record | None:
-        here = here or self._same_file()
+    def _opened(self, command: Open, record: Record | None) -> Record:
+        if record is None:
+            raise RecordUnreadable(f"{self.name} took the claim of {command.key} and shows no record of it")
+        return record
+
+    def _write(self, command: StoreCommand) -> Record | None:
+        here = self._same_file()
         if not here.queue and here.turn.acquire(blocking=False):
             try:
                 return self._inline(here, command, patient=True)
             finally:
                 here.turn.release()
                 here.wake_writer()
+        return self._queued(here, command)
+
+    def _queued(self, here: Process, command: StoreCommand) -> Record | None:
         job = Job(command, ThreadBell())
         here.enqueue(job)
         job.wait()
@@ -353,11 +369,8 @@ class AsyncSqliteStore:
 
     async def open(self, command: Open) -> Record:
         here = self.sync._same_file()
-        found = self.sync._read(here, command.key)
-        record = found if found is not None else await self._write(command, here)
-        if record is None:
-            raise RecordUnreadable(f"{self.name} took the claim of {command.key} and shows no record of it")
-        return record
+        record = self.sync._read(here, command.key) or await self._write(command, here)
+        return self.sync._opened(command, record)
 
     async def take(self, command: Take) -> Record | None:
         return await self._write(command)

@@ -32,7 +32,7 @@ CREATE TABLE samekey_records (
   asker         TEXT,
   ask_until     REAL NOT NULL,
   story         TEXT NOT NULL      -- fields, attributes, evidence and moves, as JSON
-) WITHOUT ROWID;
+);
 
 -- No second index: each one is written by every claim and every settle (it cost a fifth of both), and an embedded
 -- store is small enough to be searched from end to end by the few who list it.
