@@ -70,8 +70,12 @@ types: $(DEV)
 imports: $(DEV)
 	$(VENV)/bin/lint-imports --no-logo
 
+# What tells most in the least time; `make test` runs everything.
+FAST := tests/core/test_fingerprint.py tests/core/test_envelope.py tests/docs tests/stores/test_memory_store.py \
+	$(addprefix tests/guard/test_,atomic.py boundaries.py claim.py hold.py identity.py results.py words.py)
+
 fast: $(DEV)
-	$(RUN) pytest -q -m 'not slow' tests
+	$(RUN) pytest -q -m 'not slow' -n $(JOBS) $(FAST)
 
 # Names and versions only. An address in a lock is where one machine happened to look.
 lock: ## write requirements-*.lock again (needs uv; ARGS=--upgrade for newer versions)

@@ -9,16 +9,24 @@ a round is made outside the timing, after a garbage collection and with the coll
 from __future__ import annotations
 
 import gc
+import hashlib
+import json
+import re
 import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import NamedTuple
+from urllib.parse import quote
+from uuid import UUID
 
 OPERATIONS_MAX = 20_000  # in one round: bounds the memory and the file that a fast contender fills
-CALIBRATION_STEPS = 20_000
+LOOP_STEPS = 20_000
+MIX_STEPS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +57,12 @@ class Race(NamedTuple):
     """The laps of each contender, and how fast the machine was in between."""
 
     laps: tuple[list[Lap], ...]
-    loop_ms: list[float]
+    mix_ms: list[float]
 
     @property
     def speed(self) -> str:
         """An absolute time is worth something only beside the speed of the machine in the very same rounds."""
-        return f"calibration loop {statistics.median(self.loop_ms):.2f} ms in these rounds"
+        return f"machine.mix took {statistics.median(self.mix_ms):.2f} ms in these rounds"
 
 
 def interleave(effort: Effort, *contenders: Prepare) -> Race:
@@ -65,7 +73,7 @@ def interleave(effort: Effort, *contenders: Prepare) -> Race:
     race = Race(tuple([] for _ in contenders), [])
     order = list(range(len(contenders)))
     for _ in range(effort.rounds):
-        race.loop_ms.extend(calibration_laps(1))
+        race.mix_ms.extend(calibration_laps(1))
         for number in order:
             race.laps[number].append(_lap(contenders[number], operations))
         order.reverse()
@@ -175,22 +183,42 @@ def operations_per_second(callers: int, seconds: float, make_caller: Callable[[i
 
 
 def calibration_loop() -> int:
-    """Fixed pure-Python work: calls, attributes, dicts and tuples, as a guard does."""
+    """Fixed work in a tight loop: how fast the core is. Neighbours who fill its caches do not show here."""
     total = 0
     box: dict[int, tuple[int, int]] = {}
-    for step in range(CALIBRATION_STEPS):
+    for step in range(LOOP_STEPS):
         box[step & 63] = (step, total)
         total += len(box) + box[step & 63][0] % 7
     return total
 
 
-def calibration_laps(rounds: int) -> list[float]:
-    """CPU milliseconds of the calibration loop, round by round."""
-    calibration_loop()
+class _Line(NamedTuple):
+    sku: str
+    amount: int
+    price: Decimal
+
+
+def calibration_mix() -> int:
+    """Fixed work all over the standard library: as many different places as a guarded call visits."""
+    total = 0
+    for step in range(MIX_STEPS):
+        line = _Line(f"SKU-{step:06d}", step, Decimal(step) / 100)._replace(amount=step + 1)
+        text = json.dumps({"sku": line.sku, "amount": line.amount, "price": str(line.price)}, sort_keys=True)
+        digest = hashlib.sha256(text.encode()).digest()
+        name = str(UUID(bytes=digest[:16], version=4))
+        moment = datetime.fromtimestamp(step, UTC).isoformat()
+        found = re.sub(r"[0-9]+", "#", f"{quote(text)} {name} {moment}")
+        total += len(json.loads(text)) + len(sorted(found.split("#"), key=len))
+    return total
+
+
+def calibration_laps(rounds: int, work: Work = calibration_mix) -> list[float]:
+    """CPU milliseconds of a calibration, round by round."""
+    work()
     laps = []
     with quiet():
         for _ in range(rounds):
             begun = time.thread_time()
-            calibration_loop()
+            work()
             laps.append((time.thread_time() - begun) * 1e3)
     return laps

@@ -9,17 +9,22 @@ import time
 from collections.abc import Sequence
 
 from bench.figures import Experiment, Figure, Reading
-from bench.measure import CALIBRATION_STEPS, Effort, calibration_laps
+from bench.measure import LOOP_STEPS, MIX_STEPS, Effort, calibration_laps, calibration_loop, calibration_mix
 
-LOOP_QUIET_MS = 2.8  # the best round seen on the 2-core machine of PERFORMANCE.md, Python 3.11.7
+# The best rounds seen on the 2-core machine of PERFORMANCE.md with Python 3.11.7: what "a quiet core" means here.
+LOOP_QUIET_MS = 2.8
+MIX_QUIET_MS = 2.1
 SYNC_NONE_MS = 0.05  # below it nothing reaches a disk, and durable writes cost the same as others
 
 
-def loop(effort: Effort) -> Sequence[Reading]:
-    laps = calibration_laps(effort.rounds * 7)
-    typical, best = statistics.median(laps), min(laps)
-    note = f"best {best:.2f}, worst {max(laps):.2f}; typical is {typical / LOOP_QUIET_MS:.2f}x a quiet core"
-    return [Reading(typical, laps, note)]
+def speed(effort: Effort) -> Sequence[Reading]:
+    readings = []
+    for work, quiet_ms in ((calibration_loop, LOOP_QUIET_MS), (calibration_mix, MIX_QUIET_MS)):
+        laps = calibration_laps(effort.rounds * 7, work)
+        typical = statistics.median(laps)
+        note = f"best {min(laps):.2f}, worst {max(laps):.2f}; typical is {typical / quiet_ms:.2f}x a quiet core"
+        readings.append(Reading(typical, laps, note))
+    return readings
 
 
 def disk(effort: Effort) -> Sequence[Reading]:
@@ -38,6 +43,14 @@ def disk(effort: Effort) -> Sequence[Reading]:
 
 
 EXPERIMENTS = (
-    Experiment((Figure("machine.loop", "ms CPU", f"a fixed loop of {CALIBRATION_STEPS} steps"),), loop),
+    Experiment(
+        (
+            Figure("machine.loop", "ms CPU", f"{LOOP_STEPS} steps of a tight loop: the core"),
+            Figure(
+                "machine.mix", "ms CPU", f"{MIX_STEPS} steps all over the standard library: the core and its caches"
+            ),
+        ),
+        speed,
+    ),
     Experiment((Figure("machine.fsync", "ms", "4 KiB appended and synced"),), disk),
 )
