@@ -32,7 +32,6 @@ from samekey.testing.schedules import (
 from samekey.testing.world import World, look_in_the_books
 
 PROOF = os.environ.get("SAMEKEY_PROOF") == "1" or os.environ.get("SAMEKEY_BUDGET") == "full"
-proof = pytest.mark.skipif(not PROOF, reason="minutes of work: SAMEKEY_PROOF=1")
 
 DAY = 24 * 3600.0
 BELIEF = 60.0
@@ -290,22 +289,20 @@ def test_a_schedule_can_be_replayed():
 
 # -- three callers ---------------------------------------------------------------------------------------------------
 
+if PROOF:  # minutes of work: SAMEKEY_PROOF=1, or `make proof`
 
-@proof
-@pytest.mark.slow
-@pytest.mark.timeout(0)
-@pytest.mark.parametrize("name", CASES)
-def test_three_callers(name):
-    case = CASES[name]
-    played(f"{name}, 3 callers", explore(case.boundary, provider=case.provider, effect=case.effect, callers=3))
+    @pytest.mark.slow
+    @pytest.mark.timeout(0)
+    @pytest.mark.parametrize("name", CASES)
+    def test_three_callers(name):
+        case = CASES[name]
+        played(f"{name}, 3 callers", explore(case.boundary, provider=case.provider, effect=case.effect, callers=3))
 
-
-@proof
-@pytest.mark.slow
-@pytest.mark.timeout(0)
-@pytest.mark.parametrize("old", KINDS)
-def test_a_deploy_with_two_old_callers(old):
-    for new in KINDS:
-        if new != old:
-            boundaries = (KINDS[old], KINDS[old], KINDS[new])
-            played(f"2 x {old} -> {new}", explore(boundaries, provider=DEDUPS, callers=3, crashes=1, expiries=1))
+    @pytest.mark.slow
+    @pytest.mark.timeout(0)
+    @pytest.mark.parametrize("old", KINDS)
+    def test_a_deploy_with_two_old_callers(old):
+        for new in KINDS:
+            if new != old:
+                boundaries = (KINDS[old], KINDS[old], KINDS[new])
+                played(f"2 x {old} -> {new}", explore(boundaries, provider=DEDUPS, callers=3, crashes=1, expiries=1))

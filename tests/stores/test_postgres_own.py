@@ -35,6 +35,8 @@ from samekey.testing._store_scenarios.agreement import _compare, _moment
 from samekey.testing._store_scenarios.scene import LEASE, A, B, Scene, settling
 from samekey.testing.servers import NoServer, postgres
 
+pytestmark = pytest.mark.slow
+
 MAJOR = int(os.environ.get("SAMEKEY_TEST_PG_MAJOR", "18"))
 
 
@@ -897,16 +899,20 @@ def test_a_commit_that_its_standby_may_not_have_is_not_taken_for_granted(own_ser
     own_server.sql("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
     own_server.sql("SELECT pg_reload_conf()")
     with ThreadPoolExecutor(1) as pool:
-        claim = pool.submit(store.open, scene.opening())
         waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
-        pid = _until(lambda: own_server.sql(waiting))
+        for number in range(100):  # the server takes its time to hear of the new setting: until then claims go through
+            text = f"claim-{number}"
+            claim = pool.submit(store.open, scene.opening(text))
+            pid = _until(lambda claim=claim: "done" if claim.done() else own_server.sql(waiting))
+            if pid != "done":
+                break
         own_server.sql(f"SELECT pg_cancel_backend({pid})")
         with pytest.raises(StoreUnavailable):
             claim.result(20)
 
     own_server.sql("ALTER SYSTEM RESET synchronous_standby_names")
     own_server.sql("SELECT pg_reload_conf()")
-    found = store.open(scene.opening())
+    found = store.open(scene.opening(text))
     assert found.attempt == A
     store.close()
 
