@@ -26,7 +26,7 @@ class Flight:
         self.held: Record | None = None
         self.settled: Record | None = None
         self.landed = False
-        self.bells: list[Bell] = []
+        self.bells: dict[Bell, None] = {}  # a thousand may leave at once: each in one step
 
     def ring(self) -> None:
         for bell in tuple(self.bells):
@@ -66,12 +66,9 @@ class Flights:
         self._abandoned.append((digest, flight))
 
     def listen(self, flight: Flight, bell: Bell) -> None:
-        flight.bells.append(bell)
+        flight.bells[bell] = None
         if flight.landed:
             bell.ring()
 
     def leave(self, flight: Flight, bell: Bell) -> None:
-        try:
-            flight.bells.remove(bell)
-        except ValueError:
-            pass
+        flight.bells.pop(bell, None)

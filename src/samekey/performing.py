@@ -239,9 +239,10 @@ class Performer(_Performer):
         return self.store.wait(command, max(0.0, self._patience_left()))
 
     def _watch(self, flight: Flight, enough: Callable[[], bool], seconds: float = math.inf) -> Record | None:
-        bell, flights = ThreadBell(), self._flights
-        if flights is None:
-            return None
+        flights = self._flights
+        if flights is None or enough() or flight.landed:
+            return self._seen_in_flight(flight)
+        bell = ThreadBell()
         flights.listen(flight, bell)
         ends = min(self._patience_ends, time.monotonic() + seconds)
         try:
@@ -371,9 +372,10 @@ class AsyncPerformer(_Performer):
         return await self.store.wait(command, max(0.0, self._patience_left()))
 
     async def _watch(self, flight: Flight, enough: Callable[[], bool], seconds: float = math.inf) -> Record | None:
-        bell, flights = running().bell(), self._flights
-        if flights is None:
-            return None
+        flights = self._flights
+        if flights is None or enough() or flight.landed:
+            return self._seen_in_flight(flight)
+        bell = running().bell()
         flights.listen(flight, bell)
         ends = min(self._patience_ends, time.monotonic() + seconds)
         try:

@@ -7,6 +7,7 @@ turn one intent into two keys. Every part is length-prefixed, so `a/b` + `c` nev
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -39,20 +40,23 @@ class Key(NamedTuple):
 
 def make_key(operation: str, text: str, tenant: str | None = None) -> Key:
     """The checked key of these parts; raises KeyMissing or KeyMalformed, never truncates."""
+    if type(operation) is str and (tenant is None or type(tenant) is str):
+        scope = _scope(operation, tenant)
+    else:
+        scope = _scope.__wrapped__(operation, tenant)  # an odd type: judged each time, never remembered
+    _check("key", text, KEY_MAX_BYTES)
+    return Key(operation, tenant, text, hashlib.sha256(scope + text.encode()).digest()[:16])
+
+
+@lru_cache(maxsize=1024)
+def _scope(operation: str, tenant: str | None) -> bytes:
+    """What the digest begins with; no tenant is not the same as any. Checked once: names and tenants come again."""
     _check("operation name", operation, NAME_MAX_BYTES)
     if tenant is not None:
         _check("tenant", tenant, NAME_MAX_BYTES)
-    _check("key", text, KEY_MAX_BYTES)
-    return Key(operation, tenant, text, digest(operation, tenant, text))
-
-
-def digest(operation: str, tenant: str | None, text: str) -> bytes:
-    """128 bits over the length-prefixed parts; no tenant is not the same as any tenant."""
     name = operation.encode()
     whose = b"" if tenant is None else b"t" + tenant.encode()
-    return hashlib.sha256(b"samekey.key.1%d:%b%d:%b%b" % (len(name), name, len(whose), whose, text.encode())).digest()[
-        :16
-    ]
+    return b"samekey.key.1%d:%b%d:%b" % (len(name), name, len(whose), whose)
 
 
 def key_text(parts: tuple[Any, ...]) -> str:
