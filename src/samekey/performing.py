@@ -110,6 +110,12 @@ class _Performer:
         self.tell("replayed" if answer.replayed else "completed", self._settled)
         return answer
 
+    def check_mark(self, held: Any, outcome: Outcome) -> None:
+        """An effect that was to call sending() and succeeded without it has voided the promise of the mark: say so."""
+        if self.call.terms.marked and held.record is not None and not held.begun and isinstance(outcome, Returned):
+            self.tell("unmarked", held.record)
+            _log.error("an effect of %s is marked=True and never called held.sending()", self.call.key.operation)
+
     def before_effect(self) -> None:
         """Right before the effect, or before a hold is handed out."""
 
@@ -277,6 +283,7 @@ class Performer(_Performer):
             outcome = held.raised(error)
         finally:
             held.leave()
+        self.check_mark(held, outcome)
         return self.after_effect(outcome)
 
     def _lookup(self, command: CallLookup) -> Verdict:
@@ -407,6 +414,7 @@ class AsyncPerformer(_Performer):
             outcome = held.raised(error)
         finally:
             held.leave()
+        self.check_mark(held, outcome)
         return self.after_effect(outcome)
 
     async def _lookup(self, command: CallLookup) -> Verdict:

@@ -16,6 +16,7 @@ from samekey import (
     Conflicting,
     Declined,
     Fenced,
+    Guard,
     Happened,
     InDoubt,
     Keyed,
@@ -574,3 +575,33 @@ def test_repeatable_takes_over_a_dead_holder_one_at_a_time(still: Place, colour:
 def test_a_retention_below_the_providers_window_is_refused(place: Place):
     with pytest.raises(Misconfigured, match="window"):
         place.guard(policy=Policy(retention=60)).run("charge", int, key="o-1", payload={}, boundary=Keyed(window=61))
+
+
+def test_whoever_takes_over_a_claim_made_after_a_loss_asks_first_too(sqlite: Place, ledger: Ledger):
+    """The file was replaced; the first to claim anew crashed before it asked. The next must not run blindly."""
+    asked = []
+
+    def lookup(record: Record):
+        asked.append(record.attempts)
+        return Happened("found on the books")
+
+    boundary = Asks(lookup, marked=True)
+    guard = sqlite.guard(policy=Policy(lease=0.05, patience=0.5))
+    guard.run("other", lambda: 1, key="warm", payload={})
+    for path in sqlite.folder.glob("keys.db*"):
+        path.unlink()
+    with Guard(sqlite.url, policy=Policy(lease=0.05)) as crashed:
+        held = crashed.hold("charge", key="o-1", payload={}, boundary=boundary)
+        assert not asked  # a process that never saw the loss does not know of it
+    del held
+
+    answer = guard.run("charge", ledger.add, key="o-1", payload={}, boundary=boundary)
+
+    assert (answer.result, len(ledger), len(asked)) == ("found on the books", 0, 1)
+
+
+def test_an_effect_that_never_marks_although_it_should_is_told(memory: Place, caplog: pytest.LogCaptureFixture):
+    """marked=True and a success without sending(): the promise of the mark is void, and somebody must hear of it."""
+    memory.guard().run("charge", lambda: "done", key="o-1", payload={}, boundary=Opaque(marked=True))
+
+    assert "never called held.sending()" in caplog.text

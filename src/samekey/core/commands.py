@@ -36,6 +36,22 @@ class StoreCommand(Command):
     verb: ClassVar[str]
     key: Key
 
+    def __iter__(self) -> Generator[Command, Any, Record | None]:
+        """The record as it now stands; None where the key is gone."""
+        reply: Record | None = yield self
+        return reply
+
+
+class OnRecord(StoreCommand):
+    """A command about a record that was seen."""
+
+    __slots__ = ()
+    seen: Record
+
+    @property
+    def key(self) -> Key:  # type: ignore[override]
+        return self.seen.key
+
 
 @dataclass(slots=True)
 class Open(StoreCommand):
@@ -54,13 +70,13 @@ class Open(StoreCommand):
     def fingerprint(self) -> Fingerprint:
         return self.intent.fingerprint()
 
-    def __iter__(self) -> Generator[Command, Any, Record]:
+    def __iter__(self) -> Generator[Command, Any, Record]:  # opened, there always is one
         reply: Record = yield self
         return reply
 
 
 @dataclass(slots=True)
-class Take(StoreCommand):
+class Take(OnRecord):
     """Hold a record somebody else let go, with a new, higher token.
 
     Succeeds only if the fence is still `seen`'s, the state is still `seen`'s, and no evidence says
@@ -75,17 +91,9 @@ class Take(StoreCommand):
     lease_seconds: float
     sends: bool
 
-    @property
-    def key(self) -> Key:  # type: ignore[override]
-        return self.seen.key
-
-    def __iter__(self) -> Generator[Command, Any, Record | None]:
-        reply: Record | None = yield self
-        return reply
-
 
 @dataclass(slots=True)
-class Begin(StoreCommand):
+class Begin(OnRecord):
     """The fenced mark right before the provider is called.
 
     Written only while the lease lives, the fence is ours and no evidence says it happened.
@@ -94,34 +102,18 @@ class Begin(StoreCommand):
     verb: ClassVar[str] = "begin"
     seen: Record
 
-    @property
-    def key(self) -> Key:  # type: ignore[override]
-        return self.seen.key
-
-    def __iter__(self) -> Generator[Command, Any, Record | None]:
-        reply: Record | None = yield self
-        return reply
-
 
 @dataclass(slots=True)
-class Renew(StoreCommand):
+class Renew(OnRecord):
     """Extend our own live lease: state started, fence unmoved."""
 
     verb: ClassVar[str] = "renew"
     seen: Record
     lease_seconds: float
 
-    @property
-    def key(self) -> Key:  # type: ignore[override]
-        return self.seen.key
-
-    def __iter__(self) -> Generator[Command, Any, Record | None]:
-        reply: Record | None = yield self
-        return reply
-
 
 @dataclass(slots=True)
-class Settle(StoreCommand):
+class Settle(OnRecord):
     """Say how it ended: written if the fence is still `seen`'s and NEXT allows this role the move."""
 
     verb: ClassVar[str] = "settle"
@@ -135,31 +127,15 @@ class Settle(StoreCommand):
     retain_seconds: float = 0.0
     next_round: bool = False
 
-    @property
-    def key(self) -> Key:  # type: ignore[override]
-        return self.seen.key
-
-    def __iter__(self) -> Generator[Command, Any, Record | None]:
-        reply: Record | None = yield self
-        return reply
-
 
 @dataclass(slots=True)
-class Ask(StoreCommand):
+class Ask(OnRecord):
     """Become the one who asks about a doubt; `lease_seconds=0` ends our own asking."""
 
     verb: ClassVar[str] = "ask"
     seen: Record
     asker: str
     lease_seconds: float
-
-    @property
-    def key(self) -> Key:  # type: ignore[override]
-        return self.seen.key
-
-    def __iter__(self) -> Generator[Command, Any, Record | None]:
-        reply: Record | None = yield self
-        return reply
 
 
 @dataclass(slots=True)
@@ -175,13 +151,9 @@ class Testify(StoreCommand):
     result: bytes | None
     why: str
 
-    def __iter__(self) -> Generator[Command, Any, Record | None]:
-        reply: Record | None = yield self
-        return reply
-
 
 @dataclass(slots=True)
-class Redact(StoreCommand):
+class Redact(OnRecord):
     """Drop the stored results and keep the record: a privacy request never causes a second charge."""
 
     verb: ClassVar[str] = "redact"
@@ -189,23 +161,15 @@ class Redact(StoreCommand):
     by: str
     why: str
 
-    @property
-    def key(self) -> Key:  # type: ignore[override]
-        return self.seen.key
-
 
 @dataclass(slots=True)
-class Free(StoreCommand):
+class Free(OnRecord):
     """Remove a settled or released record so that the key may run again; refused for the others."""
 
     verb: ClassVar[str] = "free"
     seen: Record
     by: str
     why: str
-
-    @property
-    def key(self) -> Key:  # type: ignore[override]
-        return self.seen.key
 
 
 @dataclass(slots=True)
@@ -215,25 +179,13 @@ class Read(StoreCommand):
     verb: ClassVar[str] = "read"
     key: Key
 
-    def __iter__(self) -> Generator[Command, Any, Record | None]:
-        reply: Record | None = yield self
-        return reply
-
 
 @dataclass(slots=True)
-class Wait(StoreCommand):
+class Wait(OnRecord):
     """Come back when the hold or the asking ended or changed hands, or when patience is over."""
 
     verb: ClassVar[str] = "wait"
     seen: Record
-
-    @property
-    def key(self) -> Key:  # type: ignore[override]
-        return self.seen.key
-
-    def __iter__(self) -> Generator[Command, Any, Record | None]:
-        reply: Record | None = yield self
-        return reply
 
 
 # -- commands the driver carries out itself -----------------------------------------------------------

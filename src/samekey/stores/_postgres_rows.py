@@ -274,10 +274,7 @@ def record_of(row: Sequence[Any] | None, command: StoreCommand | None, lost_at: 
                 now,
                 lease_until - now,
                 (ask_until or 0.0) - now,
-                lost_at is not None
-                and attempts == 1
-                and created_at >= lost_at
-                and created_at - lost_at < AFTER_LOSS_SECONDS,
+                lost_at is not None and created_at >= lost_at and created_at - lost_at < AFTER_LOSS_SECONDS,
             )
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -72,6 +72,7 @@ class Process:
         drain: Callable[[Process, list[Job]], None],
         *,
         create: bool,
+        now: float,
     ) -> None:
         self.pid = os.getpid()
         self.closed = False
@@ -97,7 +98,7 @@ class Process:
             if not create:
                 driver.require_ours(path, name)
             driver.migrate(self.writer, name)
-            self.epoch = self._find_epoch(name)
+            self.epoch, self.born = self._find_epoch(name, now)
             self.floor = 0
             self.find_floor()
             self.file_id = driver.file_id(path)
@@ -194,14 +195,15 @@ class Process:
             row = self.writer.execute(FLOOR).fetchone()
         self.floor = max(self.floor, int(row[0]) if row else 0)
 
-    def _find_epoch(self, name: str) -> str:
-        """A random name for this file's life: another one means the records of before are gone."""
+    def _find_epoch(self, name: str, now: float) -> tuple[str, float]:
+        """A random name for this file's life, and when it began: another one means the records of before are gone."""
         with driver.translated(name):
             row = self.writer.execute(EPOCH).fetchone()
             if row is None:
-                driver.patiently(lambda: self.writer.execute(NEW_EPOCH, (uuid4().hex,)))
+                driver.patiently(lambda: self.writer.execute(NEW_EPOCH, (f"{uuid4().hex} {now!r}",)))
                 row = self.writer.execute(EPOCH).fetchone()
-        return str(row[0])
+        epoch, _, born = str(row[0]).partition(" ")
+        return epoch, float(born)
 
 
 EPOCH = "SELECT value FROM samekey_meta WHERE name = 'epoch'"

@@ -218,9 +218,12 @@ class SqliteStore:
     # -- connections: one set per process and per file -----------------------------------------------------
 
     def _connect(self) -> None:
-        self._process = Process(self._path, self._synchronous, self.name, self._commit_together, create=self._create)
+        self._process = Process(
+            self._path, self._synchronous, self.name, self._commit_together, create=self._create, now=self._wall()
+        )
         if self._incarnation is not None and self._process.epoch != self._incarnation:
-            self._lost_at = self._wall()  # the store lost its memory: claims after it ask first, where they can
+            # The store lost its memory: all that was claimed since asks first, where it can.
+            self._lost_at = self._process.born
         self._incarnation = self._process.epoch
 
     def _here(self) -> Process:
@@ -340,7 +343,8 @@ class SqliteStore:
 
     def _shown(self, record: Record, moment: Moment) -> Record:
         shown = seen_at(record, moment)
-        if self._lost_at is not None and record.attempts == 1 and moment.wall - self._lost_at < AFTER_LOSS_SECONDS:
+        # Whoever takes over a record made after the loss must ask first, too: its first holder may have crashed before.
+        if self._lost_at is not None and self._lost_at <= record.created_at < self._lost_at + AFTER_LOSS_SECONDS:
             return shown._replace(after_loss=True)
         return shown
 
