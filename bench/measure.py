@@ -11,8 +11,10 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
+import os
 import re
 import statistics
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -221,4 +223,16 @@ def calibration_laps(rounds: int, work: Work = calibration_mix) -> list[float]:
             begun = time.thread_time()
             work()
             laps.append((time.thread_time() - begun) * 1e3)
+    return laps
+
+
+def sync_laps(rounds: int) -> list[float]:
+    """Milliseconds for 4 KiB to reach the disk that temporary files are on."""
+    laps = []
+    with tempfile.TemporaryFile(buffering=0) as file:
+        for _ in range(rounds):
+            file.write(bytes(4096))
+            begun = time.perf_counter()
+            os.fsync(file.fileno())
+            laps.append((time.perf_counter() - begun) * 1e3)
     return laps

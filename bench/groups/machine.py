@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import tempfile
-import time
 from collections.abc import Sequence
 
 from bench.figures import Experiment, Figure, Reading
-from bench.measure import LOOP_STEPS, MIX_STEPS, Effort, calibration_laps, calibration_loop, calibration_mix
+from bench.measure import (
+    LOOP_STEPS,
+    MIX_STEPS,
+    Effort,
+    calibration_laps,
+    calibration_loop,
+    calibration_mix,
+    sync_laps,
+)
 
 # The best rounds seen on the 2-core machine of PERFORMANCE.md with Python 3.11.7: what "a quiet core" means here.
 LOOP_QUIET_MS = 2.8
@@ -28,13 +34,7 @@ def speed(effort: Effort) -> Sequence[Reading]:
 
 
 def disk(effort: Effort) -> Sequence[Reading]:
-    spent = []
-    with tempfile.TemporaryFile(buffering=0) as file:
-        for _ in range(effort.rounds * 3):
-            file.write(bytes(4096))
-            begun = time.perf_counter()
-            os.fsync(file.fileno())
-            spent.append((time.perf_counter() - begun) * 1e3)
+    spent = sync_laps(effort.rounds * 3)
     typical = statistics.median(spent)
     note = f"in {tempfile.gettempdir()}"
     if typical < SYNC_NONE_MS:

@@ -25,6 +25,7 @@ from bench.measure import (
     interleave,
     microseconds,
     operations_per_second,
+    sync_laps,
     wall_ratios,
 )
 from samekey import Guard
@@ -181,7 +182,7 @@ def ratio(ours: Sequence[Lap], raw: Sequence[Lap], ratios: Sequence[float], more
 
 def crowd(effort: Effort) -> Sequence[Reading]:
     """Guard, raw with a connection per thread, and raw with all threads taking turns on one."""
-    ours, own, shared = [], [], []
+    ours, own, shared, synced = [], [], [], []
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         width = our_width(directory)
@@ -203,6 +204,7 @@ def crowd(effort: Effort) -> Sequence[Reading]:
             return pair
 
         for _ in range(min(effort.rounds, CROWD_ROUNDS_MAX)):
+            synced += sync_laps(3)
             ours.append(operations_per_second(CALLERS, effort.crowd_seconds, by_guard))
             own.append(operations_per_second(CALLERS, effort.crowd_seconds, by_hand))
             shared.append(operations_per_second(CALLERS, effort.crowd_seconds, in_turn))
@@ -211,7 +213,9 @@ def crowd(effort: Effort) -> Sequence[Reading]:
     readings = []
     for raw in (own, shared):
         ratios = [mine / max(other, 1.0) for mine, other in zip(ours, raw, strict=True)]
-        note = f"{statistics.median(ours):.0f} against {statistics.median(raw):.0f} operations/s"
+        # A slow disk is what committing together saves: without it the CPU decides.
+        disk = f"machine.fsync took {statistics.median(synced):.2f} ms in these rounds"
+        note = f"{statistics.median(ours):.0f} against {statistics.median(raw):.0f} operations/s; {disk}"
         readings.append(Reading(statistics.median(ratios), ratios, note))
     return readings
 

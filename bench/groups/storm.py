@@ -183,9 +183,17 @@ async def _wait_there(path: str, count: int, parent: Connection) -> None:
 
     parent.send("ready")
     loop = asyncio.get_running_loop()
-    while (key := await loop.run_in_executor(None, parent.recv)) is not None:
+    while (key := await loop.run_in_executor(None, next_key, parent)) is not None:
         parent.send(await asyncio.gather(*(caller(key) for _ in range(count))))
     await guard.close()
+
+
+def next_key(parent: Connection) -> str | None:
+    try:
+        key: str | None = parent.recv()
+    except EOFError:
+        return None  # the parent failed, and says so itself
+    return key
 
 
 # -- figures -----------------------------------------------------------------------------------------------------
@@ -202,7 +210,7 @@ def storm_figures(name: str, callers: str, p99_gates: bool | None) -> tuple[Figu
 
 
 def waiting(count: int) -> Experiment:
-    figure = Figure(f"storm.waiters.{count}", "ms", f"settle in one process, p50 of {count} callers in another")
+    figure = Figure(f"storm.waiters.{count}", "ms", f"settle in one process, p50 of {count} waiting in another")
     return Experiment((figure,), lambda effort: waiters(count, effort))
 
 
