@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from samekey.core.commands import StoreCommand
+from samekey.core.commands import Open, StoreCommand
 from samekey.core.errors import Misconfigured, SamekeyError, StoreUnavailable
 from samekey.core.record import Record
 from samekey.drivers import sqlite as driver
@@ -36,6 +36,8 @@ class Job:
     __slots__ = ("bell", "command", "error", "finished", "reply")
 
     def __init__(self, command: StoreCommand, bell: Any) -> None:
+        if type(command) is Open:
+            command.intent.fingerprint()  # made here: the writer thread would see what others do to the payload since
         self.command = command
         self.bell = bell
         self.reply: Record | None = None
