@@ -20,6 +20,7 @@ from samekey.core.ports import Health
 from samekey.core.record import Record
 from samekey.core.states import State
 from samekey.ops import STATS_MAX, Ops, Stats, since, span
+from samekey.rules import Declared
 
 SHOWN_MAX = 5  # records named in a finding; `samekey ls` has the rest
 
@@ -52,7 +53,7 @@ def doctor(ctx: click.Context, store: str | None, app: str | None, limit: int, a
     on_command_line = ctx.get_parameter_source("store") is click.core.ParameterSource.COMMANDLINE
     opened = open_there(store) if guard is None or on_command_line else store_of(guard)
     try:
-        report = examine(Ops(opened), None if guard is None else declared(guard), limit)
+        report = examine(Ops(opened), None if guard is None else guard.declared(), limit)
     finally:
         opened.close()
     if as_json:
@@ -70,15 +71,6 @@ def doctor(ctx: click.Context, store: str | None, app: str | None, limit: int, a
 
 
 # -- the report ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Declared:
-    """An operation of a guard."""
-
-    name: str
-    named: bool  # by name=, not by where its function stands
-    aliases: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -221,13 +213,3 @@ def store_of(guard: Guard | AsyncGuard) -> Any:
     if store is None:
         raise click.UsageError("the guard's store is for async code only: give --store URL as well.")
     return store
-
-
-def declared(guard: Any) -> list[Declared]:
-    """The operations of this guard."""
-    public = getattr(guard, "declared", None)
-    if public is not None:
-        return [Declared(one.name, one.named, tuple(one.aliases)) for one in public()]
-    aliases = {one.name: one.aliases for one in guard._operations.values()}
-    names = {name: name != f"{module}:{qualname}" for name, (module, qualname, _) in guard._names.items()}
-    return [Declared(name, names.get(name, True), aliases.get(name, ())) for name in sorted({*names, *aliases})]
