@@ -10,7 +10,7 @@ import functools
 import inspect
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from samekey.core.errors import KeyMissing, Misconfigured
 from samekey.core.fingerprint import Intent, check_ignore
@@ -43,8 +43,7 @@ KeyRule = str | tuple[str, ...] | list[str] | Callable[..., Any] | Content
 TenantRule = str | Callable[..., Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
+class Bound(NamedTuple):
     """What one call asks."""
 
     key: str
@@ -81,13 +80,18 @@ class Binding:
         self._plain = not any(one.kind in (*_VARIADIC, inspect.Parameter.POSITIONAL_ONLY) for one in parameters)
         self._positions = [one.name for one in parameters if one.kind in _POSITIONAL]
         self._defaults = {one.name: one.default for one in parameters if one.default is not _EMPTY}
+        # How many arguments are all of them, where all can be given by position; -1: never.
+        self._all = len(parameters) if self._plain and len(self._positions) == len(parameters) else -1
         self._first = parameters[0].name if self._skip_first else None
         self._names = self._signature.parameters.keys()
         self._count = len(self._names)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Bound:
         """Key, tenant and payload of this call; TypeError if it does not fit the function."""
-        payload = self._arguments(args, kwargs)
+        if not kwargs and len(args) == self._all:
+            payload = dict(zip(self._positions, args, strict=True))
+        else:
+            payload = self._arguments(args, kwargs)
         if self._first is not None:
             payload.pop(self._first, None)
         connection = payload.pop(self._atomic) if self._atomic is not None else None
@@ -112,8 +116,10 @@ class Binding:
         if isinstance(rule, Content):
             return lambda payload, args, kwargs: rule.key_of(payload, self.ignore)
         if isinstance(rule, str):
-            path = self._known(rule, what, function)
-            return lambda payload, args, kwargs: part_text(_follow(payload, path, what), what.rstrip("="))
+            path, said = self._known(rule, what, function), what.rstrip("=")
+            if len(path) == 1 and rule != "*":
+                return lambda payload, args, kwargs: part_text(payload[rule], said)
+            return lambda payload, args, kwargs: part_text(_follow(payload, path, what), said)
         if isinstance(rule, (tuple, list)):
             if not rule:
                 raise TypeError(f"{what} of {_name(function)} is empty: name at least one parameter")

@@ -203,7 +203,7 @@ class Guard(Rules):
         return performer.conclude(ended)
 
     def _performer(self, call: Call, effect: Callable[[], Any]) -> Performer:
-        return Performer(call, effect, guard=self, flights=self._flights, leases=self._leases, hooks=self._hooks)
+        return Performer(call, effect, self, flights=self._flights, leases=self._leases, hooks=self._hooks)
 
     def _carry_out_atomic(self, call: Call, effect: Callable[[], Any], connection: Any) -> Answer[Any]:
         transaction = join(self.store, connection)
@@ -409,7 +409,7 @@ class AsyncGuard(Rules):
         return performer.conclude(ended)
 
     def _performer(self, call: Call, effect: Callable[[], Any]) -> AsyncPerformer:
-        return AsyncPerformer(call, effect, guard=self, flights=self._flights, leases=self._leases, hooks=self._hooks)
+        return AsyncPerformer(call, effect, self, flights=self._flights, leases=self._leases, hooks=self._hooks)
 
     async def _carry_out_atomic(self, call: Call, effect: Callable[[], Any], connection: Any) -> Answer[Any]:
         transaction = join(cast(Any, self.store).sync, connection)

@@ -71,6 +71,7 @@ class _Hold:
     lost = False
     answer: Answer[Any] | None = None
     _began = 0
+    _outer: tuple[str, ...] = ()
     _entered = False
     _result: Any = None
     _complete = False
@@ -83,13 +84,26 @@ class _Hold:
         self._call = call
         self.record = record
         self.attempt = call.attempt
-        self.key = call.key.text
-        self.tenant = call.key.tenant
-        self.token = 0 if record is None else record.token
         self.lease_seconds = call.policy.lease_seconds
         self.deadline = asked_at + self.lease_seconds * DEADLINE_PART
         self.begun = record is not None and record.begun_at is not None
-        self.lineage: tuple[str, ...] = (self.attempt,)  # this hold and those it runs inside
+
+    @property
+    def key(self) -> str:
+        return self._call.key.text
+
+    @property
+    def tenant(self) -> str | None:
+        return self._call.key.tenant
+
+    @property
+    def token(self) -> int:
+        return 0 if self.record is None else self.record.token
+
+    @property
+    def lineage(self) -> tuple[str, ...]:
+        """This hold and those it runs inside."""
+        return (self.attempt, *self._outer)
 
     @property
     def seconds_left(self) -> float:
@@ -144,7 +158,7 @@ class _Hold:
         self._entered = True
         outer = _current.get()
         if outer is not None:
-            self.lineage = (self.attempt, *outer.lineage)
+            self._outer = outer.lineage
         self._began = next(_order)
         self._was = _current.set(self)
         if self.record is not None and self._performer.leases is not None:

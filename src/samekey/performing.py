@@ -36,6 +36,7 @@ from samekey.core.errors import Misconfigured, SamekeyError
 from samekey.core.ports import AsyncStore, Event, Hook, Store
 from samekey.core.record import Record
 from samekey.core.recovery import stop_asking
+from samekey.core.states import SETTLED
 from samekey.flight import Flight, Flights
 from samekey.held import AsyncHeld, Held, leaving
 from samekey.leases import Leases
@@ -44,7 +45,7 @@ from samekey.loops import Loop, ThreadBell, running
 _log = logging.getLogger("samekey")
 
 # The commands a performer carries out itself; every other one is the store's, under its own verb.
-_OURS = {
+_OURS: dict[type[Command], str] = {
     Open: "_open",
     Take: "_claim",
     Settle: "_settle",
@@ -69,7 +70,6 @@ class _Performer:
         self,
         call: Call,
         effect: Callable[[], Any],
-        *,
         guard: Any,
         flights: Flights | None,
         leases: Leases | None,
@@ -107,12 +107,13 @@ class _Performer:
             self.tell("raised", self._settled, type(ended.error).__name__)
             raise leaving(ended.error)
         answer: Answer[Any] = ended
-        self.tell("replayed" if answer.replayed else "completed", self._settled)
+        if self._hooks:
+            self.tell("replayed" if answer.replayed else "completed", self._settled)
         return answer
 
     def check_mark(self, held: Any, outcome: Outcome) -> None:
         """An effect that was to call sending() and succeeded without it has voided the promise of the mark: say so."""
-        if self.call.terms.marked and held.record is not None and not held.begun and isinstance(outcome, Returned):
+        if held.record is not None and not held.begun and isinstance(outcome, Returned):
             self.tell("unmarked", held.record)
             _log.error("an effect of %s is marked=True and never called held.sending()", self.call.key.operation)
 
@@ -153,7 +154,7 @@ class _Performer:
         if self._flight is not None and self._flights is not None:
             if record.attempt == self.call.attempt:
                 self._flights.hold(self._flight, record)
-            elif record.settled:
+            elif record.state in SETTLED:
                 self._settled = record
             else:
                 self.finish()  # somebody else's, and not settled: everybody asks the store
@@ -168,7 +169,7 @@ class _Performer:
         return self._patience_ends - time.monotonic()
 
     def _note(self, record: Record | None) -> Record | None:
-        if record is not None and record.settled:
+        if record is not None and record.state in SETTLED:
             self._settled = record
         return record
 
@@ -276,14 +277,15 @@ class Performer(_Performer):
         held.enter()
         try:
             value = self._effect()
-            if hasattr(type(value), "__await__"):
+            if value is not None and hasattr(type(value), "__await__"):
                 raise Misconfigured("the effect returned an awaitable, which nobody awaited: use AsyncGuard")
             outcome: Outcome = Returned(value)
         except BaseException as error:  # every way an effect can end is for the core to judge
             outcome = held.raised(error)
         finally:
             held.leave()
-        self.check_mark(held, outcome)
+        if self.call.terms.marked:
+            self.check_mark(held, outcome)
         return self.after_effect(outcome)
 
     def _lookup(self, command: CallLookup) -> Verdict:
@@ -414,7 +416,8 @@ class AsyncPerformer(_Performer):
             outcome = held.raised(error)
         finally:
             held.leave()
-        self.check_mark(held, outcome)
+        if self.call.terms.marked:
+            self.check_mark(held, outcome)
         return self.after_effect(outcome)
 
     async def _lookup(self, command: CallLookup) -> Verdict:

@@ -88,6 +88,9 @@ class Rules:
     @property
     def store(self) -> Any:
         """The store, opened by whoever first needs it."""
+        opened = self._opened
+        if opened is not None and not self._closed:
+            return opened
         self._require_open()
         if self._opened is None:
             with self._opening:
@@ -320,9 +323,9 @@ def as_secrets(secret: Any) -> tuple[bytes, ...]:
     return secrets
 
 
-def _salt(key: Key) -> bytes:
+def _salt(key: Key) -> str:
     # Not the operation's name: a renamed operation with aliases= still names the fields that differ.
-    return (key.text if key.tenant is None else f"{key.tenant!r}/{key.text}").encode()
+    return key.text if key.tenant is None else f"{key.tenant!r}/{key.text}"
 
 
 # -- what a fork must not share ------------------------------------------------------------------------------------

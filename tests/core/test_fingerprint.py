@@ -718,27 +718,27 @@ def test_equal_values_do_not_show_across_fields_records_or_secrets():
         return [short for _, short in Intent({"a": 1, "b": 1}, **options).fingerprint().fields]
 
     seen = (
-        fields() + fields(salt=b"r1") + fields(salt=b"r2") + fields(secrets=[b"s"]) + fields(secrets=[b"s"], salt=b"r1")
+        fields() + fields(salt="r1") + fields(salt="r2") + fields(secrets=[b"s"]) + fields(secrets=[b"s"], salt="r1")
     )
 
     assert len(set(seen)) == len(seen) == 10
-    assert fields(salt=b"r1") == fields(salt=b"r1")
+    assert fields(salt="r1") == fields(salt="r1")
 
 
 def test_the_salt_is_for_fields_only():
-    assert digest({"a": 1}, salt=b"r1") == digest({"a": 1})
+    assert digest({"a": 1}, salt="r1") == digest({"a": 1})
 
 
 def test_differing_names_what_changed_went_missing_and_is_new():
-    stored = Intent({"amount": 200, "to": "x", "note": "n", "same": [1.0]}, salt=b"r").fingerprint()
+    stored = Intent({"amount": 200, "to": "x", "note": "n", "same": [1.0]}, salt="r").fingerprint()
 
-    assert Intent({"amount": 500, "to": "x", "memo": 1, "same": (1,)}, salt=b"r").differing(stored) == (
+    assert Intent({"amount": 500, "to": "x", "memo": 1, "same": (1,)}, salt="r").differing(stored) == (
         "amount",
         "memo",
         "note",
     )
-    assert Intent({"amount": 200, "to": "x", "note": "n", "same": [1]}, salt=b"r").differing(stored) == ()
-    assert Intent({}, salt=b"r").differing(stored) == ("amount", "note", "same", "to")
+    assert Intent({"amount": 200, "to": "x", "note": "n", "same": [1]}, salt="r").differing(stored) == ()
+    assert Intent({}, salt="r").differing(stored) == ("amount", "note", "same", "to")
 
 
 def test_differing_judges_under_the_stored_form():
@@ -1008,9 +1008,9 @@ def golden_digests() -> dict[str, Any]:
     found: dict[str, Any] = {name: Intent(value).digest.hex() for name, value in golden_values().items()}
     order = golden_values()["order"]
     keyed = Intent(
-        order, ignore={"items.*.price", "at", "näme"}, secrets=(b"current", b"old"), salt=b"salt"
+        order, ignore={"items.*.price", "at", "näme"}, secrets=(b"current", b"old"), salt="salt"
     ).fingerprint()
-    plain = Intent(order, salt=b"salt").fingerprint()
+    plain = Intent(order, salt="salt").fingerprint()
     for name, one in (("fingerprint", plain), ("keyed fingerprint", keyed)):
         fields = {field: short.hex() for field, short in one.fields}
         found[name] = {"digest": one.digest.hex(), "form": one.form, "fields": fields}

@@ -233,8 +233,8 @@ def test_a_record_is_judged_under_the_ignore_set_it_was_written_with(was, now, t
 @EXAMPLES
 @given(simple_mappings, simple_mappings, ignores, st.sampled_from([(), (b"s",), (b"new", b"s")]))
 def test_differing_names_exactly_the_fields_that_differ(was, now, ignored, secrets):
-    stored = Intent(was, ignore=ignored, secrets=secrets[-1:], salt=b"record").fingerprint()
-    differing = Intent(now, secrets=secrets, salt=b"record").differing(stored)
+    stored = Intent(was, ignore=ignored, secrets=secrets[-1:], salt="record").fingerprint()
+    differing = Intent(now, secrets=secrets, salt="record").differing(stored)
 
     old, new = ({k: meaning(v) for k, v in m.items() if k not in ignored} for m in (was, now))
     expected = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))

@@ -34,6 +34,7 @@ from samekey.core.commands import (
     CallLookup,
     Command,
     Open,
+    Outcome,
     Raised,
     Read,
     Returned,
@@ -59,7 +60,8 @@ SETTLE_PAUSE_MAX_SECONDS = 2.0
 def attempt(call: Call) -> Generator[Command, Any, Answer[Any] | Failed]:
     """The steps of one call; ends in an Answer, in the effect's own failure, or in a SamekeyError."""
     try:
-        record: Record | None = yield from find(call)
+        # `yield` where every call comes by: `yield from command` is the same, typed, and makes a generator for it.
+        record: Record | None = (yield from find(call)) if call.aliases else (yield open_command(call))
     except StoreUnavailable:
         if call.policy.store_down == "refuse":
             raise
@@ -140,7 +142,7 @@ def run_held(call: Call, held: Record) -> Generator[Command, Any, Answer[Any] | 
         known = yield from ask_before_first_run(call, held)
         if known is not None:
             return known
-    outcome = yield from RunEffect(held)
+    outcome: Outcome = yield RunEffect(held)
     if isinstance(outcome, Returned):
         return (yield from complete(call, held, outcome.value))
     error = outcome.error
@@ -265,14 +267,7 @@ def settle(
 ) -> Generator[Command, Any, Record | None | StoreUnavailable]:
     """Settle as the holder."""
     command = Settle(
-        held,
-        Role.HOLDER,
-        state,
-        by=call.attempt,
-        result=result,
-        error=error,
-        retain_seconds=retain_seconds(call, state),
-        next_round=next_round,
+        held, Role.HOLDER, state, call.attempt, result, error, "", retain_seconds(call, state), next_round
     )
     return (yield from insist(call, command))
 
@@ -282,7 +277,8 @@ def insist(call: Call, command: Settle | Testify) -> Generator[Command, Any, Rec
     slept, pause = 0.0, SETTLE_PAUSE_SECONDS
     while True:
         try:
-            return (yield from command)
+            record: Record | None = yield command
+            return record
         except StoreUnavailable as unavailable:
             if slept >= call.policy.lease_seconds or call.terms.kind is Kind.ATOMIC:
                 return unavailable

@@ -25,9 +25,9 @@ T = TypeVar("T")
 ERROR_MAX_CHARS = 500  # of an error's name or reason in a record: enough to understand, never a payload
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Answer(Generic[T]):
-    """What the key answers."""
+    """What the key answers. Nobody changes it; it is not declared frozen because that takes three times as long."""
 
     result: T
     state: State
@@ -39,7 +39,7 @@ class Answer(Generic[T]):
     guarded: bool = True  # False: the store was down and the policy said run
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Failed:
     """The effect's own exception, to be raised by whoever drives."""
 
@@ -68,13 +68,13 @@ class Call(NamedTuple):
 
 def open_command(call: Call) -> Open:
     return Open(
-        key=call.key,
-        attempt=call.attempt,
-        intent=call.intent,
-        boundary=call.terms_text,
-        lease_seconds=call.policy.lease_seconds,
-        sends=call.sends,
-        attributes=call.attributes,
+        call.key,
+        call.attempt,
+        call.intent,
+        call.terms_text,
+        call.policy.lease_seconds,
+        call.sends,
+        call.attributes,
     )
 
 

@@ -80,6 +80,8 @@ def elements_of(value: Any) -> Iterable[Any]:
 _ABSENT: Final = object()
 _SMALL: Final = 10**18
 _CONTAINERS: Final = frozenset({dict, list, tuple})
+_FLAT: Final = frozenset({str, int, bool, type(None)})
+_STR: Final = frozenset({str})
 _MEMBERS_QUICK: Final = 1 << 20  # looked at before the walk, which counts bytes, takes over
 _EXPONENT_FROM: Final = 1e16  # such a float is an integer of up to 309 digits: counted while it is written
 
@@ -113,7 +115,10 @@ def _canonical_slow(value: Any) -> bytes:
 
 def _quick(value: Any, depth_max: int) -> bytes | None:
     """The canonical bytes of a plain value; None if the walk must judge."""
-    integral_floats = _survey(value, depth_max)
+    if type(value) is dict and _FLAT.issuperset(map(type, value.values())) and _STR.issuperset(map(type, value)):
+        integral_floats: int | None = 0  # arguments are mostly flat: no need to walk them
+    else:
+        integral_floats = _survey(value, depth_max)
     if integral_floats is None:
         return None
     try:

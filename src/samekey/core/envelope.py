@@ -82,9 +82,9 @@ def decode(envelope: bytes, *, types: Collection[type] = ()) -> Any:
 
     `types` are data classes to use for the names in the envelope, before those of loaded modules.
     """
+    if type(envelope) is bytes and envelope[:2] == _PLAIN_MARK:
+        return payload_of(envelope)  # nearly every replay
     match codec_of(envelope):
-        case "J":
-            return payload_of(envelope)
         case "T":
             return Reader(types).run(payload_of(envelope))
         case "B":
@@ -106,6 +106,7 @@ _write = fast_encoder(
     json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":"))
 )
 _read = json.JSONDecoder(parse_constant=_no_constant).raw_decode
+_PLAIN_MARK = b"%cJ" % VERSION
 _SCALARS = frozenset({NoneType, bool, int, float, str})
 _PLAIN = _SCALARS | {list, dict}
 _STR = frozenset({str})
@@ -152,8 +153,11 @@ def _plain(result: Any, max_bytes: int) -> bytes | None:
 
 def _is_plain(result: Any, boxes_max: int) -> bool:
     """Made only of exact JSON types, within the depth. Looks at whole containers: this is the hot path."""
-    if type(result) is not dict and type(result) is not list:
-        return type(result) in _SCALARS
+    kind = type(result)
+    if kind is dict and _SCALARS.issuperset(map(type, result.values())):
+        return _STR.issuperset(map(type, result))  # one flat object: most answers
+    if kind is not dict and kind is not list:
+        return kind in _SCALARS
     level: list[Any] = [result]
     for _ in range(DEPTH_MAX):
         deeper: list[Any] = []

@@ -25,6 +25,9 @@ FORM_MAX: Final = 4096  # characters of a form: it is stored with every record
 _DIGEST_LABEL: Final = b"samekey.payload.1:"
 _FIELDS_LABEL: Final = b"samekey.fields.1:"
 _SECRET_LABEL: Final = b"samekey.secret.1"
+_PLAIN_FORM: Final = "1"  # nothing ignored, no secret
+_NO_SECRETS: Final[dict[str, bytes]] = {}
+_STR: Final = frozenset({str})
 
 
 class Fingerprint(NamedTuple):
@@ -49,16 +52,20 @@ class Intent:
     __slots__ = ("_fingerprint", "_ignore", "_payload", "_salt", "_secrets", "digest", "form")
 
     def __init__(
-        self, payload: Any, *, ignore: Collection[str] = (), secrets: Sequence[bytes] = (), salt: bytes = b""
+        self, payload: Any, *, ignore: Collection[str] = (), secrets: Sequence[bytes] = (), salt: str = ""
     ) -> None:
         self._payload = payload
         self._salt = salt
-        self._ignore = check_ignore(ignore) if ignore else ()
-        self._secrets = _check_secrets(secrets) if secrets else {}
         self._fingerprint: Fingerprint | None = None
+        if not ignore and not secrets:  # the common one, and every call makes one
+            self._ignore, self._secrets, self.form = (), _NO_SECRETS, _PLAIN_FORM
+            self.digest: bytes = hashlib.sha256(_DIGEST_LABEL + canonical(payload)).digest()
+            return
+        self._ignore = check_ignore(ignore)
+        self._secrets = _check_secrets(secrets)
         secret_id = next(iter(self._secrets), "")
-        self.form: str = _form(self._ignore, secret_id)
-        self.digest: bytes = self._digest(self._ignore, self._secrets.get(secret_id))
+        self.form = _form(self._ignore, secret_id)
+        self.digest = self._digest(self._ignore, self._secrets.get(secret_id))
 
     def fingerprint(self) -> Fingerprint:
         """What a claim writes: digest, form, and the short digests that let a later mismatch name its fields."""
@@ -107,7 +114,8 @@ class Intent:
     def _fields(self, named: dict[str, Any], names: Iterable[str], secret: bytes | None) -> dict[str, bytes]:
         # The salt keeps equal values of two records apart, the name those of two fields. Where a part ends is part
         # of what is hashed: the salt's length stands before it, and a name is quoted as in the canonical form.
-        label = _FIELDS_LABEL + b"%d:%b" % (len(self._salt), self._salt)
+        salt = self._salt.encode()
+        label = _FIELDS_LABEL + b"%d:%b" % (len(salt), salt)
         digests = {}
         for name in names:
             data = label + _quoted(name) + canonical(named[name])
@@ -228,4 +236,8 @@ def _pruned(value: Any, tree: dict[str, Any]) -> Any:
 
 
 def _named(members: dict[Any, Any] | None) -> dict[str, Any]:
-    return {str.__str__(k): v for k, v in (members or {}).items() if isinstance(k, str) and len(k) <= NAME_MAX}
+    if not members:
+        return {}
+    if _STR.issuperset(map(type, members)) and max(map(len, members)) <= NAME_MAX:
+        return members
+    return {str.__str__(k): v for k, v in members.items() if isinstance(k, str) and len(k) <= NAME_MAX}

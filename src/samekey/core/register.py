@@ -35,8 +35,8 @@ def apply(record: Record | None, command: StoreCommand, moment: Moment) -> Recor
 
 def audit_entry(command: StoreCommand, before: Record | None, after: Record | None, moment: Moment) -> Audit | None:
     """What the audit log keeps of a command that changed something: the actions of people."""
-    if type(command) is Open:
-        return None  # the common one, and never a person's
+    if type(command) is Open or (type(command) is Settle and command.role is Role.HOLDER):
+        return None  # the common ones, and never a person's
     match command:
         case Settle(role=Role.OPERATOR):
             action = "resolve"
@@ -74,9 +74,10 @@ def seen_at(record: Record, moment: Moment) -> Record:
         # clock may have been set back), so it ended just now.
         left = asked = 0.0
     # By hand: _replace looks at all fields by name, and every reply of every store comes by here.
-    return Record._make((*record[:_STORED], moment.wall, left, asked, False))
+    return _record(Record, (*record[:_STORED], moment.wall, left, asked, False))
 
 
+_record = tuple.__new__  # a record of fields that are known to be all there; `_make` counts them again
 _at = Record._fields.index
 _STATE, _TOKEN, _VERSION, _CHANGED_AT, _MOVES = map(_at, ("state", "token", "version", "changed_at", "moves"))
 _UNSURE, _RESULT, _ERROR, _ROUND = map(_at, ("unsure", "result", "error", "round"))
@@ -192,20 +193,21 @@ def _renew(record: Record, command: Renew, moment: Moment) -> Record:
 
 
 def _settle(record: Record, command: Settle, moment: Moment) -> Record:
-    if not same_fence(record, command.seen) or not may(command.role, record.state, command.state):
+    role, state = command.role, command.state
+    if not same_fence(record, command.seen) or not may(role, record.state, state):
         return record
-    if command.state is State.STARTED:
+    if state is State.STARTED:
         return record  # starting is a take: it draws a new token
-    if command.role is Role.PASSER_BY and lease_live(record, moment):
-        return record  # the holder renewed since we looked
-    if command.role is Role.OPERATOR and record.state is not command.seen.state:
-        return record  # a person speaks about what was shown: it must still be so
-    if command.role is Role.PASSER_BY:
+    if role is Role.PASSER_BY:
+        if lease_live(record, moment):
+            return record  # the holder renewed since we looked
         record = _rebased(record, moment)
-    ended = command.state is not State.IN_DOUBT
-    speaks_for_all = command.role in (Role.LOOKUP, Role.OPERATOR)  # the provider or a person: about the whole key
-    settled = _moved(record, moment, command.state, who=_who(command), why=command.why or command.error or "")
-    settled[_UNSURE] = record.unsure and not (ended and speaks_for_all)
+    if role is Role.OPERATOR and record.state is not command.seen.state:
+        return record  # a person speaks about what was shown: it must still be so
+    ended = state is not State.IN_DOUBT
+    settled = _moved(record, moment, state, who=_who(command), why=command.why or command.error or "")
+    if ended and role in (Role.LOOKUP, Role.OPERATOR):
+        settled[_UNSURE] = False  # the provider or a person: about the whole key
     settled[_RESULT] = command.result
     settled[_ERROR] = None if command.error is None else storable(command.error)
     settled[_RETAIN_UNTIL] = moment.wall + command.retain_seconds if ended else None
@@ -214,7 +216,7 @@ def _settle(record: Record, command: Settle, moment: Moment) -> Record:
         settled[_SETTLED_BY], settled[_SETTLED_AT] = storable(command.by), moment.wall
     if command.next_round:
         settled[_ROUND] += 1
-    return Record._make(settled)
+    return _record(Record, settled)
 
 
 def _ask(record: Record, command: Ask, moment: Moment) -> Record:

@@ -146,10 +146,13 @@ class MemoryStore:
         """Nothing to close; the records stay for whoever still holds this store."""
 
     def _apply(self, command: StoreCommand) -> Record | None:
-        digest = command.key.digest
+        key = command.key
+        digest = key.digest
         with self._mutex:
             moment = self._moment()
-            before = self._same_key(command.key, self._records.get(digest))
+            before = self._records.get(digest)
+            if before is not None and before.key is not key:
+                self._same_key(key, before)
             after = apply(before, command, moment)
             if after is before:
                 return None if before is None else seen_at(before, moment)
