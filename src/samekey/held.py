@@ -79,13 +79,12 @@ class _Hold:
     _was: Token[Any] | None = None
 
     def __init__(self, performer: Carrier, record: Record | None, asked_at: float) -> None:
-        call = performer.call
         self._performer = performer
-        self._call = call
+        self._call = call = performer.call
         self.record = record
         self.attempt = call.attempt
-        self.lease_seconds = call.policy.lease_seconds
-        self.deadline = asked_at + self.lease_seconds * DEADLINE_PART
+        self.lease_seconds = lease = call.policy.lease_seconds
+        self.deadline = asked_at + lease * DEADLINE_PART
         self.begun = record is not None and record.begun_at is not None
 
     @property

@@ -717,9 +717,7 @@ def test_equal_values_do_not_show_across_fields_records_or_secrets():
     def fields(**options: Any) -> list[bytes]:
         return [short for _, short in Intent({"a": 1, "b": 1}, **options).fingerprint().fields]
 
-    seen = (
-        fields() + fields(salt="r1") + fields(salt="r2") + fields(secrets=[b"s"]) + fields(secrets=[b"s"], salt="r1")
-    )
+    seen = fields() + fields(salt="r1") + fields(salt="r2") + fields(secrets=[b"s"]) + fields(secrets=[b"s"], salt="r1")
 
     assert len(set(seen)) == len(seen) == 10
     assert fields(salt="r1") == fields(salt="r1")

@@ -10,11 +10,14 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+quote: Callable[[str], str] = json.encoder.encode_basestring  # text in quotes, not escaped more than JSON asks
+
 
 def fast_encoder(encoder: json.JSONEncoder) -> Callable[[Any], str]:
     """`encoder.encode`, faster, for an encoder without circle checks and indentation."""
     make: Any = getattr(json.encoder, "c_make_encoder", None)
-    quote: Any = json.encoder.encode_basestring_ascii if encoder.ensure_ascii else json.encoder.encode_basestring
+    if encoder.ensure_ascii:
+        return encoder.encode
     if make is None or encoder.check_circular or encoder.indent is not None:
         return encoder.encode
     chunks = make(

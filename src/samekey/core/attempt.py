@@ -266,9 +266,7 @@ def settle(
     next_round: bool = False,
 ) -> Generator[Command, Any, Record | None | StoreUnavailable]:
     """Settle as the holder."""
-    command = Settle(
-        held, Role.HOLDER, state, call.attempt, result, error, "", retain_seconds(call, state), next_round
-    )
+    command = Settle(held, Role.HOLDER, state, call.attempt, result, error, "", retain_seconds(call, state), next_round)
     return (yield from insist(call, command))
 
 

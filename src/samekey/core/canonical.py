@@ -33,7 +33,7 @@ from operator import itemgetter
 from typing import Any, Final
 from uuid import UUID
 
-from samekey.core._json import fast_encoder
+from samekey.core._json import fast_encoder, quote
 from samekey.core.errors import PayloadRefused
 
 DEPTH_MAX: Final = 64  # containers inside each other; real payloads stay below 20, and a cycle shows here
@@ -94,19 +94,12 @@ encode_json: Final = fast_encoder(_encoder)
 def canonical(value: Any) -> bytes:
     """The value's canonical bytes; PayloadRefused, naming the path, if it has none."""
     kind = type(value)
-    data = _quick(value, DEPTH_MAX) if kind in _CONTAINERS else _quick_scalar(value, kind)
-    return _Walk(quick=True).run(value) if data is None else data
-
-
-def _quick_scalar(value: Any, kind: type) -> bytes | None:
+    if kind is str and value.isascii() and len(value) <= DIGITS_MAX:
+        return quote(value).encode()
     if kind is int and -_SMALL < value < _SMALL:
         return b"%d" % value
-    if kind is str and len(value) < DIGITS_MAX:
-        try:
-            return encode_json(value).encode()
-        except UnicodeEncodeError:  # a lone surrogate: the walk says where
-            return None
-    return None
+    data = _quick(value, DEPTH_MAX) if kind in _CONTAINERS else None
+    return _Walk(quick=True).run(value) if data is None else data
 
 
 def _canonical_slow(value: Any) -> bytes:

@@ -6,11 +6,11 @@ form, so neither a deploy that changes `ignore=` nor a new secret turns honest r
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import re
 from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
+from hashlib import sha256
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -58,8 +58,9 @@ class Intent:
         self._salt = salt
         self._fingerprint: Fingerprint | None = None
         if not ignore and not secrets:  # the common one, and every call makes one
-            self._ignore, self._secrets, self.form = (), _NO_SECRETS, _PLAIN_FORM
-            self.digest: bytes = hashlib.sha256(_DIGEST_LABEL + canonical(payload)).digest()
+            self._ignore: tuple[str, ...] = ()
+            self._secrets, self.form = _NO_SECRETS, _PLAIN_FORM
+            self.digest: bytes = sha256(_DIGEST_LABEL + canonical(payload)).digest()
             return
         self._ignore = check_ignore(ignore)
         self._secrets = _check_secrets(secrets)
@@ -70,8 +71,8 @@ class Intent:
     def fingerprint(self) -> Fingerprint:
         """What a claim writes: digest, form, and the short digests that let a later mismatch name its fields."""
         if self._fingerprint is None:
-            secret = next(iter(self._secrets.values()), None)
             named = _named(members_of(_without(self._payload, self._ignore)))
+            secret = next(iter(self._secrets.values()), None) if self._secrets else None
             fields = tuple(self._fields(named, sorted(named)[:FIELDS_MAX], secret).items())
             self._fingerprint = Fingerprint(self.digest, self.form, fields)
         return self._fingerprint
@@ -109,7 +110,7 @@ class Intent:
 
     def _digest(self, ignore: tuple[str, ...], secret: bytes | None) -> bytes:
         data = _DIGEST_LABEL + canonical(_without(self._payload, ignore))
-        return hashlib.sha256(data).digest() if secret is None else hmac.digest(secret, data, "sha256")
+        return sha256(data).digest() if secret is None else hmac.digest(secret, data, "sha256")
 
     def _fields(self, named: dict[str, Any], names: Iterable[str], secret: bytes | None) -> dict[str, bytes]:
         # The salt keeps equal values of two records apart, the name those of two fields. Where a part ends is part
@@ -119,7 +120,7 @@ class Intent:
         digests = {}
         for name in names:
             data = label + _quoted(name) + canonical(named[name])
-            whole = hashlib.sha256(data).digest() if secret is None else hmac.digest(secret, data, "sha256")
+            whole = sha256(data).digest() if secret is None else hmac.digest(secret, data, "sha256")
             digests[name] = whole[:4]
         return digests
 

@@ -6,8 +6,8 @@ turn one intent into two keys. Every part is length-prefixed, so `a/b` + `c` nev
 
 from __future__ import annotations
 
-import hashlib
 from functools import lru_cache
+from hashlib import sha256
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -41,12 +41,12 @@ class Key(NamedTuple):
 def make_key(operation: str, text: str, tenant: str | None = None) -> Key:
     """The checked key of these parts; raises KeyMissing or KeyMalformed, never truncates."""
     if type(operation) is str and (tenant is None or type(tenant) is str):
-        scope = _scope(operation, tenant)
+        scope: bytes = _scope(operation, tenant)
     else:
         scope = _scope.__wrapped__(operation, tenant)  # an odd type: judged each time, never remembered
     if not (type(text) is str and 0 < len(text) <= KEY_MAX_BYTES and text.isascii() and text.isprintable()):
         _check("key", text, KEY_MAX_BYTES)
-    return Key(operation, tenant, text, hashlib.sha256(scope + text.encode()).digest()[:16])
+    return Key(operation, tenant, text, sha256(scope + text.encode()).digest()[:16])
 
 
 @lru_cache(maxsize=1024)

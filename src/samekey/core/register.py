@@ -35,8 +35,8 @@ def apply(record: Record | None, command: StoreCommand, moment: Moment) -> Recor
 
 def audit_entry(command: StoreCommand, before: Record | None, after: Record | None, moment: Moment) -> Audit | None:
     """What the audit log keeps of a command that changed something: the actions of people."""
-    if type(command) is Open or (type(command) is Settle and command.role is Role.HOLDER):
-        return None  # the common ones, and never a person's
+    if type(command) is Settle and command.role is not Role.OPERATOR:
+        return None  # the common one, and never a person's
     match command:
         case Settle(role=Role.OPERATOR):
             action = "resolve"
@@ -66,15 +66,16 @@ def storable(text: str) -> str:
 
 def seen_at(record: Record, moment: Moment) -> Record:
     """The record as the store's clock shows it now: how long the lease and the asking still live."""
-    if record.lease_clock == moment.clock:
-        left = record.lease_until - moment.tick
-        asked = record.ask_until - moment.tick
+    wall, tick, clock, _ = moment
+    if record.lease_clock == clock:
+        left = record.lease_until - tick
+        asked = record.ask_until - tick
     else:
         # Another boot: every lease of the old one is dead. How long ago it ended nobody can tell (a wall
         # clock may have been set back), so it ended just now.
         left = asked = 0.0
     # By hand: _replace looks at all fields by name, and every reply of every store comes by here.
-    return _record(Record, (*record[:_STORED], moment.wall, left, asked, False))
+    return _record(Record, (*record[:_STORED], wall, left, asked, False))
 
 
 _record = tuple.__new__  # a record of fields that are known to be all there; `_make` counts them again
@@ -83,7 +84,9 @@ _STATE, _TOKEN, _VERSION, _CHANGED_AT, _MOVES = map(_at, ("state", "token", "ver
 _UNSURE, _RESULT, _ERROR, _ROUND = map(_at, ("unsure", "result", "error", "round"))
 _RETAIN_UNTIL, _SETTLED_BY, _SETTLED_AT = map(_at, ("retain_until", "settled_by", "settled_at"))
 _ASKER, _ASK_UNTIL = map(_at, ("asker", "ask_until"))
+_FIRST_SENT_AT, _ATTRIBUTES = map(_at, ("first_sent_at", "attributes"))
 _STORED = len(Record._fields) - 4  # the fields before now, lease_left, ask_left and after_loss
+_UNOPENED: list[Any] = [None] * _UNSURE + list(Record._field_defaults.values())  # as a claim finds it, to be filled in
 
 
 def expired(record: Record, moment: Moment) -> bool:
@@ -103,27 +106,30 @@ def same_fence(record: Record, seen: Record) -> bool:
 def _open(record: Record | None, command: Open, moment: Moment) -> Record:
     if record is not None and not expired(record, moment):
         return record
-    token = moment.token if record is None else max(record.token + 1, moment.token)
-    said = command.fingerprint
-    return Record(
+    wall, tick, clock, token = moment
+    version = 1
+    if record is not None:
+        token, version = max(record.token + 1, token), record.version + 1
+    opened = _UNOPENED.copy()
+    opened[:_UNSURE] = (
         command.key,
         State.STARTED,
         token,
         command.attempt,
-        said.digest,
-        said.form,
-        said.fields,
+        *command.fingerprint,  # digest, form, fields
         command.boundary,
-        1 if record is None else record.version + 1,
+        version,
         1,  # attempts
-        moment.wall,
-        moment.wall,
-        moment.tick + command.lease_seconds,
-        moment.clock,
-        first_sent_at=moment.wall if command.sends else None,
-        attributes=command.attributes,
-        moves=(Move(moment.wall, token, "", "started", command.attempt, ""),),
+        wall,  # created
+        wall,  # changed
+        tick + command.lease_seconds,
+        clock,
     )
+    if command.sends:
+        opened[_FIRST_SENT_AT] = wall
+    opened[_ATTRIBUTES] = command.attributes
+    opened[_MOVES] = (Move(wall, token, "", "started", command.attempt, ""),)
+    return _record(Record, opened)
 
 
 def _take(record: Record, command: Take, moment: Moment) -> Record:
@@ -193,8 +199,8 @@ def _renew(record: Record, command: Renew, moment: Moment) -> Record:
 
 
 def _settle(record: Record, command: Settle, moment: Moment) -> Record:
-    role, state = command.role, command.state
-    if not same_fence(record, command.seen) or not may(role, record.state, state):
+    role, state, seen = command.role, command.state, command.seen
+    if not same_fence(record, seen) or not may(role, record.state, state):
         return record
     if state is State.STARTED:
         return record  # starting is a take: it draws a new token
@@ -202,7 +208,7 @@ def _settle(record: Record, command: Settle, moment: Moment) -> Record:
         if lease_live(record, moment):
             return record  # the holder renewed since we looked
         record = _rebased(record, moment)
-    if role is Role.OPERATOR and record.state is not command.seen.state:
+    if role is Role.OPERATOR and record.state is not seen.state:
         return record  # a person speaks about what was shown: it must still be so
     ended = state is not State.IN_DOUBT
     settled = _moved(record, moment, state, who=_who(command), why=command.why or command.error or "")
@@ -269,8 +275,9 @@ def _moved(record: Record, moment: Moment, state: State, *, who: str, why: str, 
         fields[_TOKEN] = token
     fields[_STATE] = state
     fields[_VERSION] += 1
-    fields[_CHANGED_AT] = moment.wall
-    move = Move(moment.wall, fields[_TOKEN], record.state.value, state.value, storable(who), storable(why))
+    fields[_CHANGED_AT] = wall = moment.wall
+    # str(): its own word as plain text, which every store writes as it is.
+    move = Move(wall, fields[_TOKEN], str(record.state), str(state), storable(who), storable(why) if why else "")
     fields[_MOVES] = (*record.moves[-(MOVES_MAX - 1) :], move)
     return fields
 

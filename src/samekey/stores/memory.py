@@ -160,10 +160,12 @@ class MemoryStore:
                 del self._records[digest]
             else:
                 self._records[digest] = after
-                self._token = max(self._token, after.token)
-            entry = audit_entry(command, before, after, moment)
-            if entry is not None:
-                self._audit.append(entry)
+                if after.token > self._token:
+                    self._token = after.token
+            if type(command) is not Open:
+                entry = audit_entry(command, before, after, moment)
+                if entry is not None:
+                    self._audit.append(entry)
         self.bells.ring(digest)
         return None if after is None else seen_at(after, moment)
 
