@@ -8,9 +8,12 @@ A plain table, because that is what one writes, and because it is faster here th
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import sqlite3
 import statistics
+import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Sequence
@@ -39,6 +42,7 @@ from samekey.stores.sqlite import SqliteStore
 
 CALLERS = 32
 CROWD_ROUNDS_MAX = 5
+SLOW_FSYNC_US = 2500  # two of them make the 200 pairs a second of the disk that the target was set on
 REPLAYED_KEYS = 100
 PAYLOAD = {"order": "ord_00000001", "amount": 1999, "currency": "EUR"}
 RESULT = {"id": "ch_1", "amount": 1999, "currency": "EUR", "paid": True}
@@ -182,7 +186,27 @@ def ratio(ours: Sequence[Lap], raw: Sequence[Lap], ratios: Sequence[float], more
 
 def crowd(effort: Effort) -> Sequence[Reading]:
     """Guard, raw with a connection per thread, and raw with all threads taking turns on one."""
-    ours, own, shared, synced = [], [], [], []
+    return compared(rates(effort))
+
+
+def slow_crowd(effort: Effort) -> Sequence[Reading]:
+    """The same where every fsync takes as long as on a plain disk: what committing together is for.
+
+    A process of its own, with a library before libc that sleeps in each fsync; it needs a C compiler.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        library = Path(name) / "slow_fsync.so"
+        source = Path(__file__).parents[1] / "slow_fsync.c"
+        subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-o", library, source], check=True)
+        program = f"import json, bench.groups.sqlite as one; print(json.dumps(one.rates(one.{effort!r})))"
+        slow = {**os.environ, "LD_PRELOAD": str(library), "SLOW_FSYNC_US": str(SLOW_FSYNC_US)}
+        found = subprocess.run([sys.executable, "-c", program], env=slow, check=True, capture_output=True, text=True)
+    return compared(json.loads(found.stdout))[:1]
+
+
+def rates(effort: Effort) -> dict[str, list[float]]:
+    """Operations per second of each contender, and the milliseconds of an fsync, round by round."""
+    found: dict[str, list[float]] = {"ours": [], "own": [], "shared": [], "synced": []}
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         width = our_width(directory)
@@ -204,18 +228,22 @@ def crowd(effort: Effort) -> Sequence[Reading]:
             return pair
 
         for _ in range(min(effort.rounds, CROWD_ROUNDS_MAX)):
-            synced += sync_laps(3)
-            ours.append(operations_per_second(CALLERS, effort.crowd_seconds, by_guard))
-            own.append(operations_per_second(CALLERS, effort.crowd_seconds, by_hand))
-            shared.append(operations_per_second(CALLERS, effort.crowd_seconds, in_turn))
+            found["synced"] += sync_laps(3)
+            found["ours"].append(operations_per_second(CALLERS, effort.crowd_seconds, by_guard))
+            found["own"].append(operations_per_second(CALLERS, effort.crowd_seconds, by_hand))
+            found["shared"].append(operations_per_second(CALLERS, effort.crowd_seconds, in_turn))
         guard.close()
         lone.connection.close()
+    return found
+
+
+def compared(rates: dict[str, list[float]]) -> list[Reading]:
     readings = []
-    for raw in (own, shared):
-        ratios = [mine / max(other, 1.0) for mine, other in zip(ours, raw, strict=True)]
+    for raw in (rates["own"], rates["shared"]):
+        ratios = [mine / max(other, 1.0) for mine, other in zip(rates["ours"], raw, strict=True)]
         # A slow disk is what committing together saves: without it the CPU decides.
-        disk = f"machine.fsync took {statistics.median(synced):.2f} ms in these rounds"
-        note = f"{statistics.median(ours):.0f} against {statistics.median(raw):.0f} operations/s; {disk}"
+        disk = f"machine.fsync took {statistics.median(rates['synced']):.2f} ms in these rounds"
+        note = f"{statistics.median(rates['ours']):.0f} against {statistics.median(raw):.0f} operations/s; {disk}"
         readings.append(Reading(statistics.median(ratios), ratios, note))
     return readings
 
@@ -259,5 +287,16 @@ EXPERIMENTS = (
             Figure(f"sqlite.full.{CALLERS}.shared", "x ops/s", f"{PAIR}, threads taking turns on one connection"),
         ),
         crowd,
+    ),
+    Experiment(
+        (
+            Figure(
+                f"sqlite.full.{CALLERS}.slow",
+                "x ops/s",
+                f"the first, with {SLOW_FSYNC_US / 1000:g} ms added to every fsync",
+                at_least(10.0),
+            ),
+        ),
+        slow_crowd,
     ),
 )
