@@ -138,7 +138,7 @@ def list_statement(query: Query, now: float) -> tuple[str, dict[str, Any]]:
 
 
 def audited(command: StoreCommand) -> bool:
-    return isinstance(command, Redact | Free) or (isinstance(command, Settle) and command.role is Role.OPERATOR)
+    return isinstance(command, (Redact, Free)) or (isinstance(command, Settle) and command.role is Role.OPERATOR)
 
 
 # -- rows ------------------------------------------------------------------------------------------------------
