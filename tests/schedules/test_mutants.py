@@ -15,9 +15,9 @@ import pytest
 
 from samekey.core import attempt as core_attempt
 from samekey.core import recovery, register
-from samekey.core.boundary import Asks, Boundary, Keyed, Kind, Opaque, Repeatable, parse_terms
+from samekey.core.boundary import Absent, Asks, Boundary, Keyed, Kind, Opaque, Repeatable, parse_terms
 from samekey.core.call import Answer, take
-from samekey.core.commands import Begin, Raised, Read, Settle, StoreCommand, Take, Testify
+from samekey.core.commands import Begin, CallLookup, Raised, Read, Settle, StoreCommand, Take, Testify
 from samekey.core.envelope import decode
 from samekey.core.errors import Fenced, InProgress
 from samekey.core.record import Record
@@ -86,6 +86,27 @@ def believe_absent_at_once(patch):
 
 def believe_absent_where_nobody_agreed(patch):
     patch.setattr(recovery, "believed", lambda *_: True)
+
+
+def count_the_belief_from_the_answer(patch):
+    real = recovery.ask
+
+    def ask(call, record, terms) -> Steps:
+        steps = real(call, record, terms)
+        command = next(steps)
+        while True:
+            reply = yield command
+            if isinstance(command, CallLookup) and isinstance(reply, Absent):
+                now = yield from Read(record.key)
+                if now is not None and recovery.believed(terms, -now.lease_left):
+                    steps.close()
+                    return (yield from recovery.run_again(call, now))
+            try:
+                command = steps.send(reply)
+            except StopIteration as stop:
+                return stop.value
+
+    patch.setattr(recovery, "ask", ask)
 
 
 def fence_by_token_alone(patch):
@@ -287,6 +308,7 @@ MUTANTS = [
     Mutant(run_again_whatever_the_boundary_says, "one_effect", Opaque()),
     Mutant(believe_absent_at_once, "one_effect", BELIEVES),
     Mutant(believe_absent_where_nobody_agreed, "one_effect", ASKS),
+    Mutant(count_the_belief_from_the_answer, "one_effect", BELIEVES),
     Mutant(
         fence_by_token_alone,
         "fenced",

@@ -12,7 +12,9 @@ One move is one atomic thing:
     an effect          the fenced mark, where the boundary has one | the request leaves | it lands and is answered.
                        Between any two of them time may pass and the caller may die. A request whose sender is gone
                        still lands - later than anyone would like - or is lost
-    a lookup           the provider reads its books; what the caller then does with it is another move
+    a lookup           the provider is asked, and says what its books show at that moment | the answer arrives. By then
+                       the books, the record and the clock may be others. A question that reaches the provider late
+                       needs no move of its own: it is a caller that is not chosen for a while
     a fault            a crash, a timeout, a cancellation, a lease that ends, a store that does not answer (and may
                        carry the command out much later) or that loses its memory
     faults stop        when every caller is gone, a last one comes to a world without faults: it must get through
@@ -39,7 +41,7 @@ from typing import Any, NamedTuple
 
 from samekey.core import attempt as core_attempt
 from samekey.core import register
-from samekey.core.boundary import Boundary, Kind, Verdict, parse_terms
+from samekey.core.boundary import Boundary, Kind, StillUnknown, Verdict, parse_terms
 from samekey.core.call import Call
 from samekey.core.commands import Ask, CallLookup, Command, Open, Read, RunEffect, Settle, StoreCommand, Take, Wait
 from samekey.core.envelope import encode
@@ -69,6 +71,7 @@ class Caller(NamedTuple):
     stage: str = ""  # of an effect: "" | "ready" (marked) | "sent"; and "leaving", when cancelled
     due: float = inf  # by when a punctual caller, once it can no longer be stopped, has its answer
     word: bytes | None = None  # what its effect returned: it must never be lost
+    verdict: Verdict | None = None  # the provider's answer to its question, on the way back
 
 
 class Faults(NamedTuple):
@@ -213,10 +216,15 @@ class World:
         match point.asks:
             case RunEffect(held) if held is not None:
                 yield from self._effect(scene, index, caller, point.call, held)
+            case CallLookup() if caller.verdict is not None:
+                yield self._hears(scene, index, f"{name} is answered", caller.verdict)
+                if scene.left.timeouts:  # as a performer tells the core of a lookup that raises
+                    unheard = _spend(scene, "timeouts")
+                    yield self._hears(unheard, index, f"{name} waits for the answer in vain", StillUnknown())
             case CallLookup(record):
                 verdict = self.provider.look(scene.books, record.provider_key())
-                heard = self._hears(scene, index, f"{name} asks the provider", verdict)
-                yield heard._replace(events=(f"provider: {type(verdict).__name__}", *heard.events))
+                asked = _put(scene, index, caller._replace(verdict=verdict))
+                yield Move(f"{name} asks the provider", asked, name, events=(f"provider: {type(verdict).__name__}",))
             case Wait(seen):
                 now = self._seen(scene)
                 over = now is None or not (now.lease_live or now.being_asked) or _watched(now) != _watched(seen)
