@@ -147,6 +147,15 @@ def test_every_promise_holds_with_all_of_them_about(name):
     played(f"{name}, all", explore(KINDS[name], provider=provider(name), **options))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["asks", "asks marked"])
+def test_an_old_decline_does_not_speak_for_a_request_after_the_operators_word(name):
+    """A was declined and did not hear it; the operator said not done, B sent, and Z was told of A's decline."""
+    options: dict[str, Any] = {"others": OTHERS["an operator"], "crashes": 1, "expiries": 0, "ages": 0}
+
+    played(f"{name}, declined, an operator", explore(KINDS[name], provider=Provider(broke=True), **options))
+
+
 def test_the_operator_speaks_through_the_real_rules():
     """What it says about a doubt stands; and a holder that is alive is never spoken over."""
     world = World(Opaque(), others=OTHERS["an operator"])
