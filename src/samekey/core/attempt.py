@@ -49,7 +49,7 @@ from samekey.core.commands import (
 from samekey.core.errors import Fenced, InProgress, Refused, StoreUnavailable
 from samekey.core.record import Record
 from samekey.core.recovery import recover, spoken
-from samekey.core.states import Role, State
+from samekey.core.states import SETTLED, Role, State
 
 ROUNDS_MAX = 20  # lost races before we call the key busy; 3 is already rare
 SETTLE_PAUSE_SECONDS = 0.05  # first pause before a settle is tried again; doubles up to
@@ -326,6 +326,17 @@ def too_late(
         if record is not None and record.fence == seen.fence and record.state is State.STARTED:
             break
     raise fenced(call, held, f"its outcome ({state}) is kept as evidence")
+
+
+def last_word(call: Call, command: Settle | Testify) -> Generator[Command, Any, Record | None]:
+    """We were interrupted while saying how it ended: say it once more; if it comes too late, keep it as evidence."""
+    record = yield from command
+    if isinstance(command, Testify) or command.role is not Role.HOLDER or command.state not in SETTLED:
+        return record
+    if record is not None and record.settled_by == call.attempt and record.state is command.state:
+        return record
+    seen = command.seen
+    return (yield from Testify(seen.key, call.attempt, seen.token, command.state, command.result, "settled too late"))
 
 
 def fenced(call: Call, held: Record, what: str) -> Fenced:
