@@ -267,6 +267,17 @@ def test_a_provider_that_dedups_survives_a_lost_claim():
     explore(Keyed(), provider=DEDUPS, crashes=1, expiries=1, losses=1, unless=others).check()
 
 
+@pytest.mark.parametrize("keyed", [Keyed(keeps_declines=True), Keyed(lookup=look_in_the_books)])
+def test_a_lost_claim_keeps_its_provider_key(keyed):
+    """A charged, the store forgot it, B gave up: the next one must not go by another provider key than A did."""
+    others = [promise for promise in PROMISES if promise is not one_effect]
+    provider = Provider(dedups=True, keeps_declines=True)
+
+    explore(
+        keyed, provider=provider, effect=("charge", "give up", "charge"), crashes=1, expiries=1, losses=1, unless=others
+    ).check()
+
+
 def test_asking_first_after_a_loss_finds_what_landed():
     """Asks: what looks new is looked up before its first run. What is still on its way is found by nobody."""
     asks = World(Asks(look_in_the_books), losses=1)

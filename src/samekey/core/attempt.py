@@ -48,7 +48,7 @@ from samekey.core.commands import (
 )
 from samekey.core.errors import Fenced, InProgress, Refused, StoreUnavailable
 from samekey.core.record import Record
-from samekey.core.recovery import recover, spoken
+from samekey.core.recovery import may_rotate, recover, spoken
 from samekey.core.states import SETTLED, Role, State
 
 ROUNDS_MAX = 20  # lost races before we call the key busy; 3 is already rare
@@ -231,7 +231,7 @@ def release(call: Call, held: Record, outcome: Raised) -> Generator[Command, Any
         # A provider that replays an old decline needs a new key for the next try; one that is asked needs a new
         # reference, or an old decline would speak for a later request. Only after the holder's own "not done",
         # and never with an older attempt in doubt: that one may still land under this key.
-        next_round=call.terms.new_round_after_decline and not held.unsure and _said_not_done(call, outcome),
+        next_round=may_rotate(held, call.terms) and not held.unsure and _said_not_done(call, outcome),
     )
     if isinstance(settled, StoreUnavailable):
         note(outcome.error, f"samekey: {call.key} could not be released and stays held until its lease ends")
