@@ -17,7 +17,7 @@ from samekey.core import attempt as core_attempt
 from samekey.core import recovery, register
 from samekey.core.boundary import Absent, Asks, Boundary, Keyed, Kind, Opaque, Repeatable, parse_terms
 from samekey.core.call import Answer, take
-from samekey.core.commands import Begin, CallLookup, Raised, Read, Settle, StoreCommand, Take, Testify
+from samekey.core.commands import Begin, CallLookup, Open, Raised, Read, Settle, StoreCommand, Take, Testify
 from samekey.core.envelope import decode
 from samekey.core.errors import Fenced, InProgress
 from samekey.core.record import Record
@@ -34,6 +34,7 @@ from samekey.testing.schedules import (
     released_is_true,
 )
 from samekey.testing.world import look_in_the_books
+from tests.schedules.test_others import operator
 
 attempt: Any = core_attempt  # whose imported names are patched too
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -300,6 +301,29 @@ def take_what_evidence_forbids_again_and_again(patch):
     patch.setattr(attempt, "recover", lambda call, record: real(call, record._replace(evidence=())))
 
 
+def a_ttl_on_a_live_claim(patch):
+    real = register.expired
+
+    def expired(record, moment) -> bool:
+        return real(record, moment) or (record.state is State.STARTED and not register.lease_live(record, moment))
+
+    patch.setattr(register, "expired", expired)
+
+
+def a_claim_committed_together_with_its_effect(patch):
+    def opened(record, command, moment, real) -> Any:
+        return real(None if record.state is State.STARTED else record, command, moment)
+
+    rule(patch, Open, opened)
+
+
+def keep_the_reference_after_an_operators_word(patch):
+    def settle(record, command, moment, real) -> Any:
+        return real(record, replace(command, next_round=False) if command.role is Role.OPERATOR else command, moment)
+
+    rule(patch, Settle, settle)
+
+
 ASKS, BELIEVES = Asks(look_in_the_books), Asks(look_in_the_books, believe_absent_after=BELIEF)
 FORGETS, FORGETS_LATER = Provider(dedups=True, retention=45.0), Provider(dedups=True, retention=75.0)
 BELIEVES_MARKED = Asks(look_in_the_books, believe_absent_after=BELIEF, marked=True)
@@ -353,6 +377,15 @@ MUTANTS = [
     Mutant(look_at_the_window_only_before_the_take, "one_effect", Keyed(window=75.0), FORGETS_LATER),
     Mutant(count_the_window_from_the_takeover, "one_effect", Keyed(window=75.0), FORGETS_LATER),
     Mutant(say_it_once, "evidence_kept", Keyed(), DEDUPS, options={"crashes": 0, "outages": 1}),
+    Mutant(a_ttl_on_a_live_claim, "one_effect", Opaque()),
+    Mutant(a_claim_committed_together_with_its_effect, "one_effect", Opaque()),
+    Mutant(
+        keep_the_reference_after_an_operators_word,
+        "released_is_true",
+        ASKS,
+        Provider(broke=True),
+        options={"others": (("O", operator),), "crashes": 1, "expiries": 0, "ages": 0},
+    ),
     Mutant(
         take_what_evidence_forbids_again_and_again,
         "heals",
