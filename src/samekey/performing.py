@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any
 
-from samekey.core.attempt import withdraw
+from samekey.core.attempt import last_word, withdraw
 from samekey.core.boundary import Absent, Conflicting, Declined, Happened, StillUnknown, Verdict
 from samekey.core.call import Answer, Call, Failed
 from samekey.core.commands import (
@@ -29,6 +29,7 @@ from samekey.core.commands import (
     Sleep,
     Take,
     Tell,
+    Testify,
     Wait,
 )
 from samekey.core.drive import adrive, drive
@@ -48,7 +49,8 @@ _log = logging.getLogger("samekey")
 _OURS: dict[type[Command], str] = {
     Open: "_open",
     Take: "_claim",
-    Settle: "_settle",
+    Settle: "_say",
+    Testify: "_say",
     Wait: "_wait",
     RunEffect: "_run_effect",
     CallLookup: "_lookup",
@@ -64,6 +66,7 @@ class _Performer:
     _flight: Flight | None = None  # ours, when we are the one who flies
     _followed: Flight | None = None
     _settled: Record | None = None
+    _unsaid: Settle | Testify | None = None  # what the store has not acknowledged yet
     _early: Any = None  # the hold of a claim made in a batch, kept alive until its turn comes
 
     def __init__(
@@ -224,17 +227,26 @@ class Performer(_Performer):
     def _straight(self, command: Any) -> Any:
         return getattr(self.store, command.verb)(command)
 
-    def _settle(self, command: Settle) -> Record | None:
+    def _say(self, command: Settle | Testify) -> Record | None:
+        self._unsaid = command
         try:
-            return self._note(self.store.settle(command))
+            record: Record | None = getattr(self.store, command.verb)(command)
         except (Exception, GeneratorExit):
             raise
         except BaseException:  # Ctrl-C in the middle of the write: said again, it recognises itself
-            try:
-                self._note(self.store.settle(command))
-            except Exception:  # and still it is Ctrl-C that must come out
-                _log.warning("a record of %s could not be settled; its lease speaks", command.key.operation)
+            self._last_word()
             raise
+        self._unsaid = None
+        return self._note(record)
+
+    def _last_word(self) -> None:
+        """Say what is still unsaid, before the interruption comes out."""
+        if self._unsaid is None:
+            return
+        try:
+            self._note(drive(last_word(self.call, self._unsaid), self._straight))  # type: ignore[arg-type]
+        except Exception:  # and still it is Ctrl-C that must come out
+            _log.warning("a record of %s could not be settled; its lease speaks", self.call.key.operation)
 
     def _wait(self, command: Wait) -> Record | None:
         flight = self._followed
@@ -302,7 +314,13 @@ class Performer(_Performer):
             raise
 
     def _sleep(self, command: Sleep) -> None:
-        time.sleep(command.seconds)
+        try:
+            time.sleep(command.seconds)
+        except (Exception, GeneratorExit):
+            raise
+        except BaseException:  # between two tries of a write: once more, and out
+            self._last_word()
+            raise
 
     def _tell(self, command: Tell) -> None:
         self.tell(command.event, command.record, command.detail)
@@ -359,17 +377,28 @@ class AsyncPerformer(_Performer):
     async def _straight(self, command: Any) -> Any:
         return await getattr(self.store, command.verb)(command)
 
-    async def _settle(self, command: Settle) -> Record | None:
+    async def _say(self, command: Settle | Testify) -> Record | None:
+        self._unsaid = command
         try:
-            return self._note(await self.store.settle(command))
+            record: Record | None = await getattr(self.store, command.verb)(command)
         except (Exception, GeneratorExit):
             raise
         except BaseException:  # cancelled in the middle of the write: said again, it recognises itself
-            try:
-                self._note(await running().shielded(lambda: self.store.settle(command)))
-            except Exception:  # and still it is the cancellation that must come out
-                _log.warning("a record of %s could not be settled; its lease speaks", command.key.operation)
+            await self._last_word()
             raise
+        self._unsaid = None
+        return self._note(record)
+
+    async def _last_word(self) -> None:
+        """Say what is still unsaid, before the cancellation comes out."""
+        unsaid = self._unsaid
+        if unsaid is None:
+            return
+        try:
+            said = await running().shielded(lambda: adrive(last_word(self.call, unsaid), self._straight))
+            self._note(said)  # type: ignore[arg-type]
+        except Exception:  # and still it is the cancellation that must come out
+            _log.warning("a record of %s could not be settled; its lease speaks", self.call.key.operation)
 
     async def _wait(self, command: Wait) -> Record | None:
         flight = self._followed
@@ -437,7 +466,13 @@ class AsyncPerformer(_Performer):
             raise
 
     async def _sleep(self, command: Sleep) -> None:
-        await running().sleep(command.seconds)
+        try:
+            await running().sleep(command.seconds)
+        except (Exception, GeneratorExit):
+            raise
+        except BaseException:
+            await self._last_word()
+            raise
 
     async def _tell(self, command: Tell) -> None:
         self.tell(command.event, command.record, command.detail)

@@ -49,8 +49,8 @@ from samekey.core.commands import (
 )
 from samekey.core.errors import Fenced, InProgress, Refused, StoreUnavailable
 from samekey.core.record import Record
-from samekey.core.recovery import recover, spoken
-from samekey.core.states import Role, State
+from samekey.core.recovery import may_rotate, recover, spoken
+from samekey.core.states import SETTLED, Role, State
 
 ROUNDS_MAX = 20  # lost races before we call the key busy; 3 is already rare
 SETTLE_PAUSE_SECONDS = 0.05  # first pause before a settle is tried again; doubles up to
@@ -233,7 +233,7 @@ def release(call: Call, held: Record, outcome: Raised) -> Generator[Command, Any
         # A provider that replays an old decline needs a new key for the next try; one that is asked needs a new
         # reference, or an old decline would speak for a later request. Only after the holder's own "not done",
         # and never with an older attempt in doubt: that one may still land under this key.
-        next_round=call.terms.new_round_after_decline and not held.unsure and _said_not_done(call, outcome),
+        next_round=may_rotate(held, call.terms) and not held.unsure and _said_not_done(call, outcome),
     )
     if isinstance(settled, StoreUnavailable):
         note(outcome.error, f"samekey: {call.key} could not be released and stays held until its lease ends")
@@ -320,6 +320,17 @@ def too_late(
         if record is not None and record.fence == seen.fence and record.state is State.STARTED:
             break
     raise fenced(call, held, f"its outcome ({state}) is kept as evidence")
+
+
+def last_word(call: Call, command: Settle | Testify) -> Generator[Command, Any, Record | None]:
+    """We were interrupted while saying how it ended: say it once more; if it comes too late, keep it as evidence."""
+    record = yield from command
+    if isinstance(command, Testify) or command.role is not Role.HOLDER or command.state not in SETTLED:
+        return record
+    if record is not None and record.settled_by == call.attempt and record.state is command.state:
+        return record
+    seen = command.seen
+    return (yield from Testify(seen.key, call.attempt, seen.token, command.state, command.result, "settled too late"))
 
 
 def fenced(call: Call, held: Record, what: str) -> Fenced:
