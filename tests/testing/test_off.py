@@ -82,7 +82,7 @@ def test_atomic_runs_in_whatever_transaction_there_is(tmp_path):
     db.execute("CREATE TABLE paid (id)")
     with off():
         pay("o-1", db)
-        guard.on(db).run("pay", lambda: db.execute("INSERT INTO paid VALUES ('o-2')") and None, key="o-2", payload={})
+        guard.on(db).run("pay", lambda: db.execute("INSERT INTO paid VALUES ('o-2')").rowcount, key="o-2", payload={})
     assert db.in_transaction
     assert db.execute("SELECT count(*) FROM paid").fetchone() == (2,)
     db.close()

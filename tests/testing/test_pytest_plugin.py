@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -30,15 +31,18 @@ def test_server(samekey_postgres):
 """
 
 
-def run(folder: Path, text: str, *options: str, **variables: str) -> str:
-    """What a pytest of its own prints about this test, in an empty folder."""
+def run(folder: Path, text: str, *options: str) -> str:
+    """What a pytest of its own prints about this test, with our plugin and no other: the rest would take seconds."""
     (folder / "test_it.py").write_text(text)
-    command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "-p", "no:randomly", *options]
+    command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "samekey.testing.pytest", *options]
     environment = {name: value for name, value in os.environ.items() if name != "SAMEKEY_TEST_PG"}
-    done = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=60, check=False, env={**environment, **variables}
-    )
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False, env=environment)
     return done.stdout + done.stderr
+
+
+def test_the_plugin_is_found_by_its_entry_point():
+    assert [one.value for one in entry_points(group="pytest11", name="samekey")] == ["samekey.testing.pytest"]
 
 
 def test_a_guard_a_provider_and_their_clock(samekey_guard, samekey_provider, samekey_clock):
