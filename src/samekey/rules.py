@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, get_type_hints
 
 from samekey import switch
-from samekey.addresses import check_address, check_store, open_store, refuse_gevent
+from samekey.addresses import check_address, check_store, open_store, public, refuse_gevent
 from samekey.binding import Binding, Content, KeyRule, TenantRule, check_function, default_name
 from samekey.core.boundary import Atomic, Boundary, Keyed, Terms
 from samekey.core.call import Call
@@ -134,7 +134,7 @@ class Rules:
     def store_name(self) -> str:
         """What to call the store in a command line; known also while it cannot be reached."""
         known = self._opened or self._given
-        return str(self._address) if known is None else str(known.name)
+        return public(str(self._address)) if known is None else str(known.name)
 
     def declared(self) -> list[Declared]:
         """The operations of decorated functions."""
