@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import hmac
 import json
@@ -69,14 +70,13 @@ SCOPES = st.tuples(NAMES, st.none() | NAMES, NAMES)
 @given(scopes=st.lists(SCOPES, min_size=2, max_size=8, unique=True))
 def test_no_answer_crosses_scopes(guard: Guard, scopes: list[tuple[str, str | None, str]]):
     """Whoever differs in operation, tenant or key has an answer of his own, however the names are joined."""
-    answers = {
-        scope: guard.run(scope[0], lambda scope=scope: list(scope), key=scope[2], tenant=scope[1], payload={}).result
-        for scope in scopes
-    }
-    again = {
-        scope: guard.run(scope[0], lambda: "never", key=scope[2], tenant=scope[1], payload={}).result
-        for scope in reversed(scopes)
-    }
+
+    def ask(scope: tuple[str, str | None, str], answer: Any) -> Any:
+        name, tenant, key = scope
+        return guard.run(name, lambda: answer, key=key, tenant=tenant, payload={}).result
+
+    answers = {scope: ask(scope, list(scope)) for scope in scopes}
+    again = {scope: ask(scope, "never") for scope in reversed(scopes)}
 
     assert answers == again == {scope: list(scope) for scope in scopes}
 
@@ -108,7 +108,7 @@ def attacked(guard: Guard) -> None:
         name, tenant = text[:255], text[:255]
         options: dict[str, Any] = {"key": text, "tenant": tenant, "payload": {text: text}}
         answer = guard.run(
-            name, lambda text=text: text, attributes={"who": text[:100].strip("\u202e\u200b")}, **options
+            name, functools.partial(str, text), attributes={"who": text[:100].strip("\u202e\u200b")}, **options
         )
         assert guard.run(name, lambda: "never", **options).result == answer.result == text, at
         with pytest.raises(RuntimeError):
@@ -141,7 +141,8 @@ def test_hostile_text_is_data_in_postgresql(samekey_postgres):
 
 @pytest.mark.parametrize("text", ["a\nb", "a\rb", "a\x00b", "a\x1b[2Jb", "\x7f", "\ud800"])
 def test_what_could_forge_a_log_line_or_a_terminal_is_no_key(guard: Guard, text: str):
-    for place in ({"key": text}, {"key": "k", "tenant": text}):
+    places: list[dict[str, Any]] = [{"key": text}, {"key": "k", "tenant": text}]
+    for place in places:
         with pytest.raises(KeyMalformed) as told:
             guard.run("charge", lambda: "never", payload={}, **place)
         assert str(told.value).isprintable()
@@ -161,7 +162,7 @@ def test_nothing_of_unbounded_size_reaches_the_store(file: Path):
             {"key": "k", "payload": {}, "attributes": {str(n): "x" for n in range(100)}},
         ):
             with pytest.raises((KeyMalformed, PayloadRefused, Misconfigured)):
-                guard.run("charge", lambda: "never", **wrong)  # type: ignore[arg-type]
+                guard.run("charge", lambda: "never", **wrong)
         guard.run("charge", lambda: "x" * (2 << 20), key="large", payload={})
     connection = sqlite3.connect(file)
     rows = connection.execute("SELECT key FROM samekey_records").fetchall()

@@ -100,7 +100,7 @@ def test_the_setting_that_survives_a_power_loss_is_on_and_the_other_one_is_told(
     """A power cut cannot be made here; SQLite's own setting against it can be looked at."""
     levels = {"normal": 1, "full": 2}
     for synchronous in ("full", "normal"):
-        connection = driver.connect(file, synchronous=synchronous)  # type: ignore[arg-type]
+        connection = driver.connect(file, synchronous=synchronous)
         assert connection.execute("PRAGMA synchronous").fetchone() == (levels[synchronous],)
         connection.close()
     full, normal = SqliteStore(file), SqliteStore(file, synchronous="normal")
