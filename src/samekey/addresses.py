@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Mapping
 from importlib import import_module
@@ -19,6 +20,9 @@ SCHEMES: Mapping[str, tuple[str, str]] = {
     "postgres": ("samekey.stores.postgres:PostgresStore", "samekey.stores.postgres:AsyncPostgresStore"),
     "sqlite": ("samekey.stores.sqlite:SqliteStore", "samekey.stores.sqlite:AsyncSqliteStore"),
 }
+
+_PASSWORD = re.compile(r"://([^/?#@:\s]*):[^/?#\s]*@")
+_PASSWORD_OPTION = re.compile(r"([?&])[^=&#\s]*pass(?:word|wd)?[^=&#\s]*=[^&#\s]*", re.IGNORECASE)
 
 
 def check_address(address: str) -> str:
@@ -44,6 +48,11 @@ def open_store(address: str, *, asynchronous: bool) -> Any:
         return store.from_url(address)
     pair = next(one for one in entry_points(group="samekey.stores") if one.name == scheme).load()
     return pair[asynchronous].from_url(address)
+
+
+def public(address: str) -> str:
+    """The address as people may see it, in errors and logs: without its passwords."""
+    return _PASSWORD_OPTION.sub(r"\1", _PASSWORD.sub(r"://\1@", address))
 
 
 def check_store(store: Any, *, asynchronous: bool) -> Any:

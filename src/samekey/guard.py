@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, cast
 
+from samekey import switch
 from samekey.atomic import AsyncAtomicPerformer, AtomicPerformer, Transaction
 from samekey.binding import Bound, Content, KeyRule, TenantRule
 from samekey.core.attempt import attempt
@@ -90,7 +91,7 @@ class Guard(Rules):
                 policy=policy,
                 aliases=aliases,
             )
-            return Guarded(function, binding, operation, answer=self._answer, peek=self.peek)
+            return Guarded(function, binding, operation, guard=self, answer=self._answer, peek=self.peek)
 
         return decorate
 
@@ -167,7 +168,7 @@ class Guard(Rules):
 
     def on(self, connection: Any) -> Guard:
         """This guard inside the caller's transaction: record and effect commit together, or not at all."""
-        return _GuardOn(self, connection)
+        return self if switch.depth else _GuardOn(self, connection)
 
     def peek(self, name: str, key: Any, tenant: str | None = None) -> Record | None:
         """The record of a key, or None; looking changes nothing."""
@@ -190,7 +191,7 @@ class Guard(Rules):
     def _answer(self, operation: Operation, bound: Bound, effect: Callable[[], Any]) -> Answer[Any]:
         self._require_open()
         call = self._call(operation, bound.key, bound.payload, bound.tenant)
-        if operation.terms.kind is Kind.ATOMIC:
+        if operation.terms.kind is Kind.ATOMIC and not call.unguarded:
             return self._carry_out_atomic(call, effect, bound.connection)
         return self._carry_out(call, effect)
 
@@ -223,12 +224,15 @@ class Guard(Rules):
                 answers[number] = error
                 continue
             performer = self._performer(call, functools.partial(effect, payload))
+            if call.unguarded:
+                answers[number] = self._run_alone(performer)
+                continue
             performer._flights = None  # the batch itself is the flight
             steps = attempt(call)
             command = drive(steps, performer.perform, until=Open)
             begun.append((number, steps, performer, cast(Open, command)))
         try:
-            replies: list[Any] = self.store.batch([command for *_, command in begun])
+            replies: list[Any] = self.store.batch([command for *_, command in begun]) if begun else []
         except SamekeyError as error:
             replies = [error] * len(begun)  # one store, one answer: each call judges it by its own policy
         except BaseException:
@@ -252,6 +256,13 @@ class Guard(Rules):
         check_effect(effect, asynchronous=False)
         refuse_atomic(boundary)
         return self.operation(name, ignore=ignore, boundary=boundary, policy=policy)
+
+    def _run_alone(self, performer: Performer) -> Answer[Any] | Exception:
+        """One of a batch, outside of it: there is nothing to claim together."""
+        try:
+            return performer.conclude(performer.go_on(attempt(performer.call), None))
+        except Exception as error:
+            return error
 
     def _let_go(self, begun: list[tuple[int, Any, Performer, Open]]) -> None:
         for _, steps, performer, command in begun:
@@ -300,7 +311,7 @@ class AsyncGuard(Rules):
                 policy=policy,
                 aliases=aliases,
             )
-            return AsyncGuarded(function, binding, operation, answer=self._answer, peek=self.peek)
+            return AsyncGuarded(function, binding, operation, guard=self, answer=self._answer, peek=self.peek)
 
         return decorate
 
@@ -373,7 +384,7 @@ class AsyncGuard(Rules):
 
     def on(self, connection: Any) -> AsyncGuard:
         """This guard inside the caller's transaction: record and effect commit together, or not at all."""
-        return _AsyncGuardOn(self, connection)
+        return self if switch.depth else _AsyncGuardOn(self, connection)
 
     async def peek(self, name: str, key: Any, tenant: str | None = None) -> Record | None:
         """The record of a key, or None; looking changes nothing."""
@@ -396,7 +407,7 @@ class AsyncGuard(Rules):
     async def _answer(self, operation: Operation, bound: Bound, effect: Callable[[], Any]) -> Answer[Any]:
         self._require_open()
         call = self._call(operation, bound.key, bound.payload, bound.tenant)
-        if operation.terms.kind is Kind.ATOMIC:
+        if operation.terms.kind is Kind.ATOMIC and not call.unguarded:
             return await self._carry_out_atomic(call, effect, bound.connection)
         return await self._carry_out(call, effect)
 
@@ -429,12 +440,15 @@ class AsyncGuard(Rules):
                 answers[number] = error
                 continue
             performer = self._performer(call, functools.partial(effect, payload))
+            if call.unguarded:
+                answers[number] = await self._run_alone(performer)
+                continue
             performer._flights = None  # the batch itself is the flight
             steps = attempt(call)
             command = await adrive(steps, performer.perform, until=Open)
             begun.append((number, steps, performer, cast(Open, command)))
         try:
-            replies: list[Any] = await self.store.batch([command for *_, command in begun])
+            replies: list[Any] = await self.store.batch([command for *_, command in begun]) if begun else []
         except SamekeyError as error:
             replies = [error] * len(begun)  # one store, one answer: each call judges it by its own policy
         except BaseException:
@@ -459,6 +473,12 @@ class AsyncGuard(Rules):
         check_effect(effect, asynchronous=True)
         refuse_atomic(boundary)
         return self.operation(name, ignore=ignore, boundary=boundary, policy=policy)
+
+    async def _run_alone(self, performer: AsyncPerformer) -> Answer[Any] | Exception:
+        try:
+            return performer.conclude(await performer.go_on(attempt(performer.call), None))
+        except Exception as error:
+            return error
 
     async def _let_go(self, begun: list[tuple[int, Any, AsyncPerformer, Open]]) -> None:
         for _, steps, performer, command in begun:

@@ -59,6 +59,8 @@ SETTLE_PAUSE_MAX_SECONDS = 2.0
 
 def attempt(call: Call) -> Generator[Command, Any, Answer[Any] | Failed]:
     """The steps of one call; ends in an Answer, in the effect's own failure, or in a SamekeyError."""
+    if call.unguarded:
+        return (yield from run_unguarded(call))
     try:
         # `yield` where every call comes by: `yield from command` is the same, typed, and makes a generator for it.
         record: Record | None = (yield from find(call)) if call.aliases else (yield open_command(call))
@@ -355,7 +357,7 @@ def sending(call: Call, held: Record) -> Generator[Command, Any, Record]:
 
 
 def run_unguarded(call: Call) -> Generator[Command, Any, Answer[Any] | Failed]:
-    """The store is down and the policy says run: counted, told, and marked on the answer."""
+    """The store is down and the policy says run, or a test runs without: counted, told, and marked on the answer."""
     yield from Tell("unguarded", None)
     outcome = yield from RunEffect(None)
     if isinstance(outcome, Raised):
