@@ -23,10 +23,7 @@ from samekey.testing._store_scenarios.scene import A, Scene, settling
 from samekey.testing.servers import NoServer, pgbouncer, postgres
 from samekey.testing.store_suite import AsyncStoreSuite, StoreSuite
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(bool(os.environ.get("SAMEKEY_TEST_PG")), reason="SAMEKEY_TEST_PG is reached without PgBouncer"),
-]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
