@@ -126,6 +126,14 @@ def test_a_server_that_is_not_there_and_wrong_usage(shell: Shell):
     assert shell("migrate", "--store", "memory://").exit_code == 2
 
 
+def test_a_role_that_may_not_make_tables_is_told(shell: Shell, server, url):
+    server.sql("CREATE ROLE app LOGIN")
+    done = shell("migrate", "--store", url.replace("samekey@", "app@"))
+
+    assert done.exit_code == 3
+    assert "may not" in done.stderr
+
+
 def test_sqlite_says_that_it_makes_its_own_tables(shell: Shell, scene):
     there = shell("migrate")
     absent = shell("migrate", "--store", f"sqlite:///{shell.path}.other")

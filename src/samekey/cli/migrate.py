@@ -9,7 +9,7 @@ import click
 from samekey.addresses import check_address
 from samekey.cli import _out as out
 from samekey.cli._asking import ENVIRONMENT, common, open_there
-from samekey.cli.exits import Exit
+from samekey.cli.exits import Exit, NoStore
 from samekey.core.errors import Misconfigured
 
 if TYPE_CHECKING:
@@ -88,6 +88,10 @@ def _migrate_postgres(store: str, phase: Any, partitions: int, *, dry_run: bool,
         if as_json:
             out.data({"store": name, "migrations": [_as_object(one) for one in done], "complete": False})
         return Exit.INCOMPLETE
+    except Misconfigured as error:
+        if error.__cause__ is None:
+            raise
+        raise NoStore(error.message) from error  # the server's own word: no such database, not permitted
     if as_json:
         told_sql = [{**_as_object(one), **({"sql": one.script()} if dry_run else {})} for one in found]
         out.data({"store": name, "dry_run": dry_run, "migrations": told_sql, "complete": not (dry_run and found)})
