@@ -215,7 +215,9 @@ def scene_of_claims():
 
 
 def test_two_at_once_are_one_after_the_other(server, url):
-    """The second waits for the first one's lock, and then finds it done."""
+    """The second waits for the first one's lock, whatever the role's patience is, and then finds it done."""
+    server.sql(f"ALTER DATABASE {url.rpartition('/')[2]} SET statement_timeout = '50ms'")
+    server.sql(f"ALTER DATABASE {url.rpartition('/')[2]} SET lock_timeout = '50ms'")
     with psycopg.connect(url) as first, ThreadPoolExecutor(2) as pool:
         first.execute(b"SELECT pg_advisory_xact_lock(%d)" % MIGRATION_LOCK)
         second = pool.submit(driver.migrate, url)
@@ -223,6 +225,7 @@ def test_two_at_once_are_one_after_the_other(server, url):
         waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
         while server.sql(waiting) != "2":
             assert not second.done()
+        server.sql("SELECT pg_sleep(0.1)")
         first.rollback()
 
         assert sorted([numbers(second.result(30)), numbers(third.result(30))]) == [[], [1]]

@@ -46,6 +46,7 @@ class Migration:
     def statements(self) -> tuple[str, ...]:
         """Exactly what is sent, in one transaction."""
         return (
+            "SET LOCAL statement_timeout = 0",  # the role's own may be shorter than our turn takes to come
             f"SET LOCAL lock_timeout = '{TURN_SECONDS:.0f}s'",
             f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})",
             f"SET LOCAL lock_timeout = '{LOCK_SECONDS:.0f}s'",
