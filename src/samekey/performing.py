@@ -33,7 +33,7 @@ from samekey.core.commands import (
     Wait,
 )
 from samekey.core.drive import adrive, drive
-from samekey.core.errors import Misconfigured, SamekeyError
+from samekey.core.errors import Misconfigured, SamekeyError, StoreUnavailable
 from samekey.core.ports import AsyncStore, Event, Hook, Store
 from samekey.core.record import Record
 from samekey.core.recovery import stop_asking
@@ -229,8 +229,12 @@ class Performer(_Performer):
 
     def _say(self, command: Settle | Testify) -> Record | None:
         self._unsaid = command
+        start = time.monotonic()
         try:
             record: Record | None = getattr(self.store, command.verb)(command)
+        except StoreUnavailable as unavailable:
+            unavailable.tried_seconds = time.monotonic() - start
+            raise
         except (Exception, GeneratorExit):
             raise
         except BaseException:  # Ctrl-C in the middle of the write: said again, it recognises itself
@@ -379,8 +383,12 @@ class AsyncPerformer(_Performer):
 
     async def _say(self, command: Settle | Testify) -> Record | None:
         self._unsaid = command
+        start = time.monotonic()
         try:
             record: Record | None = await getattr(self.store, command.verb)(command)
+        except StoreUnavailable as unavailable:
+            unavailable.tried_seconds = time.monotonic() - start
+            raise
         except (Exception, GeneratorExit):
             raise
         except BaseException:  # cancelled in the middle of the write: said again, it recognises itself

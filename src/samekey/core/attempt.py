@@ -274,16 +274,17 @@ def settle(
 
 def insist(call: Call, command: Settle | Testify) -> Generator[Command, Any, Record | None | StoreUnavailable]:
     """What we know must be written: tried again with growing pauses for as long as a lease may live."""
-    slept, pause = 0.0, SETTLE_PAUSE_SECONDS
+    waited, pause = 0.0, SETTLE_PAUSE_SECONDS
     while True:
         try:
             record: Record | None = yield command
             return record
         except StoreUnavailable as unavailable:
-            if slept >= call.policy.lease_seconds or call.terms.kind is Kind.ATOMIC:
+            waited += unavailable.tried_seconds  # a store that says nothing takes longer than our pauses
+            if waited >= call.policy.lease_seconds or call.terms.kind is Kind.ATOMIC:
                 return unavailable
         yield from Sleep(pause)
-        slept, pause = slept + pause, min(pause * 2, SETTLE_PAUSE_MAX_SECONDS)
+        waited, pause = waited + pause, min(pause * 2, SETTLE_PAUSE_MAX_SECONDS)
 
 
 def too_late(

@@ -112,6 +112,8 @@ class StoreError(SamekeyError):
 class StoreUnavailable(StoreError):
     """The store could not be reached, or did not answer in time."""
 
+    tried_seconds: float = 0.0  # how long it was waited for, where somebody looked at a clock
+
 
 class RecordUnreadable(StoreError):
     """A record in the store is damaged, foreign, or written by a newer version."""
