@@ -12,10 +12,13 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from sybil import Example, Sybil
 from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser, SkipParser
+from sybil.sybil import SybilCollection
 
 
 def _enter(namespace: dict[str, Any]) -> None:
@@ -53,13 +56,40 @@ def _run_console(example: Example) -> str | None:
     return None
 
 
-pytest_collect_file = Sybil(
-    parsers=[
-        PythonCodeBlockParser(doctest_optionflags=doctest.ELLIPSIS),
-        CodeBlockParser(language="console", evaluator=_run_console),
-        SkipParser(),
-    ],
-    patterns=["README.md", "docs/*.md", "docs/**/*.md"],
-    setup=_enter,
-    teardown=_leave,
+@pytest.fixture(scope="session")
+def POSTGRES() -> Iterator[str]:
+    """For the pages that need one: the address of a private, migrated database."""
+    from samekey.drivers.psycopg import migrate
+    from samekey.testing.servers import NoServer, postgres
+
+    try:
+        with postgres() as server:
+            url = server.create_database()
+            migrate(url)
+            yield url
+    except NoServer as missing:
+        pytest.skip(str(missing))
+
+
+WITH_POSTGRES = ["docs/atomic.md"]
+
+
+def _pages(**which: Any) -> Sybil:
+    return Sybil(
+        parsers=[
+            PythonCodeBlockParser(doctest_optionflags=doctest.ELLIPSIS),
+            CodeBlockParser(language="console", evaluator=_run_console),
+            SkipParser(),
+        ],
+        setup=_enter,
+        teardown=_leave,
+        **which,
+    )
+
+
+pytest_collect_file = SybilCollection(
+    (
+        _pages(patterns=["README.md", "docs/*.md", "docs/**/*.md"], excludes=WITH_POSTGRES),
+        _pages(patterns=WITH_POSTGRES, fixtures=["POSTGRES"]),
+    )
 ).pytest()
