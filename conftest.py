@@ -2,7 +2,8 @@
 
 Python blocks run as they stand. In console blocks the lines `$ samekey ...` run too, and what is printed under
 them must be what they print (`...` stands for anything); `make`, `pip` and the like are what CI itself runs.
-The pages in WITH_POSTGRES have a private server: `POSTGRES_URL` is the address of an empty database.
+The pages in WITH_POSTGRES have a private server: `POSTGRES_URL` is the address of an empty database, and
+`POSTGRES_MIGRATED_URL` that of one with our tables.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ def _enter(namespace: dict[str, Any]) -> None:
     os.chdir(namespace["_folder"].name)
 
 
-WITH_POSTGRES = ["docs/postgresql.md"]
+WITH_POSTGRES = ["docs/postgresql.md", "docs/atomic.md"]
 
 
 def _enter_with_postgres(namespace: dict[str, Any]) -> None:
+    from samekey.drivers.psycopg import migrate
     from samekey.testing.servers import NoServer, postgres
 
     servers = ExitStack()
@@ -42,6 +44,8 @@ def _enter_with_postgres(namespace: dict[str, Any]) -> None:
     _enter(namespace)
     namespace["_servers"] = servers
     namespace["POSTGRES_URL"] = server.create_database()
+    namespace["POSTGRES_MIGRATED_URL"] = server.create_database()
+    migrate(namespace["POSTGRES_MIGRATED_URL"])
 
 
 def _leave(namespace: dict[str, Any]) -> None:

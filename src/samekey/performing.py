@@ -120,13 +120,6 @@ class _Performer:
             self.tell("unmarked", held.record)
             _log.error("an effect of %s is marked=True and never called held.sending()", self.call.key.operation)
 
-    def before_effect(self) -> None:
-        """Right before the effect, or before a hold is handed out."""
-
-    def after_effect(self, outcome: Outcome) -> Outcome:
-        """What the core shall hear of an effect's end."""
-        return outcome
-
     def abandon(self) -> None:
         """As finish, for the garbage collector."""
         if self._flight is not None and self._flights is not None:
@@ -278,12 +271,34 @@ class Performer(_Performer):
             flights.leave(flight, bell)
         return self._seen_in_flight(flight)
 
+    def reach(self, steps: Generator[Command, Any, Any]) -> Any:
+        """The command to run the effect, for a hold to be handed out; or how the attempt ended without it."""
+        try:
+            reached = drive(steps, self.perform, until=RunEffect)
+        except BaseException:
+            self.finish()
+            raise
+        if not isinstance(reached, RunEffect):
+            self.finish()
+        return reached
+
+    def end(self, steps: Generator[Command, Any, Any], outcome: Outcome) -> Any:
+        """The rest of an attempt whose hold was handed out and has been left."""
+        return self.go_on(steps, outcome)
+
     def go_on(self, steps: Generator[Command, Any, Any], reply: Any) -> Any:
         """The rest of an attempt whose claim was made with others in one batch."""
         try:
             return drive(steps, self.perform, reply=reply)
         finally:
             self.finish()
+
+    def before_effect(self) -> None:
+        """Right before the effect."""
+
+    def after_effect(self, outcome: Outcome) -> Outcome:
+        """What the core shall hear of an effect's end."""
+        return outcome
 
     def _run_effect(self, command: RunEffect) -> Outcome:
         held: Held = self._early or self.new_hold(command.held)
@@ -434,6 +449,21 @@ class AsyncPerformer(_Performer):
             flights.leave(flight, bell)
         return self._seen_in_flight(flight)
 
+    async def reach(self, steps: Generator[Command, Any, Any]) -> Any:
+        """The command to run the effect, for a hold to be handed out; or how the attempt ended without it."""
+        try:
+            reached = await adrive(steps, self.perform, until=RunEffect)
+        except BaseException:
+            self.finish()
+            raise
+        if not isinstance(reached, RunEffect):
+            self.finish()
+        return reached
+
+    async def end(self, steps: Generator[Command, Any, Any], outcome: Outcome) -> Any:
+        """The rest of an attempt whose hold was handed out and has been left."""
+        return await self.go_on(steps, outcome)
+
     async def go_on(self, steps: Generator[Command, Any, Any], reply: Any) -> Any:
         """The rest of an attempt whose claim was made with others in one batch."""
         try:
@@ -441,11 +471,18 @@ class AsyncPerformer(_Performer):
         finally:
             self.finish()
 
+    async def before_effect(self) -> None:
+        """Right before the effect."""
+
+    async def after_effect(self, outcome: Outcome) -> Outcome:
+        """What the core shall hear of an effect's end."""
+        return outcome
+
     async def _run_effect(self, command: RunEffect) -> Outcome:
         held: AsyncHeld = self._early or self.new_hold(command.held)
         if command.held is not None:
             self.tell("claimed", command.held)
-        self.before_effect()
+        await self.before_effect()
         held.enter()
         try:
             outcome: Outcome = Returned(await self._effect())
@@ -455,7 +492,7 @@ class AsyncPerformer(_Performer):
             held.leave()
         if self.call.terms.marked:
             self.check_mark(held, outcome)
-        return self.after_effect(outcome)
+        return await self.after_effect(outcome)
 
     async def _lookup(self, command: CallLookup) -> Verdict:
         lookup = self.call.boundary.asks_with

@@ -75,6 +75,12 @@ class InProgress(Busy):
     token: int
 
 
+class TransactionConflict(Busy):
+    """The caller's transaction lost against another one: roll it back and run it again, as a whole."""
+
+    key: str
+
+
 class Uncertain(SamekeyError):
     """A provider or a person must decide."""
 
