@@ -66,6 +66,14 @@ if FULL:
         judged(Trial(f"sqlite:///{tmp_path}/keys.db?synchronous=normal", seconds=60).run())
 
 
+def test_atomic_effects_on_postgres_are_as_many_as_keys(server):
+    """Also with the server crashing in the middle of a COMMIT."""
+    verdict = judged(Trial(migrated(server), "atomic", restart=server.restart, seconds=seconds(4)).run())
+
+    assert verdict.in_doubt == []
+    assert verdict.effects == verdict.keys
+
+
 def test_atomic_effects_are_as_many_as_keys(tmp_path):
     """Record and effect in one transaction: no doubt is left, and effects are keys exactly."""
     address = f"sqlite:///{tmp_path}/keys.db?synchronous=normal"
