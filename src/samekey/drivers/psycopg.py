@@ -9,6 +9,8 @@ commit is kept by the primary and may be missing on its standby. Whoever asked a
 
 from __future__ import annotations
 
+import asyncio
+import select
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -38,6 +40,10 @@ from samekey.drivers._psycopg_greeting import (
 )
 from samekey.drivers._psycopg_greeting import (
     Facts as Facts,
+)
+from samekey.drivers._psycopg_link import ROWS, exchange
+from samekey.drivers._psycopg_link import (
+    Query as Query,
 )
 
 DriverError = psycopg.Error
@@ -93,6 +99,31 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 
     silence_seconds: float | None = None
     not_replicated = False
+    prepared: set[bytes] | None = None  # what `ask` has prepared in this session; None behind PgBouncer
+    _poll: Any = None
+
+    def ask(self, query: Query) -> Any:
+        """The rows of this query, as libpq has them; whoever sends others' statements too has no use for cursors."""
+        if self._poll is None:
+            self._poll = select.poll()
+        steps, socket, registered = exchange(self.pgconn, query, self.prepared), self.pgconn.socket, 0
+        milliseconds = (self.silence_seconds or SILENCE_SECONDS) * 1000
+        try:
+            writes = next(steps)
+            while True:
+                wanted = select.POLLIN | select.POLLOUT if writes else select.POLLIN
+                if wanted != registered:
+                    self._poll.register(socket, wanted)
+                    registered = wanted
+                if not self._poll.poll(milliseconds):
+                    raise Silent(f"no answer within {milliseconds / 1000:.0f} s")
+                writes = steps.send(None)
+        except StopIteration as stop:
+            return _checked(self, stop.value)
+        except BaseException as error:
+            if not isinstance(error, psycopg.Error) or isinstance(error, Silent):
+                self.pgconn.finish()  # in the middle of a statement: what it did is asked over another connection
+            raise
 
     def wait(self, gen: Any, interval: float = _WAIT_INTERVAL, timeout: float | None = None) -> Any:
         try:
@@ -104,10 +135,85 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 
 
 class AsyncConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
-    """The same, awaited."""
+    """The same, awaited.
+
+    While `ask` is used the event loop watches the socket all the time: to begin and to end watching costs as much as a
+    statement. The driver's own cursors watch it too, so `rest` first.
+    """
 
     silence_seconds: float | None = None
     not_replicated = False
+    prepared: set[bytes] | None = None
+    _loop: asyncio.AbstractEventLoop | None = None  # whose eyes are on the socket
+    _steps: Generator[bool, None, Any] | None = None
+    _answered: asyncio.Future[Any] | None = None
+    _watched = -1  # libpq forgets its socket when the server hangs up
+    _writes = False
+
+    async def ask(self, query: Query) -> Any:
+        """The rows of this query, as libpq has them."""
+        loop = asyncio.get_running_loop()
+        self._answered = answered = loop.create_future()
+        self._steps = exchange(self.pgconn, query, self.prepared)
+        seconds = self.silence_seconds or SILENCE_SECONDS
+        timer = loop.call_later(seconds, self._fail, Silent(f"no answer within {seconds:.0f} s"))
+        try:
+            if self._loop is None:
+                self._watched = self.pgconn.socket
+                loop.add_reader(self._watched, self._step)
+                self._loop = loop
+            self._step()
+            return _checked(self, await answered)
+        except BaseException as error:
+            if not isinstance(error, psycopg.Error) or isinstance(error, Silent):
+                self.drop()
+            raise
+        finally:
+            timer.cancel()
+            self._steps = self._answered = None
+
+    def _step(self) -> None:
+        """Something came, or the socket takes more."""
+        try:
+            if self._steps is None:
+                self.pgconn.consume_input()  # nothing was asked: a notice, or the server's goodbye
+                return
+            writes = self._steps.send(None)
+        except StopIteration as stop:
+            if self._answered is not None and not self._answered.done():
+                self._answered.set_result(stop.value)
+            self._steps = None
+        except psycopg.Error as error:
+            self.rest()  # a socket that ended is readable for ever
+            self._fail(error)
+        else:
+            if writes != self._writes and self._loop is not None:
+                if writes:
+                    self._loop.add_writer(self._watched, self._step)
+                else:
+                    self._loop.remove_writer(self._watched)
+                self._writes = writes
+
+    def _fail(self, error: Exception) -> None:
+        if self._answered is not None and not self._answered.done():
+            self._answered.set_exception(error)
+
+    def rest(self) -> None:
+        """Let nobody watch the socket."""
+        loop, self._loop = self._loop, None
+        if loop is not None and not loop.is_closed():
+            loop.remove_reader(self._watched)
+            loop.remove_writer(self._watched)
+        self._writes = False
+
+    def drop(self) -> None:
+        """Hang up without a goodbye."""
+        self.rest()
+        self.pgconn.finish()
+
+    async def close(self) -> None:
+        self.rest()
+        await super().close()
 
     async def wait(self, gen: Any, interval: float = _WAIT_INTERVAL, timeout: float | None = None) -> Any:
         try:
@@ -122,6 +228,13 @@ class AsyncConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
 
 class Silent(psycopg.OperationalError):
     """The server did not answer in time."""
+
+
+def _checked(connection: Connection | AsyncConnection, answer: Any) -> Any:
+    if answer.status != ROWS:
+        raise errors.error_from_result(answer)
+    check_replicated(connection)
+    return answer
 
 
 def _bounded(gen: Any, seconds: float) -> Generator[Any, Any, Any]:
@@ -146,7 +259,7 @@ def connect(address: Address, *, durable: bool = True, desk: bool = False) -> tu
     """
     with translated(address):
         connection = Connection.connect(address.url, **_arguments(address))
-        _watch_commits(connection, desk)
+        _set_up(address, connection, desk)
         try:
             steps = greeting(address, durable, desk)
             said: tuple[str, Values] | Facts = next(steps)
@@ -167,7 +280,7 @@ async def connect_async(address: Address, *, durable: bool = True, desk: bool = 
     """The same, awaited."""
     with translated(address):
         connection = await AsyncConnection.connect(address.url, **_arguments(address))
-        _watch_commits(connection, desk)
+        _set_up(address, connection, desk)
         try:
             steps = greeting(address, durable, desk)
             said: tuple[str, Values] | Facts = next(steps)
@@ -184,14 +297,14 @@ async def connect_async(address: Address, *, durable: bool = True, desk: bool = 
     return connection, said
 
 
-def _watch_commits(connection: Connection | AsyncConnection, desk: bool) -> None:
-    """Notice when somebody cancels our commit while it waits for a standby: the server then calls it a success."""
-
+def _set_up(address: Address, connection: Connection | AsyncConnection, desk: bool) -> None:
     def notice(told: psycopg.errors.Diagnostic) -> None:
+        # Somebody cancelled our commit while it waited for a standby: the server then calls it a success.
         if told.source_function == "SyncRepWaitForLSN":
             connection.not_replicated = True
 
     connection.add_notice_handler(notice)
+    connection.prepared = None if address.pgbouncer else set()
     if desk:
         connection.silence_seconds = DESK_SECONDS + 1
 
@@ -226,8 +339,6 @@ def _arguments(address: Address) -> dict[str, Any]:
         "keepalives_interval": 3,
         "keepalives_count": 3,
     }
-    if address.pgbouncer:
-        ours.pop("client_encoding")  # a startup parameter that PgBouncer need not know
     return {
         **{name: value for name, value in ours.items() if name not in given},
         "autocommit": True,
@@ -235,15 +346,15 @@ def _arguments(address: Address) -> dict[str, Any]:
     }
 
 
-COMMIT_MARK = "/*commit*/"  # where a statement may say how it commits
+COMMIT_MARK = b"/*commit*/"  # where a statement may say how it commits
 
 
-def worded(address: Address, statement: tuple[str, Values], durable: bool) -> tuple[str, Values]:
-    """The statement as it is sent: behind PgBouncer a session has no settings, so each one says its own."""
+def worded(address: Address, query: Query, durable: bool) -> Query:
+    """The query as it is sent: behind PgBouncer a session has no settings, so each one says its own."""
     if not address.pgbouncer:
-        return statement
+        return query
     how = f", set_config('synchronous_commit', '{synchronous_commit(durable, 'on')}', true)"
-    return statement[0].replace(COMMIT_MARK, how), statement[1]
+    return query._replace(sql=query.sql.replace(COMMIT_MARK, how.encode()))
 
 
 # -- errors ------------------------------------------------------------------------------------------------

@@ -12,12 +12,12 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from samekey.core.errors import SamekeyError, StoreUnavailable
 from samekey.drivers import psycopg as driver
-from samekey.stores._postgres_batches import BATCH_MAX, Closed, Facts, Job, Pause, Run, Steps, carrying_all
+from samekey.stores._postgres_batches import BATCH_MAX, Closed, Facts, Job, Pause, Steps, carrying_all
 from samekey.stores._postgres_rows import Statement
 
 TURN_SECONDS = 60.0  # many times what the statements before us may take; only for a leader that vanished
@@ -44,7 +44,6 @@ class Lane:
         self._address = address
         self._durable, self._desk = durable, desk
         self._connection: driver.Connection | None = None
-        self._cursor: Any = None
         self._mutex = threading.Lock()
         self._queue: deque[Asked] = deque()
         self._busy = False
@@ -74,11 +73,6 @@ class Lane:
 
     def ask(self, statement: Statement) -> list[Any]:
         """The rows of one statement that is no command, in our turn."""
-        rows: list[Any] = []
-
-        def steps() -> Steps:
-            rows.extend((yield Run(statement)))
-
         asked = Asked(())
         with self._mutex:
             asked.leads = not self._busy
@@ -89,10 +83,10 @@ class Lane:
             self._await_turn(asked)
         try:
             with driver.translated(self._address):
-                self._drive(steps())
+                rows: list[Any] = self._on_connection(lambda link: link.execute(*statement, binary=True).fetchall())
+                return rows
         finally:
             self._pass_on(asked, [asked])
-        return rows
 
     def close(self) -> None:
         self._closed = True
@@ -147,8 +141,8 @@ class Lane:
                         time.sleep(step.seconds)
                         reply = None
                     else:
-                        reply = self._send(step.statement)
-                except (driver.DriverError, SamekeyError, UnicodeError) as error:
+                        reply = self._send(step.query)
+                except (driver.DriverError, SamekeyError) as error:
                     step = steps.throw(error)
                 else:
                     step = steps.send(reply)
@@ -157,18 +151,19 @@ class Lane:
         finally:
             steps.close()
 
-    def _send(self, statement: Statement) -> list[Any]:
+    def _send(self, query: driver.Query) -> Any:
+        return self._on_connection(
+            lambda connection: connection.ask(driver.worded(self._address, query, self._durable))
+        )
+
+    def _on_connection(self, work: Callable[[driver.Connection], Any]) -> Any:
         if self._closed:
             raise Closed(f"{self._address.name} was closed")
         if self._connection is None or self._connection.closed:
             self._connection, self.facts = driver.connect(self._address, durable=self._durable, desk=self._desk)
             self._known.lost_at = self.facts.lost_at
-            self._cursor = self._connection.cursor(binary=True)
         try:
-            self._cursor.execute(*driver.worded(self._address, statement, self._durable))
-            rows: list[Any] = self._cursor.fetchall()
-            driver.check_replicated(self._connection)
-            return rows
+            return work(self._connection)
         except driver.DriverError as error:
             if driver.is_spent(error):
                 self._connection.close()
@@ -183,24 +178,27 @@ class AsyncLane:
         self._address = address
         self._durable, self._desk = durable, desk
         self._connection: driver.AsyncConnection | None = None
-        self._cursor: Any = None
-        self._queue: deque[tuple[Callable[[], Steps] | Sequence[Job], asyncio.Future[None]]] = deque()
+        self._queue: deque[tuple[Callable[[], Awaitable[None]] | Sequence[Job], asyncio.Future[None]]] = deque()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._pump: asyncio.Task[None] | None = None
         self._closed = False
         self.facts: driver.Facts | None = None
         self._known = Facts()
 
-    async def perform(self, jobs: Sequence[Job]) -> None:
-        await self._enqueue(jobs)
+    def perform(self, jobs: Sequence[Job]) -> asyncio.Future[None]:
+        """Carry these out together with whatever others want at the same time; done when all have their answers."""
+        return self._enqueue(jobs)
 
     async def ask(self, statement: Statement) -> list[Any]:
+        """The rows of one statement that is no command, in our turn."""
         rows: list[Any] = []
 
-        def steps() -> Steps:
-            rows.extend((yield Run(statement)))
+        async def fetch(connection: driver.AsyncConnection) -> None:
+            connection.rest()
+            rows.extend(await (await connection.execute(*statement, binary=True)).fetchall())
 
         with driver.translated(self._address):
-            await self._enqueue(steps)
+            await self._enqueue(lambda: self._on_connection(fetch))
         return rows
 
     async def close(self) -> None:
@@ -211,20 +209,26 @@ class AsyncLane:
             await self._connection.close()
 
     def abandon(self) -> None:
-        """The loop is gone; so is whoever waited."""
+        """The loop is gone, or another thread's: so is whoever waited."""
         self._closed = True
-        if self._connection is not None:
-            self._connection.pgconn.finish()
+        connection, loop = self._connection, self._loop
+        if connection is None or loop is None:
+            return
+        if loop.is_running():
+            loop.call_soon_threadsafe(connection.drop)  # only the loop itself may stop watching a socket
+        else:
+            connection.drop()
 
     # -- taking turns --------------------------------------------------------------------------------------
 
-    async def _enqueue(self, work: Callable[[], Steps] | Sequence[Job]) -> None:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
+    def _enqueue(self, work: Callable[[], Awaitable[None]] | Sequence[Job]) -> asyncio.Future[None]:
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = self._loop.create_future()
         self._queue.append((work, future))
         if self._pump is None or self._pump.done():
-            self._pump = loop.create_task(self._run())
-        await future
+            self._pump = self._loop.create_task(self._run())
+        return future
 
     async def _run(self) -> None:
         while self._queue:
@@ -232,7 +236,7 @@ class AsyncLane:
             futures, error = [future], None
             try:
                 if callable(work):
-                    await self._drive(work())
+                    await work()
                 else:
                     jobs = list(work)
                     while self._queue and len(jobs) < BATCH_MAX and not callable(self._queue[0][0]):
@@ -266,8 +270,8 @@ class AsyncLane:
                         await asyncio.sleep(step.seconds)
                         reply = None
                     else:
-                        reply = await self._send(step.statement)
-                except (driver.DriverError, SamekeyError, UnicodeError) as error:
+                        reply = await self._send(step.query)
+                except (driver.DriverError, SamekeyError) as error:
                     step = steps.throw(error)
                 else:
                     step = steps.send(reply)
@@ -276,7 +280,10 @@ class AsyncLane:
         finally:
             steps.close()
 
-    async def _send(self, statement: Statement) -> list[Any]:
+    async def _send(self, query: driver.Query) -> Any:
+        return await self._on_connection(lambda link: link.ask(driver.worded(self._address, query, self._durable)))
+
+    async def _on_connection(self, work: Callable[[driver.AsyncConnection], Awaitable[Any]]) -> Any:
         if self._closed:
             raise Closed(f"{self._address.name} was closed")
         if self._connection is None or self._connection.closed:
@@ -284,12 +291,8 @@ class AsyncLane:
                 self._address, durable=self._durable, desk=self._desk
             )
             self._known.lost_at = self.facts.lost_at
-            self._cursor = self._connection.cursor(binary=True)
         try:
-            await self._cursor.execute(*driver.worded(self._address, statement, self._durable))
-            rows: list[Any] = await self._cursor.fetchall()
-            driver.check_replicated(self._connection)
-            return rows
+            return await work(self._connection)
         except driver.DriverError as error:
             if driver.is_spent(error):
                 await self._connection.close()
