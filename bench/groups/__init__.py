@@ -10,7 +10,7 @@ from importlib import import_module
 from bench.figures import Experiment
 
 ALWAYS = "machine"  # measured with every run: without it no other number can be judged
-NAMES = (ALWAYS, "fingerprint", "memory", "sqlite", "storm")
+NAMES = (ALWAYS, "fingerprint", "memory", "sqlite", "storm", "postgres")
 
 
 def experiments(name: str) -> tuple[Experiment, ...]:

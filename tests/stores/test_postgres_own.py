@@ -28,6 +28,7 @@ from samekey.core.ports import Query
 from samekey.core.record import Record
 from samekey.core.register import apply
 from samekey.core.states import Role, State
+from samekey.drivers import _psycopg_link
 from samekey.drivers import psycopg as driver
 from samekey.stores import _postgres_batches
 from samekey.stores.postgres import AsyncPostgresStore, PostgresStore
@@ -118,16 +119,16 @@ def test_a_replay_writes_nothing(store, url, scene):
 def test_each_command_is_one_round_trip(store, scene, monkeypatch):
     """Claim, replay, settle and read: the connection is waited for once for each of them."""
     waits = []
-    wait = driver.Connection.wait
+    answer = _psycopg_link._answer
     first = store.open(scene.opening("first"))  # connects, and prepares
     store.read(Read(first.key))
     store.settle(settling(first, State.COMPLETED))
 
-    def counted(self: Any, gen: Any, *more: Any) -> Any:
+    def counted(link: Any) -> Any:
         waits.append(1)
-        return wait(self, gen, *more)
+        return answer(link)
 
-    monkeypatch.setattr(driver.Connection, "wait", counted)
+    monkeypatch.setattr(_psycopg_link, "_answer", counted)
 
     held = store.open(scene.opening("second"))
     assert len(waits) == 1

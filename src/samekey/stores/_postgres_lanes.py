@@ -4,6 +4,10 @@ Flush on free, no timer: a lone caller's statement goes out at once, inline. Whi
 commands queue up, and when it is free they go out together. Among threads the one at the head of the queue then
 leads: it sends for all, answers all, and hands the lead on. Among tasks one pump task does it, so that
 cancelling a caller never cancels a statement.
+
+Threads that were answered together wake up one after the other, and the first one would find the next lane free and
+go alone, before the rest of them has had its say: half of all commits were for one. So whoever is about to lead
+while others are still waking up lets these come first. Tasks need no such thing: their pump runs after them.
 """
 
 from __future__ import annotations
@@ -13,20 +17,23 @@ import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from samekey.core.errors import SamekeyError, StoreUnavailable
 from samekey.drivers import psycopg as driver
+from samekey.loops import ThreadBell
 from samekey.stores._postgres_batches import BATCH_MAX, Closed, Facts, Job, Pause, Steps, carrying_all
 from samekey.stores._postgres_rows import Statement
 
+COME_SECONDS = 0.001  # a thread wakes up in a tenth of it; where all cores are busy nobody is waited for much longer
 TURN_SECONDS = 60.0  # many times what the statements before us may take; only for a leader that vanished
 
 
 class Asked:
     """What one caller wants, and how it is told that it is its turn, or over."""
 
-    __slots__ = ("again", "bell", "finished", "jobs", "leads")
+    __slots__ = ("again", "bell", "finished", "gone", "jobs", "leads", "next")
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self.jobs = jobs
@@ -35,13 +42,50 @@ class Asked:
         self.leads = False
         self.finished = False
         self.again = False
+        self.gone = False  # interrupted while it waited
+        self.next: Asked | None = None  # whom to wake when we are awake
+
+
+class Crowd:
+    """How many threads of this process have their answers and did not wake up yet."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._waking = 0
+        self._leaders: list[ThreadBell] = []
+
+    def rung(self, count: int) -> None:
+        with self._mutex:
+            self._waking += count
+
+    def awake(self) -> None:
+        leaders: list[ThreadBell] = []
+        with self._mutex:
+            self._waking -= 1
+            if self._waking == 0:
+                leaders, self._leaders = self._leaders, leaders
+        for leader in leaders:
+            leader.ring()
+
+    def let_come(self) -> None:
+        """Come back when everybody woke up, or soon enough all the same."""
+        if self._waking:
+            bell = ThreadBell()
+            with self._mutex:
+                if not self._waking:
+                    return
+                self._leaders.append(bell)
+            bell.wait(COME_SECONDS)
 
 
 class Lane:
     """A connection that threads take turns on."""
 
-    def __init__(self, address: driver.Address, *, durable: bool = True, desk: bool = False) -> None:
+    def __init__(
+        self, address: driver.Address, crowd: Crowd | None = None, *, durable: bool = True, desk: bool = False
+    ) -> None:
         self._address = address
+        self._crowd = crowd or Crowd()
         self._durable, self._desk = durable, desk
         self._connection: driver.Connection | None = None
         self._mutex = threading.Lock()
@@ -65,8 +109,10 @@ class Lane:
                 return
             if asked.again:
                 return self.perform([job for job in jobs if not job.done])
-        together = self._gather(asked)
+        together = [asked]
         try:
+            self._crowd.let_come()
+            together = self._gather(asked)
             self._drive(carrying_all([job for one in together for job in one.jobs], self._address, self._known))
         finally:
             self._pass_on(asked, together)
@@ -97,12 +143,21 @@ class Lane:
 
     def _await_turn(self, asked: Asked) -> None:
         try:
+            self._await_bell(asked)
+        finally:
+            if asked.finished or asked.again:
+                self._wake(asked.next)
+                self._crowd.awake()
+
+    def _await_bell(self, asked: Asked) -> None:
+        try:
             if not asked.bell.acquire(timeout=TURN_SECONDS):
                 raise StoreUnavailable(f"no turn on a connection to {self._address.name} within {TURN_SECONDS:.0f} s")
         except BaseException:  # also Ctrl-C: nobody may wait for our lead
             with self._mutex:
                 if asked in self._queue:
                     self._queue.remove(asked)
+                asked.gone = True
             if asked.leads:
                 self._pass_on(asked, [asked])
             raise
@@ -116,11 +171,16 @@ class Lane:
         return together
 
     def _pass_on(self, mine: Asked, together: list[Asked]) -> None:
-        for one in together:
-            if one is not mine:
-                one.finished = all(job.done for job in one.jobs)
-                one.again = not one.finished  # we were interrupted: it asks for itself
-                one.bell.release()
+        others = [one for one in together if one is not mine]
+        if others:
+            with self._mutex:
+                others = [one for one in others if not one.gone]
+                for one, after in zip_longest(others, others[1:]):
+                    one.next = after
+                    one.finished = all(job.done for job in one.jobs)
+                    one.again = not one.finished  # we were interrupted: it asks for itself
+            self._crowd.rung(len(others))
+            self._wake(others[0] if others else None)
         with self._mutex:
             heir = self._queue.popleft() if self._queue else None
             if heir is None:
@@ -129,6 +189,11 @@ class Lane:
                 heir.leads = True
         if heir is not None:
             heir.bell.release()
+
+    def _wake(self, one: Asked | None) -> None:
+        """Wake this one, who wakes the next: all at once they would only fight for the interpreter."""
+        if one is not None:
+            one.bell.release()
 
     # -- sending -------------------------------------------------------------------------------------------
 

@@ -289,8 +289,13 @@ _NEWLINE = "\n"
 def told(command: StoreCommand | None, token: int, wall: float, lost_at: float | None) -> Record:
     """The record of a write that the server tells in short: nothing was there, or nothing but what was seen."""
     moment = Moment(wall, wall, "", token)
-    seen = command.seen if isinstance(command, Settle) else None
-    record = apply(seen, command, moment) if isinstance(command, Open | Settle) else None
+    seen = None
+    record = None
+    if type(command) is Open:
+        record = apply(None, command, moment)
+    elif type(command) is Settle:
+        seen = command.seen
+        record = apply(seen, command, moment)
     if record is None or record is seen:
         raise RecordUnreadable(f"the server carried out what it should have refused: {command!r}")
     record = seen_at(record, moment)

@@ -155,12 +155,16 @@ _ITEMS: dict[str, Callable[[Any], bytes]] = {
 }
 
 
-def _array(kind: str) -> Callable[[Sequence[Any]], bytes]:
+def _array(kind: str) -> Callable[[tuple[Any, ...]], bytes]:
     oid, item = _OIDS[kind], _ITEMS[kind]
 
-    def array(values: Sequence[Any]) -> bytes:
-        body = b"".join([_NULL if value is None else item(value) for value in values])
-        return _head(1, 1, oid, len(values), 1) + body
+    def array(values: tuple[Any, ...]) -> bytes:
+        first, count = values[0], len(values)
+        if values[-1] == first and values.count(first) == count:  # most columns say the same for all of a batch
+            body = (_NULL if first is None else item(first)) * count
+        else:
+            body = b"".join([_NULL if value is None else item(value) for value in values])
+        return _head(1, 1, oid, count, 1) + body
 
     return array
 

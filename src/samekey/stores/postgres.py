@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from samekey.core.commands import (
     Ask,
@@ -48,7 +48,7 @@ from samekey.stores._postgres_desk import (
     page_size,
     sweep_statement,
 )
-from samekey.stores._postgres_lanes import AsyncLane, Lane
+from samekey.stores._postgres_lanes import AsyncLane, Crowd, Lane
 from samekey.stores._postgres_listen import LISTEN_SECONDS, Listener
 from samekey.stores._postgres_rows import record_of
 from samekey.stores._waiting import async_wait, wait
@@ -76,7 +76,9 @@ class PostgresStore:
     # -- the port ------------------------------------------------------------------------------------------
 
     def open(self, command: Open) -> Record:
-        return _there(self._do(self._links().claims, command), command, self.name)
+        job = Job(command)
+        self._links().claims.perform((job,))
+        return job.reply or _nothing(job, self.name)
 
     def take(self, command: Take) -> Record | None:
         return self._do(self._links().claims, command)
@@ -89,7 +91,11 @@ class PostgresStore:
 
     def settle(self, command: Settle) -> Record | None:
         links = self._links()
-        return self._do(links.claims if command.role is Role.OPERATOR else links.settles, command)
+        job = Job(command)
+        (links.claims if command.role is Role.OPERATOR else links.settles).perform((job,))
+        if links.bells:
+            links.ring((job,))
+        return job.outcome()
 
     def ask(self, command: Ask) -> Record | None:
         return self._do(self._links().claims, command)
@@ -174,9 +180,10 @@ class _Here:
     def __init__(self, address: driver.Address) -> None:
         self.pid = os.getpid()
         self.closed = False
-        self.claims = Lane(address, durable=address.durability != "fast")
-        self.settles = Lane(address, durable=address.durability == "durable")
-        self.reads = Lane(address)
+        crowd = Crowd()
+        self.claims = Lane(address, crowd, durable=address.durability != "fast")
+        self.settles = Lane(address, crowd, durable=address.durability == "durable")
+        self.reads = Lane(address, crowd)
         self.desk = Lane(address, desk=True)
         self.bells = Bells()
         self.listener = Listener(address, self.bells)
@@ -216,7 +223,9 @@ class AsyncPostgresStore:
         return f"<AsyncPostgresStore {self.name}>"
 
     async def open(self, command: Open) -> Record:
-        return _there(await self._do(self._links().claims, command), command, self.name)
+        job = Job(command)
+        await self._links().claims.perform((job,))
+        return job.reply or _nothing(job, self.name)
 
     async def take(self, command: Take) -> Record | None:
         return await self._do(self._links().claims, command)
@@ -229,7 +238,11 @@ class AsyncPostgresStore:
 
     async def settle(self, command: Settle) -> Record | None:
         links = self._links()
-        return await self._do(links.claims if command.role is Role.OPERATOR else links.settles, command)
+        job = Job(command)
+        await (links.claims if command.role is Role.OPERATOR else links.settles).perform((job,))
+        if self.sync._here.bells:
+            self.sync._here.ring((job,))
+        return job.outcome()
 
     async def ask(self, command: Ask) -> Record | None:
         return await self._do(self._links().claims, command)
@@ -340,10 +353,9 @@ class _Loop:
                 lane.abandon()
 
 
-def _there(record: Record | None, command: Open, name: str) -> Record:
-    if record is None:
-        raise RecordUnreadable(f"{name} took the claim of {command.key} and shows no record of it")
-    return record
+def _nothing(job: Job, name: str) -> NoReturn:
+    job.outcome()  # raises what went wrong
+    raise RecordUnreadable(f"{name} took the claim of {job.command.key} and shows no record of it")
 
 
 def _only_settles(jobs: Sequence[Job]) -> bool:
