@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from bench.figures import Experiment
-from bench.postgres import pairs
+from bench.postgres import crowds, growth, pairs, peers
 
-EXPERIMENTS: tuple[Experiment, ...] = (*pairs.EXPERIMENTS,)
+EXPERIMENTS: tuple[Experiment, ...] = (
+    *pairs.EXPERIMENTS,
+    *crowds.EXPERIMENTS,
+    *peers.EXPERIMENTS,
+    *growth.EXPERIMENTS,
+)
