@@ -49,7 +49,7 @@ from samekey.stores._postgres_desk import (
     sweep_statement,
 )
 from samekey.stores._postgres_lanes import AsyncLane, Crowd, Lane
-from samekey.stores._postgres_listen import LISTEN_SECONDS, Listener
+from samekey.stores._postgres_listen import LISTEN_SECONDS, Listener, LoopBells
 from samekey.stores._postgres_rows import record_of
 from samekey.stores._waiting import async_wait, wait
 
@@ -269,7 +269,7 @@ class AsyncPostgresStore:
         async def look() -> Record | None:
             return await self._do(links.reads, asking.pop() if asking else Read(command.key))
 
-        return await async_wait(command.seen, timeout, look, here.bells)
+        return await async_wait(command.seen, timeout, look, links.bells(here))
 
     async def batch(self, commands: Sequence[StoreCommand]) -> Replies:
         links = self._links()
@@ -338,10 +338,16 @@ class _Loop:
 
     def __init__(self, address: driver.Address) -> None:
         self.pid = os.getpid()
+        self._bells: LoopBells | None = None
         self.claims = AsyncLane(address, durable=address.durability != "fast")
         self.settles = AsyncLane(address, durable=address.durability == "durable")
         self.reads = AsyncLane(address)
         self.desk = AsyncLane(address, desk=True)
+
+    def bells(self, here: _Here) -> LoopBells:
+        if self._bells is None:
+            self._bells = LoopBells(asyncio.get_running_loop(), here.bells)
+        return self._bells
 
     async def close(self) -> None:
         for lane in (self.claims, self.settles, self.reads, self.desk):
