@@ -21,7 +21,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from samekey import Guard
+from samekey import Guard, InDoubt, Opaque, Policy, Repeatable
 from samekey.core.commands import Ask, Begin, Read, Renew, Take, Testify, Wait
 from samekey.core.errors import Misconfigured, RecordUnreadable, StoreUnavailable
 from samekey.core.ports import Query
@@ -511,7 +511,8 @@ from samekey.stores.postgres import PostgresStore
 from samekey.testing._store_scenarios.agreement import _compare, _moment
 from samekey.testing._store_scenarios.scene import Scene, settling
 errand, url, operation, number = sys.argv[1:]
-store, scene, me = PostgresStore(url), Scene(0.02, operation=operation), f"{int(number):032x}"
+store, scene = PostgresStore(url), Scene(0.02, operation=operation)
+me = f"{int(number):032x}" if number.isdigit() else number
 
 def say(fact):
     print(json.dumps(fact), flush=True)
@@ -525,6 +526,15 @@ if errand == "guard":
     say("ready"); sys.stdin.readline()
     effect = lambda: (print(json.dumps("effect"), flush=True), time.sleep(0.05), me)[2]
     say(guard.run(operation, effect, key="k", payload={}).result)
+if errand == "die":  # between the commit of a batch and its replies
+    import os, signal
+    from samekey import Opaque, Policy, Repeatable
+    from samekey.stores import _postgres_batches
+    guard = Guard(store, policy=Policy(lease=1.0))
+    guard.run("connected", str, key="k", payload={})
+    _postgres_batches._answer = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    boundary = {"opaque": Opaque(), "repeatable": Repeatable()}[number]
+    guard.run_many(operation, lambda payload: say("effect"), list(range(20)), key=str, boundary=boundary)
 if errand == "wait":
     _waiting.REREAD_SECONDS = 60.0  # whoever misses its bell is found out
     while text := sys.stdin.readline().strip():
@@ -536,7 +546,7 @@ if errand == "wait":
 
 
 @contextlib.contextmanager
-def child(errand: str, url: str, scene: Scene, number: int = 99):
+def child(errand: str, url: str, scene: Scene, number: int | str = 99):
     process = subprocess.Popen(
         [sys.executable, "-c", CHILD, errand, url, scene.operation, str(number)],
         stdin=subprocess.PIPE,
@@ -587,6 +597,45 @@ def test_eight_processes_run_one_effect(url, scene):
 
     assert effects == 1
     assert len(set(answers)) == 1
+
+
+@pytest.mark.parametrize("boundary", ["opaque", "repeatable"])
+def test_claims_of_a_process_killed_before_the_replies_follow_their_boundary(url, scene, boundary):
+    """kill -9 right after the commit of a batch: nothing ran there, and what becomes of the keys the boundary says."""
+    with child("die", url, scene, boundary) as process:
+        assert process.wait(20) == -signal.SIGKILL
+        assert process.stdout.read() == ""
+    ran: list[int] = []
+    claimed = sql(url, f"SELECT count(*) FROM samekey_records WHERE operation = '{scene.operation}'")
+    with Guard(PostgresStore(url), policy=Policy(patience=5.0)) as guard:
+        how = {"opaque": Opaque(), "repeatable": Repeatable()}[boundary]
+        said = guard.run_many(scene.operation, lambda number: ran.append(number), range(20), key=str, boundary=how)
+
+    assert claimed == 20
+    if boundary == "opaque":
+        assert ran == []
+        assert {type(one) for one in said} == {InDoubt}
+    else:
+        assert ran == list(range(20))
+        assert {one.state for one in said if not isinstance(one, Exception)} == {State.COMPLETED}
+
+
+def test_run_many_claims_in_one_transaction(url, monkeypatch):
+    """40 new keys: their claims are one statement; each effect is settled as soon as it ran."""
+    asked: list[bytes] = []
+    ask = driver.Connection.ask
+
+    def counted(self: Any, query: Any) -> Any:
+        asked.append(query.name)
+        return ask(self, query)
+
+    monkeypatch.setattr(driver.Connection, "ask", counted)
+    with Guard(PostgresStore(url)) as guard:
+        answers = guard.run_many("charge", lambda number: number * 2, range(40), key=str)
+
+    assert [getattr(one, "result", one) for one in answers] == [number * 2 for number in range(40)]
+    assert asked.count(b"samekey_opens") == 1
+    assert set(asked) == {b"samekey_opens", b"samekey_settle"}
 
 
 @pytest.mark.slow
