@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from bench.figures import Experiment
-from bench.postgres import crowds, growth, pairs, peers
+from bench.postgres import crowds, growth, indexes, pairs, peers
 
 EXPERIMENTS: tuple[Experiment, ...] = (
     *pairs.EXPERIMENTS,
     *crowds.EXPERIMENTS,
     *peers.EXPERIMENTS,
+    *indexes.EXPERIMENTS,
     *growth.EXPERIMENTS,
 )

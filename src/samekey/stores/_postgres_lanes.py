@@ -17,7 +17,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from itertools import zip_longest
 from typing import Any
 
 from samekey.core.errors import SamekeyError, StoreUnavailable
@@ -27,6 +26,7 @@ from samekey.stores._postgres_batches import BATCH_MAX, Closed, Facts, Job, Paus
 from samekey.stores._postgres_rows import Statement
 
 COME_SECONDS = 0.001  # a thread wakes up in a tenth of it; where all cores are busy nobody is waited for much longer
+WAKES = 2  # threads that each one wakes: one would be a long chain where the cores are busy
 TURN_SECONDS = 60.0  # many times what the statements before us may take; only for a leader that vanished
 
 
@@ -43,7 +43,7 @@ class Asked:
         self.finished = False
         self.again = False
         self.gone = False  # interrupted while it waited
-        self.next: Asked | None = None  # whom to wake when we are awake
+        self.next: Sequence[Asked] = ()  # whom to wake when we are awake
 
 
 class Crowd:
@@ -175,12 +175,12 @@ class Lane:
         if others:
             with self._mutex:
                 others = [one for one in others if not one.gone]
-                for one, after in zip_longest(others, others[1:]):
-                    one.next = after
+                for at, one in enumerate(others, 1):
+                    one.next = others[WAKES * at : WAKES * (at + 1)]
                     one.finished = all(job.done for job in one.jobs)
                     one.again = not one.finished  # we were interrupted: it asks for itself
             self._crowd.rung(len(others))
-            self._wake(others[0] if others else None)
+            self._wake(others[:WAKES])
         with self._mutex:
             heir = self._queue.popleft() if self._queue else None
             if heir is None:
@@ -190,9 +190,9 @@ class Lane:
         if heir is not None:
             heir.bell.release()
 
-    def _wake(self, one: Asked | None) -> None:
-        """Wake this one, who wakes the next: all at once they would only fight for the interpreter."""
-        if one is not None:
+    def _wake(self, some: Sequence[Asked]) -> None:
+        """Wake these, who wake the next: all at once they would only fight for the interpreter."""
+        for one in some:
             one.bell.release()
 
     # -- sending -------------------------------------------------------------------------------------------
