@@ -7,7 +7,6 @@ import multiprocessing
 import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
-from typing import Any
 
 from bench.figures import Experiment, Figure, Reading, at_most, exactly
 from bench.groups import storm
@@ -72,14 +71,14 @@ def wait_there(url: str, parent: Connection) -> None:
 async def _wait_there(url: str, parent: Connection) -> None:
     guard = AsyncGuard(AsyncPostgresStore(url))
     asked = 0
-    ask = driver.AsyncConnection.ask
+    start = driver.AsyncConnection.start
 
-    async def counted(self: driver.AsyncConnection, query: driver.Query) -> Any:
+    def counted(self: driver.AsyncConnection, query: driver.Query, landed: driver.Landed) -> None:
         nonlocal asked
         asked += 1
-        return await ask(self, query)
+        start(self, query, landed)
 
-    driver.AsyncConnection.ask = counted  # type: ignore[method-assign]
+    driver.AsyncConnection.start = counted  # type: ignore[method-assign]
 
     async def effect() -> None:
         raise AssertionError("the key is held by the other process: nothing runs here")

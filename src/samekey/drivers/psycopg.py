@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import select
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
@@ -47,6 +47,7 @@ from samekey.drivers._psycopg_link import (
 )
 
 DriverError = psycopg.Error
+Landed = Callable[[Any, psycopg.Error | None], None]
 
 CONNECT_SECONDS = 5  # whole seconds, libpq's own rule; a primary on the same network answers in milliseconds
 SILENCE_SECONDS = 6.0  # after that the server is taken for gone, whatever the network says
@@ -146,31 +147,42 @@ class AsyncConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
     prepared: set[bytes] | None = None
     _loop: asyncio.AbstractEventLoop | None = None  # whose eyes are on the socket
     _steps: Generator[bool, None, Any] | None = None
-    _answered: asyncio.Future[Any] | None = None
+    _landed: Landed | None = None
+    _alarm: asyncio.TimerHandle | None = None
     _watched = -1  # libpq forgets its socket when the server hangs up
     _writes = False
 
     async def ask(self, query: Query) -> Any:
         """The rows of this query, as libpq has them."""
+        answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def landed(answer: Any, error: psycopg.Error | None) -> None:
+            if answered.done():
+                return
+            if error is None:
+                answered.set_result(answer)
+            else:
+                answered.set_exception(error)
+
+        self.start(query, landed)
+        try:
+            return await answered
+        except asyncio.CancelledError:
+            self.drop()  # in the middle of a statement: what it did is asked over another connection
+            raise
+
+    def start(self, query: Query, landed: Landed) -> None:
+        """Send it. `landed` is called with its rows or its error: by the event loop, or here if it cannot be sent."""
         loop = asyncio.get_running_loop()
-        self._answered = answered = loop.create_future()
+        self._landed = landed
         self._steps = exchange(self.pgconn, query, self.prepared)
         seconds = self.silence_seconds or SILENCE_SECONDS
-        timer = loop.call_later(seconds, self._fail, Silent(f"no answer within {seconds:.0f} s"))
-        try:
-            if self._loop is None:
-                self._watched = self.pgconn.socket
-                loop.add_reader(self._watched, self._step)
-                self._loop = loop
-            self._step()
-            return _checked(self, await answered)
-        except BaseException as error:
-            if not isinstance(error, psycopg.Error) or isinstance(error, Silent):
-                self.drop()
-            raise
-        finally:
-            timer.cancel()
-            self._steps = self._answered = None
+        self._alarm = loop.call_later(seconds, self._land, None, Silent(f"no answer within {seconds:.0f} s"))
+        if self._loop is None:
+            self._watched = self.pgconn.socket
+            loop.add_reader(self._watched, self._step)
+            self._loop = loop
+        self._step()
 
     def _step(self) -> None:
         """Something came, or the socket takes more."""
@@ -180,12 +192,15 @@ class AsyncConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
                 return
             writes = self._steps.send(None)
         except StopIteration as stop:
-            if self._answered is not None and not self._answered.done():
-                self._answered.set_result(stop.value)
-            self._steps = None
+            try:
+                answer = _checked(self, stop.value)
+            except psycopg.Error as error:
+                self._land(None, error)
+            else:
+                self._land(answer, None)
         except psycopg.Error as error:
             self.rest()  # a socket that ended is readable for ever
-            self._fail(error)
+            self._land(None, error)
         else:
             if writes != self._writes and self._loop is not None:
                 if writes:
@@ -194,9 +209,14 @@ class AsyncConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
                     self._loop.remove_writer(self._watched)
                 self._writes = writes
 
-    def _fail(self, error: Exception) -> None:
-        if self._answered is not None and not self._answered.done():
-            self._answered.set_exception(error)
+    def _land(self, answer: Any, error: psycopg.Error | None) -> None:
+        landed, self._landed, self._steps = self._landed, None, None
+        if self._alarm is not None:
+            self._alarm.cancel()
+        if isinstance(error, Silent):
+            self.drop()
+        if landed is not None:
+            landed(answer, error)
 
     def rest(self) -> None:
         """Let nobody watch the socket."""
@@ -207,7 +227,10 @@ class AsyncConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
         self._writes = False
 
     def drop(self) -> None:
-        """Hang up without a goodbye."""
+        """Hang up without a goodbye, and without a word to whoever waits."""
+        self._landed = self._steps = None
+        if self._alarm is not None:
+            self._alarm.cancel()
         self.rest()
         self.pgconn.finish()
 

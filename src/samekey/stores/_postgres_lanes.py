@@ -2,12 +2,13 @@
 
 Flush on free, no timer: a lone caller's statement goes out at once, inline. While the connection is busy
 commands queue up, and when it is free they go out together. Among threads the one at the head of the queue then
-leads: it sends for all, answers all, and hands the lead on. Among tasks one pump task does it, so that
-cancelling a caller never cancels a statement.
+leads: it sends for all, answers all, and hands the lead on. Among tasks the event loop's own callbacks do it: no
+task of anybody's is under way with a statement, so cancelling a caller never cancels one, and an answer goes
+straight to whoever waits for it.
 
 Threads that were answered together wake up one after the other, and the first one would find the next lane free and
 go alone, before the rest of them has had its say: half of all commits were for one. So whoever is about to lead
-while others are still waking up lets these come first. Tasks need no such thing: their pump runs after them.
+while others are still waking up lets these come first. Tasks need no such thing: what they want is sent after them.
 """
 
 from __future__ import annotations
@@ -17,16 +18,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 from samekey.core.errors import SamekeyError, StoreUnavailable
 from samekey.drivers import psycopg as driver
 from samekey.loops import ThreadBell
-from samekey.stores._postgres_batches import BATCH_MAX, Closed, Facts, Job, Pause, Steps, carrying_all
+from samekey.stores._postgres_batches import BATCH_MAX, Closed, Facts, Job, Pause, Run, Steps, carrying_all
 from samekey.stores._postgres_rows import Statement
 
 COME_SECONDS = 0.001  # a thread wakes up in a tenth of it; where all cores are busy nobody is waited for much longer
-WAKES = 2  # threads that each one wakes: one would be a long chain where the cores are busy
 TURN_SECONDS = 60.0  # many times what the statements before us may take; only for a leader that vanished
 
 
@@ -43,7 +45,7 @@ class Asked:
         self.finished = False
         self.again = False
         self.gone = False  # interrupted while it waited
-        self.next: Sequence[Asked] = ()  # whom to wake when we are awake
+        self.next: Asked | None = None  # whom to wake when we are awake
 
 
 class Crowd:
@@ -175,12 +177,12 @@ class Lane:
         if others:
             with self._mutex:
                 others = [one for one in others if not one.gone]
-                for at, one in enumerate(others, 1):
-                    one.next = others[WAKES * at : WAKES * (at + 1)]
+                for one, after in zip_longest(others, others[1:]):
+                    one.next = after
                     one.finished = all(job.done for job in one.jobs)
                     one.again = not one.finished  # we were interrupted: it asks for itself
             self._crowd.rung(len(others))
-            self._wake(others[:WAKES])
+            self._wake(others[0] if others else None)
         with self._mutex:
             heir = self._queue.popleft() if self._queue else None
             if heir is None:
@@ -190,9 +192,9 @@ class Lane:
         if heir is not None:
             heir.bell.release()
 
-    def _wake(self, some: Sequence[Asked]) -> None:
-        """Wake these, who wake the next: all at once they would only fight for the interpreter."""
-        for one in some:
+    def _wake(self, one: Asked | None) -> None:
+        """Wake this one, who wakes the next: all at once they would only fight for the interpreter."""
+        if one is not None:
             one.bell.release()
 
     # -- sending -------------------------------------------------------------------------------------------
@@ -245,7 +247,9 @@ class AsyncLane:
         self._connection: driver.AsyncConnection | None = None
         self._queue: deque[tuple[Callable[[], Awaitable[None]] | Sequence[Job], asyncio.Future[None]]] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._pump: asyncio.Task[None] | None = None
+        self._busy = False
+        self._slow: asyncio.Task[None] | None = None  # kept, or the garbage collector takes it
+        self._idle: asyncio.Future[None] | None = None  # whoever closes waits for it
         self._closed = False
         self.facts: driver.Facts | None = None
         self._known = Facts()
@@ -268,8 +272,9 @@ class AsyncLane:
 
     async def close(self) -> None:
         self._closed = True
-        if self._pump is not None and not self._pump.done():
-            await asyncio.wait([self._pump])
+        if self._busy and self._loop is not None:
+            self._idle = self._loop.create_future()
+            await self._idle
         if self._connection is not None:
             await self._connection.close()
 
@@ -291,51 +296,103 @@ class AsyncLane:
             self._loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = self._loop.create_future()
         self._queue.append((work, future))
-        if self._pump is None or self._pump.done():
-            self._pump = self._loop.create_task(self._run())
+        if not self._busy:
+            self._busy = True
+            self._loop.call_soon(self._flush)  # after everybody who runs right now has had its say
         return future
 
-    async def _run(self) -> None:
-        while self._queue:
-            work, future = self._queue.popleft()
-            futures, error = [future], None
-            try:
-                if callable(work):
-                    await work()
-                else:
-                    jobs = list(work)
-                    while self._queue and len(jobs) < BATCH_MAX and not callable(self._queue[0][0]):
-                        more, another = self._queue.popleft()
-                        jobs += more  # type: ignore[arg-type]
-                        futures.append(another)
-                    await self._drive(carrying_all(jobs, self._address, self._known))
-            except Exception as raised:
-                error = raised
-            except BaseException:
-                for one in (*futures, *(waiting for _, waiting in self._queue)):
-                    one.cancel()  # the loop is being closed under us
-                self._queue.clear()
-                raise
-            for one in futures:
-                if one.done():
-                    continue  # cancelled: whoever asked has gone, and asks again if it matters
-                if error is None:
-                    one.set_result(None)
-                else:
-                    one.set_exception(error)
+    def _flush(self) -> None:
+        """The connection is free: send what queued up."""
+        if not self._queue:
+            self._busy = False
+            if self._idle is not None and not self._idle.done():
+                self._idle.set_result(None)
+            return
+        work, future = self._queue.popleft()
+        futures = [future]
+        if callable(work):
+            self._go_slowly(work, futures)
+            return
+        jobs = list(work)
+        while self._queue and len(jobs) < BATCH_MAX and not callable(self._queue[0][0]):
+            more, another = self._queue.popleft()
+            jobs += more  # type: ignore[arg-type]
+            futures.append(another)
+        self._advance(carrying_all(jobs, self._address, self._known), futures, None)
 
-    # -- sending -------------------------------------------------------------------------------------------
-
-    async def _drive(self, steps: Steps) -> None:
+    def _advance(self, steps: Steps, futures: list[asyncio.Future[None]], reply: Any) -> None:
+        """The next step, straight from the event loop where nothing has to be waited for but the answer."""
         try:
-            step = next(steps)
+            step = steps.send(reply)
+        except StopIteration:
+            self._answer(futures, None)
+            return self._flush()
+        except Exception as error:
+            self._answer(futures, error)
+            return self._flush()
+        link = self._connection
+        if isinstance(step, Pause) or link is None or link.closed or self._closed:
+            self._go_slowly(lambda: self._drive(steps, step), futures)
+        else:
+            query = driver.worded(self._address, step.query, self._durable)
+            link.start(query, lambda answer, error: self._landed(steps, futures, answer, error))
+
+    def _landed(
+        self, steps: Steps, futures: list[asyncio.Future[None]], answer: Any, error: driver.DriverError | None
+    ) -> None:
+        if error is None:
+            self._advance(steps, futures, answer)
+        else:
+            self._go_slowly(lambda: self._drive_on(steps, error), futures)
+
+    def _answer(self, futures: list[asyncio.Future[None]], error: Exception | None) -> None:
+        for one in futures:
+            if one.done():
+                continue  # cancelled: whoever asked has gone, and asks again if it matters
+            if error is None:
+                one.set_result(None)
+            else:
+                one.set_exception(error)
+
+    # -- sending, with what may take longer: connecting, pausing, asking again -----------------------------
+
+    def _go_slowly(self, work: Callable[[], Awaitable[None]], futures: list[asyncio.Future[None]]) -> None:
+        assert self._loop is not None  # noqa: S101 - whoever queues has set it
+        self._slow = self._loop.create_task(self._slowly(work, futures))
+
+    async def _slowly(self, work: Callable[[], Awaitable[None]], futures: list[asyncio.Future[None]]) -> None:
+        error: Exception | None = None
+        try:
+            await work()
+        except Exception as raised:
+            error = raised
+        except BaseException:
+            for one in (*futures, *(waiting for _, waiting in self._queue)):
+                one.cancel()  # the loop is being closed under us
+            self._queue.clear()
+            self._flush()
+            raise
+        self._answer(futures, error)
+        self._flush()
+
+    async def _drive_on(self, steps: Steps, error: driver.DriverError) -> None:
+        await self._give_up_spent(error)
+        try:
+            step = steps.throw(error)
+        except StopIteration:
+            return
+        await self._drive(steps, step)
+
+    async def _drive(self, steps: Steps, step: Run | Pause) -> None:
+        try:
             while True:
                 try:
                     if isinstance(step, Pause):
                         await asyncio.sleep(step.seconds)
                         reply = None
                     else:
-                        reply = await self._send(step.query)
+                        query = driver.worded(self._address, step.query, self._durable)
+                        reply = await self._on_connection(partial(_ask, query))
                 except (driver.DriverError, SamekeyError) as error:
                     step = steps.throw(error)
                 else:
@@ -344,9 +401,6 @@ class AsyncLane:
             pass
         finally:
             steps.close()
-
-    async def _send(self, query: driver.Query) -> Any:
-        return await self._on_connection(lambda link: link.ask(driver.worded(self._address, query, self._durable)))
 
     async def _on_connection(self, work: Callable[[driver.AsyncConnection], Awaitable[Any]]) -> Any:
         if self._closed:
@@ -359,7 +413,14 @@ class AsyncLane:
         try:
             return await work(self._connection)
         except driver.DriverError as error:
-            if driver.is_spent(error):
-                await self._connection.close()
-                self._connection = None
+            await self._give_up_spent(error)
             raise
+
+    async def _give_up_spent(self, error: driver.DriverError) -> None:
+        if driver.is_spent(error) and self._connection is not None:
+            connection, self._connection = self._connection, None
+            await connection.close()
+
+
+async def _ask(query: driver.Query, link: driver.AsyncConnection) -> Any:
+    return await link.ask(query)
