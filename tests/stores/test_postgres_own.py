@@ -1129,6 +1129,15 @@ def test_sweeping_while_claims_run(store, url, scene):
     assert all(one.token > tokens[one.key.text] for one in anew)
 
 
+def test_a_sweep_keeps_its_limit_whatever_the_plan(store, url, scene):
+    """In a small table that was never analyzed the limit was looked for row by row: five of five went."""
+    held = store.batch([scene.opening(str(number)) for number in range(5)])
+    store.batch([settling(one, State.COMPLETED, retain=0.001) for one in held])
+    time.sleep(0.01)
+
+    assert [store.sweep(2) for _ in range(4)] == [2, 2, 1, 0]
+
+
 def test_a_row_that_somebody_writes_is_swept_the_next_time(store, url, scene):
     held = store.open(scene.opening())
     store.settle(settling(held, State.COMPLETED, retain=0.001))

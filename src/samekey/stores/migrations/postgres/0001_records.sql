@@ -571,10 +571,10 @@ DECLARE
   swept integer;
 BEGIN
   DELETE FROM samekey_records
-  WHERE digest IN (
+  WHERE digest = ANY (ARRAY (  -- found once: as a join it may be looked for again, row by row, beyond the limit
       SELECT digest FROM samekey_records WHERE retain_until <= wall ORDER BY retain_until LIMIT p_limit
       FOR UPDATE SKIP LOCKED
-    )
+    ))
     AND retain_until <= wall  -- said again by the delete itself: the key may have been made anew
     AND state IN ('completed', 'closed', 'released');
   GET DIAGNOSTICS swept = ROW_COUNT;
