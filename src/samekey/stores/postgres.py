@@ -5,8 +5,9 @@ SQL what `core.register` says (see migrations/postgres). A claim reads first: a 
 a transaction id. What the server's clock says is the time, what its sequence says is the token, and the fence is
 (token, attempt): after a failover the same numbers came again.
 
-Each process has a few connections of its own, each a lane on which callers take turns (see `_postgres_lanes`):
-claims, settles and reads do not wait for each other. A lost reply is asked again by attempt id (`_postgres_batches`).
+Each process has a few connections of its own, each a lane on which callers take turns (see `_postgres_lanes` and
+`_postgres_tasks`): claims, settles and reads do not wait for each other. A lost reply is asked again by attempt id
+(`_postgres_batches`).
 
 Waiting: one connection per process listens. A waiter flags the row it waits for, and only flagged rows are
 notified about; a slow re-read is the truth (`_postgres_listen`, `_waiting`).
@@ -48,9 +49,10 @@ from samekey.stores._postgres_desk import (
     page_size,
     sweep_statement,
 )
-from samekey.stores._postgres_lanes import AsyncLane, Crowd, Lane
+from samekey.stores._postgres_lanes import Crowd, Lane
 from samekey.stores._postgres_listen import LISTEN_SECONDS, Listener, LoopBells
 from samekey.stores._postgres_rows import record_of
+from samekey.stores._postgres_tasks import AsyncLane
 from samekey.stores._waiting import async_wait, wait
 
 _INHERITED: list[Any] = []  # what a forked child got from its parent and must not touch
