@@ -28,7 +28,7 @@ from samekey.core.ports import Query
 from samekey.core.record import Record
 from samekey.core.register import apply
 from samekey.core.states import Role, State
-from samekey.drivers import _psycopg_link
+from samekey.drivers import _psycopg_connection, _psycopg_link
 from samekey.drivers import psycopg as driver
 from samekey.stores import _postgres_batches
 from samekey.stores.postgres import AsyncPostgresStore, PostgresStore
@@ -420,7 +420,7 @@ def test_a_terminated_backend_is_asked_again(store, url, scene):
 
 def test_a_silent_server_is_not_waited_for_for_ever(store, url, scene, monkeypatch):
     """A backend that hangs is left behind, and the same claim is asked over another connection."""
-    monkeypatch.setattr(driver, "SILENCE_SECONDS", 0.3)
+    monkeypatch.setattr(_psycopg_connection, "SILENCE_SECONDS", 0.3)
     store.open(scene.opening("connected"))
     ((pid,),) = store._links().claims.ask(("SELECT pg_backend_pid()", ()))
     os.kill(pid, signal.SIGSTOP)
@@ -940,7 +940,7 @@ def test_no_answered_claim_is_lost_with_a_synchronous_standby(own_server, scene)
 
 def test_a_commit_that_its_standby_may_not_have_is_not_taken_for_granted(own_server, scene, monkeypatch):
     """Somebody cancels a claim that waits for a synchronous standby: the server calls it committed, we do not."""
-    monkeypatch.setattr(driver, "SILENCE_SECONDS", 1.0)
+    monkeypatch.setattr(_psycopg_connection, "SILENCE_SECONDS", 1.0)
     monkeypatch.setattr(_postgres_batches, "REASK_SECONDS", 1.0)
     url = own_server.create_database()
     driver.migrate(url)
