@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -135,6 +136,8 @@ def side_by_side(effort: Effort) -> Sequence[Reading]:
     speeds: dict[str, list[float]] = {peer: [] for peer in PEERS}
     cpu: dict[str, list[float]] = {peer: [] for peer in PEERS}
     more, effects = dict.fromkeys(PEERS, 0), dict.fromkeys(PEERS, 0)
+    if missing := [module for module in ("dbos", "once") if find_spec(module) is None]:
+        raise ModuleNotFoundError(f"without {' and '.join(missing)}: pip install -e '.[peers]'")
     with served() as (server, _):
         context = multiprocessing.get_context("spawn")
         contenders: dict[str, tuple[Any, Any]] = {}
