@@ -28,7 +28,7 @@ from samekey.core.ports import Query
 from samekey.core.record import Record
 from samekey.core.register import apply
 from samekey.core.states import Role, State
-from samekey.drivers import _psycopg_connection, _psycopg_link
+from samekey.drivers import _psycopg_connection, _psycopg_exchange
 from samekey.drivers import psycopg as driver
 from samekey.stores import _postgres_batches
 from samekey.stores.postgres import AsyncPostgresStore, PostgresStore
@@ -119,7 +119,7 @@ def test_a_replay_writes_nothing(store, url, scene):
 def test_each_command_is_one_round_trip(store, scene, monkeypatch):
     """Claim, replay, settle and read: the connection is waited for once for each of them."""
     waits = []
-    answer = _psycopg_link._answer
+    answer = _psycopg_exchange._answer
     first = store.open(scene.opening("first"))  # connects, and prepares
     store.read(Read(first.key))
     store.settle(settling(first, State.COMPLETED))
@@ -128,7 +128,7 @@ def test_each_command_is_one_round_trip(store, scene, monkeypatch):
         waits.append(1)
         return answer(link)
 
-    monkeypatch.setattr(_psycopg_link, "_answer", counted)
+    monkeypatch.setattr(_psycopg_exchange, "_answer", counted)
 
     held = store.open(scene.opening("second"))
     assert len(waits) == 1

@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 from psycopg import errors, waiting
 
-from samekey.drivers._psycopg_link import ROWS, Query, exchange
+from samekey.drivers._psycopg_exchange import ROWS, Query, exchange
 
 SILENCE_SECONDS = 6.0  # after that the server is taken for gone, whatever the network says
 _WAIT_INTERVAL = 0.1  # how often a waiting thread looks up, for Ctrl-C and for its deadline

@@ -47,7 +47,7 @@ from samekey.drivers._psycopg_greeting import (
 from samekey.drivers._psycopg_greeting import (
     Facts as Facts,
 )
-from samekey.drivers._psycopg_link import (
+from samekey.drivers._psycopg_exchange import (
     Query as Query,
 )
 
