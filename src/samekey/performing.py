@@ -32,7 +32,7 @@ from samekey.core.commands import (
     Wait,
 )
 from samekey.core.drive import adrive, drive
-from samekey.core.errors import Misconfigured, SamekeyError
+from samekey.core.errors import Misconfigured, SamekeyError, StoreUnavailable
 from samekey.core.ports import AsyncStore, Event, Hook, Store
 from samekey.core.record import Record
 from samekey.core.recovery import stop_asking
@@ -118,13 +118,6 @@ class _Performer:
         if held.record is not None and not held.begun and isinstance(outcome, Returned):
             self.tell("unmarked", held.record)
             _log.error("an effect of %s is marked=True and never called held.sending()", self.call.key.operation)
-
-    def before_effect(self) -> None:
-        """Right before the effect, or before a hold is handed out."""
-
-    def after_effect(self, outcome: Outcome) -> Outcome:
-        """What the core shall hear of an effect's end."""
-        return outcome
 
     def abandon(self) -> None:
         """As finish, for the garbage collector."""
@@ -229,8 +222,12 @@ class Performer(_Performer):
 
     def _say(self, command: Settle | Testify) -> Record | None:
         self._unsaid = command
+        start = time.monotonic()
         try:
             record: Record | None = getattr(self.store, command.verb)(command)
+        except StoreUnavailable as unavailable:
+            unavailable.tried_seconds = time.monotonic() - start
+            raise
         except (Exception, GeneratorExit):
             raise
         except BaseException:  # Ctrl-C in the middle of the write: said again, it recognises itself
@@ -275,12 +272,34 @@ class Performer(_Performer):
             flights.leave(flight, bell)
         return self._seen_in_flight(flight)
 
+    def reach(self, steps: Generator[Command, Any, Any]) -> Any:
+        """The command to run the effect, for a hold to be handed out; or how the attempt ended without it."""
+        try:
+            reached = drive(steps, self.perform, until=RunEffect)
+        except BaseException:
+            self.finish()
+            raise
+        if not isinstance(reached, RunEffect):
+            self.finish()
+        return reached
+
+    def end(self, steps: Generator[Command, Any, Any], outcome: Outcome) -> Any:
+        """The rest of an attempt whose hold was handed out and has been left."""
+        return self.go_on(steps, outcome)
+
     def go_on(self, steps: Generator[Command, Any, Any], reply: Any) -> Any:
         """The rest of an attempt whose claim was made with others in one batch."""
         try:
             return drive(steps, self.perform, reply=reply)
         finally:
             self.finish()
+
+    def before_effect(self) -> None:
+        """Right before the effect."""
+
+    def after_effect(self, outcome: Outcome) -> Outcome:
+        """What the core shall hear of an effect's end."""
+        return outcome
 
     def _run_effect(self, command: RunEffect) -> Outcome:
         held: Held = self._early or self.new_hold(command.held)
@@ -380,8 +399,12 @@ class AsyncPerformer(_Performer):
 
     async def _say(self, command: Settle | Testify) -> Record | None:
         self._unsaid = command
+        start = time.monotonic()
         try:
             record: Record | None = await getattr(self.store, command.verb)(command)
+        except StoreUnavailable as unavailable:
+            unavailable.tried_seconds = time.monotonic() - start
+            raise
         except (Exception, GeneratorExit):
             raise
         except BaseException:  # cancelled in the middle of the write: said again, it recognises itself
@@ -428,6 +451,21 @@ class AsyncPerformer(_Performer):
             flights.leave(flight, bell)
         return self._seen_in_flight(flight)
 
+    async def reach(self, steps: Generator[Command, Any, Any]) -> Any:
+        """The command to run the effect, for a hold to be handed out; or how the attempt ended without it."""
+        try:
+            reached = await adrive(steps, self.perform, until=RunEffect)
+        except BaseException:
+            self.finish()
+            raise
+        if not isinstance(reached, RunEffect):
+            self.finish()
+        return reached
+
+    async def end(self, steps: Generator[Command, Any, Any], outcome: Outcome) -> Any:
+        """The rest of an attempt whose hold was handed out and has been left."""
+        return await self.go_on(steps, outcome)
+
     async def go_on(self, steps: Generator[Command, Any, Any], reply: Any) -> Any:
         """The rest of an attempt whose claim was made with others in one batch."""
         try:
@@ -435,11 +473,18 @@ class AsyncPerformer(_Performer):
         finally:
             self.finish()
 
+    async def before_effect(self) -> None:
+        """Right before the effect."""
+
+    async def after_effect(self, outcome: Outcome) -> Outcome:
+        """What the core shall hear of an effect's end."""
+        return outcome
+
     async def _run_effect(self, command: RunEffect) -> Outcome:
         held: AsyncHeld = self._early or self.new_hold(command.held)
         if command.held is not None:
             self.tell("claimed", command.held)
-        self.before_effect()
+        await self.before_effect()
         held.enter()
         try:
             outcome: Outcome = Returned(await self._effect())
@@ -449,7 +494,7 @@ class AsyncPerformer(_Performer):
             held.leave()
         if self.call.terms.marked:
             self.check_mark(held, outcome)
-        return self.after_effect(outcome)
+        return await self.after_effect(outcome)
 
     async def _lookup(self, command: CallLookup) -> Verdict:
         lookup = self.call.boundary.asks_with

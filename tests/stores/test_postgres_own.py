@@ -21,7 +21,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from samekey import Guard, InDoubt, Opaque, Policy, Repeatable
+from samekey import Absent, Asks, Guard, Happened, InDoubt, Opaque, Policy, Repeatable
 from samekey.core.commands import Ask, Begin, Read, Renew, Take, Testify, Wait
 from samekey.core.errors import Misconfigured, RecordUnreadable, StoreUnavailable
 from samekey.core.ports import Query
@@ -504,7 +504,7 @@ def _until(look: Any, seconds: float = 10.0) -> Any:
 
 CHILD = """
 import json, sys, time
-from samekey import Guard
+from samekey import Absent, Asks, Guard, Happened, Opaque
 from samekey.core.commands import Wait
 from samekey.stores import _waiting
 from samekey.stores.postgres import PostgresStore
@@ -892,6 +892,42 @@ def test_a_standby_is_refused_and_a_promoted_one_says_that_memory_was_lost(own_s
         with contextlib.closing(PostgresStore(there)) as later:  # another process, started after the failover
             assert later.open(scene.opening("later")).after_loss
         follower.close()
+
+
+@pytest.mark.slow
+def test_a_failover_to_an_asynchronous_standby_may_lose_the_last_claims(own_server):
+    """The window that remains: the standby never heard of the claim. Opaque runs again; who can ask, asks first."""
+    url = own_server.create_database()
+    driver.migrate(url)
+    charged: list[str] = []
+
+    def find(record: Record) -> Any:
+        return Happened("paid") if record.key.text in charged else Absent()
+
+    def charge(guard: Guard, key: str, boundary: Any) -> Any:
+        def effect() -> str:
+            charged.append(key)
+            return "paid"
+
+        return guard.run("charge", effect, key=key, payload={}, boundary=boundary).result
+
+    boundaries = {"opaque": Opaque(), "asks": Asks(find)}
+    with own_server.standby() as standby:
+        with Guard(url) as guard:
+            charge(guard, "before", Opaque())
+            _until(lambda: own_server.sql("SELECT replay_lsn >= pg_current_wal_lsn() FROM pg_stat_replication") == "t")
+            standby.sql("ALTER SYSTEM SET primary_conninfo = ''")
+            standby.sql("SELECT pg_reload_conf()")
+            _until(lambda: own_server.sql("SELECT count(*) FROM pg_stat_replication") == "0")
+            for key, boundary in boundaries.items():
+                charge(guard, key, boundary)
+        own_server.stop("immediate")
+        standby.promote()
+        with Guard(url.replace(f":{own_server.port}/", f":{standby.port}/")) as guard:
+            for key, boundary in boundaries.items():
+                assert charge(guard, key, boundary) == "paid"
+
+    assert charged == ["before", "opaque", "asks", "opaque"]
 
 
 @pytest.mark.slow

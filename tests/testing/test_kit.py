@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sqlite3
 import threading
+import time
 from typing import Any
 from uuid import UUID
 
 import pytest
 
 from samekey import Asks, AsyncGuard, Guard, Keyed, Opaque, Policy, Repeatable, current
+from samekey.drivers import psycopg
 from samekey.stores.memory import AsyncMemoryStore, MemoryStore
 from samekey.stores.sqlite import SqliteStore
 from samekey.testing import (
@@ -26,6 +29,8 @@ from samekey.testing import (
     run_in_parallel,
     run_twice,
 )
+
+LEASE_SECONDS = 0.4  # on a real server; long enough for a call on a busy machine
 
 ORDER = {"order_id": "o", "amount": 200}
 
@@ -332,6 +337,38 @@ def test_what_cannot_be_tried_is_said_at_once(provider, payload, why):
 
     with pytest.raises(ValueError, match=why):
         four_assumptions(charge, payload=payload, key="order_id", provider=provider)
+
+
+def test_an_ignored_field_that_the_payload_lacks_is_said_at_once(unguarded, provider):
+    with pytest.raises(ValueError, match="the payload has no 'client_ts'"):
+        four_assumptions(unguarded, payload=ORDER, key="order_id", ignore=("client_ts",), provider=provider)
+
+
+class RealTime:
+    """A clock for a store that goes by its own: an hour is as long as its leases."""
+
+    def advance(self, seconds: float) -> None:
+        time.sleep(LEASE_SECONDS * 1.5)
+
+
+@pytest.mark.slow
+def test_other_workers_meet_on_a_real_server(samekey_postgres, provider):
+    """The real store, its real leases, and a guard of his own for each worker."""
+    database = samekey_postgres.create_database()
+    psycopg.migrate(database)
+    with contextlib.ExitStack() as guards:
+
+        def worker() -> Any:
+            policy = Policy(lease=LEASE_SECONDS, patience=2, releases=(InsufficientFunds,))
+            return charging(guards.enter_context(Guard(database, policy=policy)), provider, Keyed())
+
+        again = worker()
+        around: dict[str, Any] = {"key": "order_id", "provider": provider, "elsewhere": lambda: again}
+        crashes = crash_everywhere(worker(), ORDER, clock=RealTime(), **around)
+        run_in_parallel(worker(), ORDER, **around)
+
+    assert crashes.schedules >= 7
+    assert provider.doubles() == {}
 
 
 def test_keys_may_be_numbers_and_uuids(provider):

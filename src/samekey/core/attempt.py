@@ -65,7 +65,8 @@ def attempt(call: Call) -> Generator[Command, Any, Answer[Any] | Failed]:
         # `yield` where every call comes by: `yield from command` is the same, typed, and makes a generator for it.
         record: Record | None = (yield from find(call)) if call.aliases else (yield open_command(call))
     except StoreUnavailable:
-        if call.policy.store_down == "refuse":
+        # In a transaction the store is the very database that the effect writes: there is nothing to run without it.
+        if call.policy.store_down == "refuse" or call.terms.kind is Kind.ATOMIC:
             raise
         return (yield from run_unguarded(call))
 
@@ -200,6 +201,8 @@ def complete(call: Call, held: Record, value: Any) -> Generator[Command, Any, An
     settled = yield from settle(call, held, State.COMPLETED, result=result, error=error)
     if isinstance(settled, StoreUnavailable):
         yield from Tell("not_recorded", held, type(settled).__name__)
+        if call.terms.kind is Kind.ATOMIC:
+            raise settled  # undone with the claim: there is no answer
         return Answer(value, State.COMPLETED, False, call.key.text, held.token, held.attempts, recorded=False)
     if settled is not None and settled.settled_by == call.attempt and settled.state is State.COMPLETED:
         # The record's bytes are ours, so our own object is what the record says.
@@ -269,21 +272,25 @@ def settle(
 ) -> Generator[Command, Any, Record | None | StoreUnavailable]:
     """Settle as the holder."""
     command = Settle(held, Role.HOLDER, state, call.attempt, result, error, "", retain_seconds(call, state), next_round)
-    return (yield from insist(call, command))
+    settled = yield from insist(call, command)
+    if isinstance(settled, StoreUnavailable) and call.terms.kind is Kind.ATOMIC:
+        yield from Undo(claim_too=True)  # an effect must not be committed beside a record that does not know of it
+    return settled
 
 
 def insist(call: Call, command: Settle | Testify) -> Generator[Command, Any, Record | None | StoreUnavailable]:
     """What we know must be written: tried again with growing pauses for as long as a lease may live."""
-    slept, pause = 0.0, SETTLE_PAUSE_SECONDS
+    waited, pause = 0.0, SETTLE_PAUSE_SECONDS
     while True:
         try:
             record: Record | None = yield command
             return record
         except StoreUnavailable as unavailable:
-            if slept >= call.policy.lease_seconds or call.terms.kind is Kind.ATOMIC:
+            waited += unavailable.tried_seconds  # a store that says nothing takes longer than our pauses
+            if waited >= call.policy.lease_seconds or call.terms.kind is Kind.ATOMIC:
                 return unavailable
         yield from Sleep(pause)
-        slept, pause = slept + pause, min(pause * 2, SETTLE_PAUSE_MAX_SECONDS)
+        waited, pause = waited + pause, min(pause * 2, SETTLE_PAUSE_MAX_SECONDS)
 
 
 def too_late(

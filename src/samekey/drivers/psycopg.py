@@ -6,10 +6,9 @@ one transaction, and no transaction is ever open while anything else happens.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from importlib import resources
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
@@ -29,10 +28,12 @@ from samekey.drivers._psycopg_connection import (
 from samekey.drivers._psycopg_connection import (
     Silent as Silent,
 )
+from samekey.drivers._psycopg_exchange import (
+    Query as Query,
+)
 from samekey.drivers._psycopg_greeting import (
     DESK_SECONDS,
     LOCK_SECONDS,
-    SCHEMA,
     Values,
     greeting,
     migrate_line,
@@ -47,15 +48,26 @@ from samekey.drivers._psycopg_greeting import (
 from samekey.drivers._psycopg_greeting import (
     Facts as Facts,
 )
-from samekey.drivers._psycopg_exchange import (
-    Query as Query,
+from samekey.drivers._psycopg_migrations import (
+    COUNTED,
+    FIRST_PAUSE_SECONDS,
+    LAST_PAUSE_SECONDS,
+    TRIES_MAX,
+    Phase,
+    Which,
+    due,
+)
+from samekey.drivers._psycopg_migrations import (
+    Migration as Migration,
+)
+from samekey.drivers._psycopg_migrations import (
+    migrations as migrations,
 )
 
 DriverError = psycopg.Error
 
 CONNECT_SECONDS = 5  # whole seconds, libpq's own rule; a primary on the same network answers in milliseconds
-MIGRATION_LOCK = 0x73616D656B6579  # "samekey"
-MIGRATION_LOCK_SECONDS = 30.0
+MIGRATION_SECONDS = 600.0  # one statement of a migration; most make new things only and take milliseconds
 
 
 # -- addresses ---------------------------------------------------------------------------------------------
@@ -273,53 +285,97 @@ def _first_line(error: BaseException) -> str:
 # -- migrations --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Migration:
-    number: int
-    title: str
-    sql: str
+class HeldUp(StoreUnavailable):
+    """A table was busy each time: not everything was migrated. Nothing is half done; try again."""
 
 
-def migrations() -> list[Migration]:
-    """All of them, as shipped, in order: plain SQL, to be printed for Alembic, Django or Flyway as well."""
-    folder = resources.files("samekey.stores") / "migrations" / "postgres"
-    files = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".sql"))
-    return [
-        Migration(int(name[:4]), name[5:-4].replace("_", " "), (folder / name).read_text(encoding="utf-8"))
-        for name in files
-    ]
-
-
-def migrate(url: str, *, dry_run: bool = False) -> list[Migration]:
+def migrate(
+    url: str,
+    *,
+    phase: Which = "all",
+    dry_run: bool = False,
+    partitions: int = 0,
+    known: Sequence[Migration] | None = None,
+    told: Callable[[Migration], None] = lambda migration: None,
+) -> list[Migration]:
     """Bring the database to our schema; the migrations that were (or with `dry_run` would be) carried out.
 
-    Each is one transaction. Several processes may try at once: one migrates, the others wait and find it done.
+    Several processes may try at once: one migrates, the others wait and find it done. `told` hears of each one when it
+    is committed; `known` are the migrations there are.
     """
     address = parse_url(url)
-    with (
-        translated(address),
-        psycopg.connect(address.url, **{**_arguments(address), "prepare_threshold": None}) as link,
-    ):
+    if known is None:
+        known = migrations(partitions=partitions)
+    with translated(address), _migrating(address) as link:
+        wanted = due(known, _done(link), phase, address.name)
+        if partitions and not dry_run:
+            _check_partitions(address, link, partitions, first=known[0] in wanted)
         if dry_run:
-            return _missing(address, link)
-        link.execute("SELECT set_config('lock_timeout', %s, false)", (f"{int(MIGRATION_LOCK_SECONDS * 1000)}",))
-        with link.transaction():
-            # Held until the end of the transaction, so that it is safe behind PgBouncer too.
-            link.execute("SELECT pg_advisory_xact_lock(%s)", (MIGRATION_LOCK,))
-            missing = _missing(address, link)
-            for migration in missing:
-                link.execute(migration.sql.encode())
-        return missing
+            return wanted
+        made = []
+        for migration in wanted:
+            if _carry_out(address, link, migration, known):
+                made.append(migration)
+                told(migration)
+        return made
 
 
-def _missing(address: Address, link: psycopg.Connection[Any]) -> list[Migration]:
-    there = link.execute("SELECT to_regclass('samekey_meta') IS NOT NULL").fetchone()
-    found = 0
-    if there and there[0]:
-        row = link.execute("SELECT value FROM samekey_meta WHERE name = 'schema'").fetchone()
-        found = int(row[0]) if row else 0
-    if found > SCHEMA:
+@contextmanager
+def _migrating(address: Address) -> Iterator[Connection]:
+    with Connection.connect(address.url, **{**_arguments(address), "prepare_threshold": None}) as link:
+        link.silence_seconds = MIGRATION_SECONDS
+        yield link
+
+
+def _carry_out(address: Address, link: Connection, migration: Migration, known: Sequence[Migration]) -> bool:
+    """Whether it was us; somebody else may have been faster."""
+    *turn, sql = migration.statements()
+    pause = FIRST_PAUSE_SECONDS
+    for tries in range(1, TRIES_MAX + 1):
+        try:
+            with link.transaction():
+                _take_turn(address, link, turn)
+                if migration not in due(known, _done(link), "all", address.name):
+                    return False
+                link.execute(sql.encode())
+                if migration in due(known, _done(link), "all", address.name):
+                    raise ValueError(f"{migration.number:04} {migration.title} does not count itself")
+                return True
+        except errors.LockNotAvailable as busy:
+            if tries == TRIES_MAX:
+                raise HeldUp(
+                    f"{address.name}: {migration.number:04} {migration.title} found its tables busy {tries} times "
+                    f"({_first_line(busy)}); nothing of it was done, try again"
+                ) from busy
+        time.sleep(pause)
+        pause = min(pause * 2, LAST_PAUSE_SECONDS)
+    raise AssertionError("the last try returns or raises")
+
+
+def _take_turn(address: Address, link: Connection, turn: Sequence[str]) -> None:
+    try:
+        for statement in turn:
+            link.execute(statement.encode())
+    except errors.LockNotAvailable as busy:
+        raise HeldUp(f"{address.name}: somebody else has been migrating it for a long time; try again") from busy
+
+
+def _done(link: Connection) -> dict[Phase, int]:
+    # Asked of the catalogue itself: within a transaction to_regclass remembers that there was no such table, also when
+    # whoever we waited for has made it.
+    visible = "SELECT FROM pg_class WHERE relname = 'samekey_meta' AND pg_table_is_visible(oid)"
+    if link.execute(visible).rowcount == 0:
+        return {"pre": 0, "post": 0}
+    rows = dict(link.execute("SELECT name, value FROM samekey_meta").fetchall())
+    return {phase: int(rows.get(name, 0)) for phase, name in COUNTED.items()}
+
+
+def _check_partitions(address: Address, link: Connection, wanted: int, *, first: bool) -> None:
+    """A table that is there keeps its shape: who asks for another one must not believe that it was made."""
+    row = link.execute("SELECT count(*) FROM pg_inherits WHERE inhparent = to_regclass('samekey_records')").fetchone()
+    there = row[0] if row else 0
+    if not first and there != wanted:
         raise Misconfigured(
-            f"{address.name} was migrated by a newer samekey (schema {found}, this one knows {SCHEMA}): upgrade samekey"
+            f"{address.name} has its table of records already, in {there or 1} piece{'s' if there > 1 else ''}: "
+            "partitions are chosen with the first migration"
         )
-    return [one for one in migrations() if one.number > found]

@@ -34,7 +34,7 @@ from samekey.core.commands import (
     Testify,
     Wait,
 )
-from samekey.core.errors import RecordUnreadable, StoreUnavailable
+from samekey.core.errors import RecordUnreadable, SamekeyError, StoreUnavailable
 from samekey.core.ports import Audits, Health, Query, Records, Replies
 from samekey.core.record import Record
 from samekey.core.states import Role
@@ -53,6 +53,14 @@ from samekey.stores._postgres_lanes import Crowd, Lane
 from samekey.stores._postgres_listen import LISTEN_SECONDS, Listener, LoopBells
 from samekey.stores._postgres_rows import record_of
 from samekey.stores._postgres_tasks import AsyncLane
+from samekey.stores._postgres_transaction import (
+    IDENTITY,
+    IDENTITY_UNTOLD,
+    NOT_TOLD,
+    AsyncPostgresTransaction,
+    PostgresTransaction,
+    link_of,
+)
 from samekey.stores._waiting import async_wait, wait
 
 _INHERITED: list[Any] = []  # what a forked child got from its parent and must not touch
@@ -67,6 +75,7 @@ class PostgresStore:
         self._address = driver.parse_url(url)
         self.name = self._address.name
         self._here = _Here(self._address)
+        self._identity: str | None = None
 
     @classmethod
     def from_url(cls, url: str) -> PostgresStore:
@@ -153,6 +162,22 @@ class PostgresStore:
         desk = self._links().desk
         desk.ask(("SELECT 1", ()))
         return _health(self._address, desk.facts)
+
+    def join(self, connection: Any) -> PostgresTransaction:
+        """This store inside the transactions of a caller's connection to the same database."""
+        return PostgresTransaction(self.name, link_of(connection, asynchronous=False), self.identity)
+
+    def identity(self) -> str:
+        """Which tables these are, whatever the address calls them."""
+        if self._identity is None:
+            desk = self._links().desk
+            try:
+                ((self._identity,),) = desk.ask((IDENTITY, ()))
+            except SamekeyError as error:
+                if getattr(error.__cause__, "sqlstate", None) not in NOT_TOLD:
+                    raise
+                ((self._identity,),) = desk.ask((IDENTITY_UNTOLD, ()))
+        return str(self._identity)
 
     def close(self) -> None:
         self._here.close()
@@ -302,6 +327,16 @@ class AsyncPostgresStore:
         desk = self._links().desk
         await desk.ask(("SELECT 1", ()))
         return _health(self._address, desk.facts)
+
+    def join(self, connection: Any) -> AsyncPostgresTransaction:
+        """This store inside the transactions of a caller's async connection to the same database."""
+        return AsyncPostgresTransaction(self.name, link_of(connection, asynchronous=True), self.identity)
+
+    async def identity(self) -> str:
+        """Which tables these are; the sync twin knows, and needs a connection for it only once."""
+        if self.sync._identity is None:
+            await asyncio.to_thread(self.sync.identity)
+        return self.sync.identity()
 
     async def close(self) -> None:
         self._closed = True

@@ -101,6 +101,9 @@ def four_assumptions(
         elsewhere=elsewhere,
         guard=guard,
     )
+    unknown = [name for name in ignore if name not in payload]
+    if unknown:
+        raise ValueError(f"the payload has no {unknown[0]!r}, which ignore= names: nothing of it would be tried")
     other = None if other_payload is None else {name: other_payload[name] for name in other_payload if name != key}
     timeless = [] if clock is not None else ["no lease ended and no time passed: give clock="]
     compared = [] if other is not None else ["another payload under the same key was not tried: give other_payload="]

@@ -1,5 +1,5 @@
 -- samekey 0001: records, tokens, audit, and one function for each command.
--- When: before the first deploy. It makes new objects only and takes no lock on anything of yours.
+-- Phase: pre (before the first deploy). It makes new objects only and takes no lock on anything of yours.
 --
 -- `samekey.core.register` says what each command does; a function here says the same in one statement, and the
 -- conformance suite holds the two together. A refused command changes nothing and answers with what is there.
@@ -8,7 +8,7 @@
 -- short: digest, token and changed_at, and null for the rest.
 --
 -- The role that runs the application needs: SELECT, INSERT, UPDATE, DELETE on samekey_records; SELECT, INSERT on
--- samekey_audit; SELECT, INSERT, UPDATE on samekey_meta; USAGE on samekey_tokens and samekey_audit_id_seq.
+-- samekey_audit; SELECT, INSERT, UPDATE on samekey_meta; USAGE on samekey_tokens.
 
 CREATE TABLE samekey_meta (
   name  text PRIMARY KEY,
@@ -562,22 +562,30 @@ END
 $$;
 
 
--- Paced deletes: rows that somebody is writing are left for the next time.
+-- Paced deletes: rows that somebody is writing are left for the next time. One by one: as a join the planner may read
+-- the whole table for each of them, and in partitions it did.
 CREATE FUNCTION samekey_sweep(p_limit integer) RETURNS integer LANGUAGE plpgsql
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off  -- by the indexes, however large it is
+SET enable_seqscan = off SET enable_sort = off  -- by the index, however large the table is
 AS $$
 DECLARE
   wall double precision := date_part('epoch', clock_timestamp());
-  swept integer;
+  past record;
+  swept integer := 0;
 BEGIN
-  DELETE FROM samekey_records
-  WHERE digest = ANY (ARRAY (  -- found once: as a join it may be looked for again, row by row, beyond the limit
-      SELECT digest FROM samekey_records WHERE retain_until <= wall ORDER BY retain_until LIMIT p_limit
-      FOR UPDATE SKIP LOCKED
-    ))
-    AND retain_until <= wall  -- said again by the delete itself: the key may have been made anew
-    AND state IN ('completed', 'closed', 'released');
-  GET DIAGNOSTICS swept = ROW_COUNT;
+  FOR past IN
+    SELECT digest, token, attempt FROM samekey_records WHERE retain_until <= wall ORDER BY retain_until LIMIT p_limit
+    FOR UPDATE SKIP LOCKED
+  LOOP
+    DELETE FROM samekey_records
+    WHERE digest = past.digest
+      AND token = past.token      -- said again by the delete itself: the key may have been made anew
+      AND attempt = past.attempt
+      AND retain_until <= wall
+      AND state IN ('completed', 'closed', 'released');
+    IF FOUND THEN
+      swept := swept + 1;
+    END IF;
+  END LOOP;
   RETURN swept;
 END
 $$;
