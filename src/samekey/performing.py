@@ -21,7 +21,6 @@ from samekey.core.commands import (
     Command,
     Open,
     Outcome,
-    Read,
     Renew,
     Returned,
     RunEffect,
@@ -148,12 +147,13 @@ class _Performer:
     def _boarded(self, record: Record) -> Record:
         """The store answered the one who flies."""
         if self._flight is not None and self._flights is not None:
-            if record.attempt == self.call.attempt:
+            if record.attempt == self.call.attempt or record.lease_live:
+                # Ours; or another process holds it, and then we wait for all who stand behind us.
                 self._flights.hold(self._flight, record)
             elif record.state in SETTLED:
                 self._settled = record
             else:
-                self.finish()  # somebody else's, and not settled: everybody asks the store
+                self.finish()  # nobody's, and not settled: everybody asks the store
         return record
 
     def _seen_in_flight(self, flight: Flight) -> Record | None:
@@ -248,11 +248,12 @@ class Performer(_Performer):
     def _wait(self, command: Wait) -> Record | None:
         flight = self._followed
         if flight is not None and flight.held is not None and flight.held.fence == command.seen.fence:
-            settled = self._watch(flight, lambda: flight.landed, command.seen.lease_left)
+            self._watch(flight, lambda: flight.landed, command.seen.lease_left)
+            settled = flight.settled
             self._followed = None  # landed, or its lease is over as far as we know: the store knows better
-            if flight.landed:
-                return settled or self.store.read(Read(command.key))
-        return self.store.wait(command, max(0.0, self._patience_left()))
+            if settled is not None:
+                return settled
+        return self._note(self.store.wait(command, max(0.0, self._patience_left())))
 
     def _watch(self, flight: Flight, enough: Callable[[], bool], seconds: float = math.inf) -> Record | None:
         flights = self._flights
@@ -426,11 +427,12 @@ class AsyncPerformer(_Performer):
     async def _wait(self, command: Wait) -> Record | None:
         flight = self._followed
         if flight is not None and flight.held is not None and flight.held.fence == command.seen.fence:
-            settled = await self._watch(flight, lambda: flight.landed, command.seen.lease_left)
+            await self._watch(flight, lambda: flight.landed, command.seen.lease_left)
+            settled = flight.settled
             self._followed = None  # landed, or its lease is over as far as we know: the store knows better
-            if flight.landed:
-                return settled or await self.store.read(Read(command.key))
-        return await self.store.wait(command, max(0.0, self._patience_left()))
+            if settled is not None:
+                return settled
+        return self._note(await self.store.wait(command, max(0.0, self._patience_left())))
 
     async def _watch(self, flight: Flight, enough: Callable[[], bool], seconds: float = math.inf) -> Record | None:
         flights = self._flights

@@ -19,6 +19,7 @@ import pytest
 
 from samekey import AsyncGuard, Guard, InDoubt, Opaque, Policy, Repeatable, State, StoreUnavailable
 from samekey.core.commands import Read, Wait
+from samekey.drivers import _psycopg_connection
 from samekey.drivers import psycopg as driver
 from samekey.stores import _postgres_batches
 from samekey.stores.postgres import AsyncPostgresStore, PostgresStore
@@ -51,7 +52,7 @@ def url(server):
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
     """The same timeouts, in small."""
-    monkeypatch.setattr(driver, "SILENCE_SECONDS", 0.5)
+    monkeypatch.setattr(_psycopg_connection, "SILENCE_SECONDS", 0.5)
     monkeypatch.setattr(driver, "CONNECT_SECONDS", 2)  # libpq knows no shorter one
     monkeypatch.setattr(_postgres_batches, "REASK_SECONDS", 0.5)
 

@@ -1,24 +1,36 @@
 """PostgreSQL: how it is reached, what it promises, what its errors mean, and how its tables are made.
 
-Only a primary is ever spoken to, over connections of our own, in autocommit: each statement is one
-transaction, and no transaction is ever open while anything else happens. A statement has a deadline on both
-sides: the server's `statement_timeout` (which never strikes during a commit), and ours, a little later,
-for a server that says nothing any more. Ours closes the connection; it never sends a cancel, because a cancelled
-commit is kept by the primary and may be missing on its standby. Whoever asked asks again, by attempt id.
+Only a primary is ever spoken to, over connections of our own (`_psycopg_connection`), in autocommit: each statement is
+one transaction, and no transaction is ever open while anything else happens.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import psycopg
-from psycopg import errors, waiting
+from psycopg import errors
 
 from samekey.core.errors import Misconfigured, RecordUnreadable, StoreError, StoreUnavailable
+from samekey.drivers._psycopg_connection import (
+    AsyncConnection as AsyncConnection,
+)
+from samekey.drivers._psycopg_connection import (
+    Connection as Connection,
+)
+from samekey.drivers._psycopg_connection import (
+    Landed as Landed,
+)
+from samekey.drivers._psycopg_connection import (
+    Silent as Silent,
+)
+from samekey.drivers._psycopg_exchange import (
+    Query as Query,
+)
 from samekey.drivers._psycopg_greeting import (
     DESK_SECONDS,
     LOCK_SECONDS,
@@ -55,9 +67,7 @@ from samekey.drivers._psycopg_migrations import (
 DriverError = psycopg.Error
 
 CONNECT_SECONDS = 5  # whole seconds, libpq's own rule; a primary on the same network answers in milliseconds
-SILENCE_SECONDS = 6.0  # after that the server is taken for gone, whatever the network says
 MIGRATION_SECONDS = 600.0  # one statement of a migration; most make new things only and take milliseconds
-_WAIT_INTERVAL = 0.1  # how often a waiting thread looks up, for Ctrl-C and for its deadline
 
 
 # -- addresses ---------------------------------------------------------------------------------------------
@@ -99,56 +109,6 @@ def check_durability(given: Any) -> Durability:
 # -- connections -------------------------------------------------------------------------------------------
 
 
-class Connection(psycopg.Connection[tuple[Any, ...]]):
-    """A connection whose statements have a deadline, and are never cancelled."""
-
-    silence_seconds: float | None = None
-    not_replicated = False
-
-    def wait(self, gen: Any, interval: float = _WAIT_INTERVAL, timeout: float | None = None) -> Any:
-        try:
-            return waiting.wait(_bounded(gen, self.silence_seconds or SILENCE_SECONDS), self.pgconn.socket, interval)
-        except BaseException as error:
-            if not isinstance(error, psycopg.Error) or isinstance(error, Silent):
-                self.pgconn.finish()  # in the middle of a statement: what it did is asked over another connection
-            raise
-
-
-class AsyncConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
-    """The same, awaited."""
-
-    silence_seconds: float | None = None
-    not_replicated = False
-
-    async def wait(self, gen: Any, interval: float = _WAIT_INTERVAL, timeout: float | None = None) -> Any:
-        try:
-            return await waiting.wait_async(
-                _bounded(gen, self.silence_seconds or SILENCE_SECONDS), self.pgconn.socket, interval
-            )
-        except BaseException as error:
-            if not isinstance(error, psycopg.Error) or isinstance(error, Silent):
-                self.pgconn.finish()
-            raise
-
-
-class Silent(psycopg.OperationalError):
-    """The server did not answer in time."""
-
-
-def _bounded(gen: Any, seconds: float) -> Generator[Any, Any, Any]:
-    """The driver's own steps; when nothing comes for too long, an error instead of the next one."""
-    deadline = time.monotonic() + seconds
-    try:
-        state = next(gen)
-        while True:
-            ready = yield state
-            if not ready and time.monotonic() > deadline:
-                raise Silent(f"no answer within {seconds:.0f} s")
-            state = gen.send(ready)
-    except StopIteration as stop:
-        return stop.value
-
-
 def connect(address: Address, *, durable: bool = True, desk: bool = False) -> tuple[Connection, Facts]:
     """A connection to the primary, checked.
 
@@ -157,7 +117,7 @@ def connect(address: Address, *, durable: bool = True, desk: bool = False) -> tu
     """
     with translated(address):
         connection = Connection.connect(address.url, **_arguments(address))
-        _watch_commits(connection, desk)
+        _set_up(address, connection, desk)
         try:
             steps = greeting(address, durable, desk)
             said: tuple[str, Values] | Facts = next(steps)
@@ -178,7 +138,7 @@ async def connect_async(address: Address, *, durable: bool = True, desk: bool = 
     """The same, awaited."""
     with translated(address):
         connection = await AsyncConnection.connect(address.url, **_arguments(address))
-        _watch_commits(connection, desk)
+        _set_up(address, connection, desk)
         try:
             steps = greeting(address, durable, desk)
             said: tuple[str, Values] | Facts = next(steps)
@@ -195,23 +155,16 @@ async def connect_async(address: Address, *, durable: bool = True, desk: bool = 
     return connection, said
 
 
-def _watch_commits(connection: Connection | AsyncConnection, desk: bool) -> None:
-    """Notice when somebody cancels our commit while it waits for a standby: the server then calls it a success."""
-
+def _set_up(address: Address, connection: Connection | AsyncConnection, desk: bool) -> None:
     def notice(told: psycopg.errors.Diagnostic) -> None:
+        # Somebody cancelled our commit while it waited for a standby: the server then calls it a success.
         if told.source_function == "SyncRepWaitForLSN":
             connection.not_replicated = True
 
     connection.add_notice_handler(notice)
+    connection.prepared = None if address.pgbouncer else set()
     if desk:
         connection.silence_seconds = DESK_SECONDS + 1
-
-
-def check_replicated(connection: Connection | AsyncConnection) -> None:
-    """After each statement: a commit that its standby may not have is a lost reply, to be asked again by a write."""
-    if connection.not_replicated:
-        connection.not_replicated = False
-        raise Silent("the commit was cancelled while it waited for a synchronous standby")
 
 
 def connect_listener(address: Address) -> Connection:
@@ -237,8 +190,6 @@ def _arguments(address: Address) -> dict[str, Any]:
         "keepalives_interval": 3,
         "keepalives_count": 3,
     }
-    if address.pgbouncer:
-        ours.pop("client_encoding")  # a startup parameter that PgBouncer need not know
     return {
         **{name: value for name, value in ours.items() if name not in given},
         "autocommit": True,
@@ -246,15 +197,15 @@ def _arguments(address: Address) -> dict[str, Any]:
     }
 
 
-COMMIT_MARK = "/*commit*/"  # where a statement may say how it commits
+COMMIT_MARK = b"/*commit*/"  # where a statement may say how it commits
 
 
-def worded(address: Address, statement: tuple[str, Values], durable: bool) -> tuple[str, Values]:
-    """The statement as it is sent: behind PgBouncer a session has no settings, so each one says its own."""
+def worded(address: Address, query: Query, durable: bool) -> Query:
+    """The query as it is sent: behind PgBouncer a session has no settings, so each one says its own."""
     if not address.pgbouncer:
-        return statement
+        return query
     how = f", set_config('synchronous_commit', '{synchronous_commit(durable, 'on')}', true)"
-    return statement[0].replace(COMMIT_MARK, how), statement[1]
+    return query._replace(sql=query.sql.replace(COMMIT_MARK, how.encode()))
 
 
 # -- errors ------------------------------------------------------------------------------------------------

@@ -292,7 +292,9 @@ def operation(act: Act, patience: float) -> Operation:
         return act
     text, values = single(act)
     if _is_ours(act):
-        return _SETTLED, values  # the holder of a key has its row already, and knows what is in it
+        # The holder of a key has its row already, and knows what is in it. Without the version that was seen, the
+        # function tells these columns in any case.
+        return _SETTLED, (*values[:-1], None)
     if isinstance(act, Read):
         return text, values  # a read waits for nobody
     return patient(text), (str(max(1, round(patience * 1000))), *values)

@@ -5,8 +5,9 @@ SQL what `core.register` says (see migrations/postgres). A claim reads first: a 
 a transaction id. What the server's clock says is the time, what its sequence says is the token, and the fence is
 (token, attempt): after a failover the same numbers came again.
 
-Each process has a few connections of its own, each a lane on which callers take turns (see `_postgres_lanes`):
-claims, settles and reads do not wait for each other. A lost reply is asked again by attempt id (`_postgres_batches`).
+Each process has a few connections of its own, each a lane on which callers take turns (see `_postgres_lanes` and
+`_postgres_tasks`): claims, settles and reads do not wait for each other. A lost reply is asked again by attempt id
+(`_postgres_batches`).
 
 Waiting: one connection per process listens. A waiter flags the row it waits for, and only flagged rows are
 notified about; a slow re-read is the truth (`_postgres_listen`, `_waiting`).
@@ -17,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from samekey.core.commands import (
     Ask,
@@ -48,9 +49,10 @@ from samekey.stores._postgres_desk import (
     page_size,
     sweep_statement,
 )
-from samekey.stores._postgres_lanes import AsyncLane, Lane
-from samekey.stores._postgres_listen import LISTEN_SECONDS, Listener
+from samekey.stores._postgres_lanes import Crowd, Lane
+from samekey.stores._postgres_listen import LISTEN_SECONDS, Listener, LoopBells
 from samekey.stores._postgres_rows import record_of
+from samekey.stores._postgres_tasks import AsyncLane
 from samekey.stores._postgres_transaction import (
     IDENTITY,
     IDENTITY_UNTOLD,
@@ -85,7 +87,9 @@ class PostgresStore:
     # -- the port ------------------------------------------------------------------------------------------
 
     def open(self, command: Open) -> Record:
-        return _there(self._do(self._links().claims, command), command, self.name)
+        job = Job(command)
+        self._links().claims.perform((job,))
+        return job.reply or _nothing(job, self.name)
 
     def take(self, command: Take) -> Record | None:
         return self._do(self._links().claims, command)
@@ -98,7 +102,11 @@ class PostgresStore:
 
     def settle(self, command: Settle) -> Record | None:
         links = self._links()
-        return self._do(links.claims if command.role is Role.OPERATOR else links.settles, command)
+        job = Job(command)
+        (links.claims if command.role is Role.OPERATOR else links.settles).perform((job,))
+        if links.bells:
+            links.ring((job,))
+        return job.outcome()
 
     def ask(self, command: Ask) -> Record | None:
         return self._do(self._links().claims, command)
@@ -199,9 +207,10 @@ class _Here:
     def __init__(self, address: driver.Address) -> None:
         self.pid = os.getpid()
         self.closed = False
-        self.claims = Lane(address, durable=address.durability != "fast")
-        self.settles = Lane(address, durable=address.durability == "durable")
-        self.reads = Lane(address)
+        crowd = Crowd()
+        self.claims = Lane(address, crowd, durable=address.durability != "fast")
+        self.settles = Lane(address, crowd, durable=address.durability == "durable")
+        self.reads = Lane(address, crowd)
         self.desk = Lane(address, desk=True)
         self.bells = Bells()
         self.listener = Listener(address, self.bells)
@@ -241,7 +250,9 @@ class AsyncPostgresStore:
         return f"<AsyncPostgresStore {self.name}>"
 
     async def open(self, command: Open) -> Record:
-        return _there(await self._do(self._links().claims, command), command, self.name)
+        job = Job(command)
+        await self._links().claims.perform((job,))
+        return job.reply or _nothing(job, self.name)
 
     async def take(self, command: Take) -> Record | None:
         return await self._do(self._links().claims, command)
@@ -254,7 +265,11 @@ class AsyncPostgresStore:
 
     async def settle(self, command: Settle) -> Record | None:
         links = self._links()
-        return await self._do(links.claims if command.role is Role.OPERATOR else links.settles, command)
+        job = Job(command)
+        await (links.claims if command.role is Role.OPERATOR else links.settles).perform((job,))
+        if self.sync._here.bells:
+            self.sync._here.ring((job,))
+        return job.outcome()
 
     async def ask(self, command: Ask) -> Record | None:
         return await self._do(self._links().claims, command)
@@ -281,7 +296,7 @@ class AsyncPostgresStore:
         async def look() -> Record | None:
             return await self._do(links.reads, asking.pop() if asking else Read(command.key))
 
-        return await async_wait(command.seen, timeout, look, here.bells)
+        return await async_wait(command.seen, timeout, look, links.bells(here))
 
     async def batch(self, commands: Sequence[StoreCommand]) -> Replies:
         links = self._links()
@@ -360,10 +375,16 @@ class _Loop:
 
     def __init__(self, address: driver.Address) -> None:
         self.pid = os.getpid()
+        self._bells: LoopBells | None = None
         self.claims = AsyncLane(address, durable=address.durability != "fast")
         self.settles = AsyncLane(address, durable=address.durability == "durable")
         self.reads = AsyncLane(address)
         self.desk = AsyncLane(address, desk=True)
+
+    def bells(self, here: _Here) -> LoopBells:
+        if self._bells is None:
+            self._bells = LoopBells(asyncio.get_running_loop(), here.bells)
+        return self._bells
 
     async def close(self) -> None:
         for lane in (self.claims, self.settles, self.reads, self.desk):
@@ -375,10 +396,9 @@ class _Loop:
                 lane.abandon()
 
 
-def _there(record: Record | None, command: Open, name: str) -> Record:
-    if record is None:
-        raise RecordUnreadable(f"{name} took the claim of {command.key} and shows no record of it")
-    return record
+def _nothing(job: Job, name: str) -> NoReturn:
+    job.outcome()  # raises what went wrong
+    raise RecordUnreadable(f"{name} took the claim of {job.command.key} and shows no record of it")
 
 
 def _only_settles(jobs: Sequence[Job]) -> bool:
