@@ -55,7 +55,7 @@ class Facts:
             return f"no claim is safe here: {self.volatile}"
         crash = {
             "always": "claims survive crashes of clients, of the server and of its machine",
-            "everysec": "claims survive crashes of clients and of the server; a power loss may forget about 2 s of them",
+            "everysec": "claims survive crashes of clients and of the server; a power loss may forget 2 s of them",
         }.get(self.appendfsync, "claims survive crashes of clients and of the server; a power loss may forget the last")
         if wait_replicas:
             return f"{crash}; each is on {wait_replicas} replica(s) before it counts, and a failover seldom forgets one"
@@ -70,7 +70,9 @@ class Facts:
         if self.replicas and not wait_replicas:
             found.append("it has replicas: a failover may forget the last claims (wait_replicas=1 makes that rare)")
         if self.replicas < wait_replicas:
-            found.append(f"wait_replicas={wait_replicas}, but {self.replicas} replica(s) follow: nothing can be claimed")
+            found.append(
+                f"wait_replicas={wait_replicas}, but {self.replicas} replica(s) follow: nothing can be claimed"
+            )
         return tuple(found)
 
     def listed(self) -> tuple[tuple[str, str], ...]:

@@ -14,7 +14,7 @@ import select
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import redis
 import redis.asyncio.connection as async_connections
@@ -79,18 +79,16 @@ def parse_url(url: str) -> Address:
     theirs = [(name, value) for name, value in options if name not in _OURS]
     user, at, hosts = parts.netloc.rpartition("@")
     query = urlencode(theirs, quote_via=quote)
-    places = tuple(_place(urlunsplit(parts._replace(netloc=user + at + host, query=query))) for host in hosts.split(","))
+    rest = parts.path + (f"?{query}" if query else "")
+    places = tuple(_place(f"{parts.scheme}://{user}{at}{host}{rest}") for host in hosts.split(","))
     cluster, sentinel = _flag(ours, "cluster"), ours.get("sentinel")
     if len(places) > 1 and not (cluster or sentinel):
         raise Misconfigured("several hosts are a cluster (?cluster=1) or sentinels (?sentinel=NAME): say which")
     if cluster and places[0].settings.get("db"):
         raise Misconfigured("a cluster has no numbered databases: leave the number out of the address")
     shown = [(name, value) for name, value in options if "password" not in name]
-    name = urlunsplit(
-        parts._replace(
-            netloc=user.partition(":")[0] + at + hosts, query=urlencode(shown, safe="/", quote_via=quote), fragment=""
-        )
-    )
+    options_shown = f"?{urlencode(shown, safe='/', quote_via=quote)}" if shown else ""
+    name = f"{parts.scheme}://{user.partition(':')[0]}{at}{hosts}{parts.path}{options_shown}"
     return _addressed(
         name,
         places,
@@ -141,7 +139,9 @@ def _addressed(name: str, places: tuple[Place, ...], *, sentinel: str | None = N
         return Address(name, places, **rest)
     # The user, the password and the database are the master's: sentinels have neither.
     sentinels = tuple(
-        Place(one.kind, {key: value for key, value in one.settings.items() if key not in ("username", "password", "db")})
+        Place(
+            one.kind, {key: value for key, value in one.settings.items() if key not in ("username", "password", "db")}
+        )
         for one in places
     )
     return Address(name, sentinels, sentinel=sentinel, master=places[0], **rest)
@@ -149,7 +149,7 @@ def _addressed(name: str, places: tuple[Place, ...], *, sentinel: str | None = N
 
 def _place(url: str) -> Place:
     try:
-        settings = dict(sync_connections.parse_url(url))
+        settings = dict(sync_connections.parse_url(url))  # type: ignore[no-untyped-call]
     except ValueError as error:
         raise Misconfigured(f"this Redis address cannot be read: {error}") from None
     kind = _kind(settings.pop("connection_class", sync_connections.Connection))
@@ -314,7 +314,7 @@ class AsyncWire:
 
 def _own(place: Place, **deadlines: Any) -> dict[str, Any]:
     return {
-        "socket_keepalive": True,
+        **({} if place.kind == "unix" else {"socket_keepalive": True}),
         **place.settings,
         **deadlines,
         "health_check_interval": 0,
@@ -344,19 +344,25 @@ def slot_of(key: bytes) -> int:
 
 # -- errors ------------------------------------------------------------------------------------------------
 
-_AGAIN = ("READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "UNBLOCKED", "FAILOVER")
+_DEMOTED = ("READONLY", "LOADING", "MASTERDOWN", "UNBLOCKED")
+_REARRANGED = ("CLUSTERDOWN", "TRYAGAIN")
 
 
 def is_unknown_script(error: BaseException) -> bool:
     return isinstance(error, redis.exceptions.NoScriptError) or "NOSCRIPT" in str(error)
 
 
+def is_demoted(error: BaseException) -> bool:
+    """Whether this server is no master, or not yet: nothing was written, and another may be."""
+    if isinstance(error, (redis.exceptions.ReadOnlyError, redis.exceptions.BusyLoadingError)):
+        return True
+    return any(word in str(error) for word in _DEMOTED)
+
+
 def is_again(error: BaseException) -> bool:
-    """Whether nothing was written, and the same may be asked again soon: the master is changing."""
-    said = str(error)
-    return isinstance(error, (redis.exceptions.ReadOnlyError, redis.exceptions.BusyLoadingError)) or any(
-        word in said for word in _AGAIN
-    )
+    """Whether nothing was written, and the same may be asked again soon: masters change, or slots move."""
+    classes = (redis.exceptions.ClusterDownError, redis.exceptions.TryAgainError)
+    return is_demoted(error) or isinstance(error, classes) or any(word in str(error) for word in _REARRANGED)
 
 
 def moved_to(error: BaseException) -> tuple[bool, str, int] | None:

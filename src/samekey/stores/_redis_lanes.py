@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 
 from samekey.core.commands import Open, Read, StoreCommand, Wait
 from samekey.core.errors import Misconfigured, SamekeyError, StoreUnavailable
-from samekey.core.record import Record
 from samekey.drivers import redis as driver
 from samekey.stores._redis_links import Dial, Hang, Links, Memory, Receive, Redirected, Request, Send, Unreachable
 from samekey.stores._redis_steps import steps
@@ -42,7 +41,7 @@ class Pause(NamedTuple):
 class Job:
     """One piece of work, and what became of it."""
 
-    __slots__ = ("done", "error", "question", "reply", "replies", "requests", "several", "what", "working")
+    __slots__ = ("done", "error", "question", "replies", "reply", "requests", "several", "what", "working")
 
     def __init__(self, command: StoreCommand | None, working: Asking) -> None:
         self.question = command
@@ -263,7 +262,9 @@ class Lane:
     def _await_turn(self, asked: Asked) -> None:
         try:
             if not asked.bell.acquire(timeout=TURN_SECONDS):
-                raise StoreUnavailable(f"no turn on a connection to {self._memory.address.name} in {TURN_SECONDS:.0f} s")
+                raise StoreUnavailable(
+                    f"no turn on a connection to {self._memory.address.name} in {TURN_SECONDS:.0f} s"
+                )
         except BaseException:  # also Ctrl-C: nobody may wait for our lead
             with self._mutex:
                 if asked in self._queue:

@@ -48,7 +48,19 @@ OPEN, WRITE, READ, GREET = Script("open"), Script("write"), Script("read"), Scri
 class Request:
     """One command for the server that has this bucket (or, without one, for a server by name)."""
 
-    __slots__ = ("asking", "bucket", "keys", "lost", "redirects", "risky", "script", "server", "tried", "whole", "words")
+    __slots__ = (
+        "asking",
+        "bucket",
+        "keys",
+        "lost",
+        "redirects",
+        "risky",
+        "script",
+        "server",
+        "tried",
+        "whole",
+        "words",
+    )
 
     def __init__(
         self,
@@ -134,7 +146,7 @@ class Send(NamedTuple):
 
 class Receive(NamedTuple):
     wire: Any
-    count: int
+    replies: int
 
 
 class Hang(NamedTuple):
@@ -153,7 +165,10 @@ class Links:
         self.links: dict[str, Link] = {}
 
     def exchanging(self, requests: Sequence[Request]) -> Generator[Any, Any, list[Any]]:
-        """A reply for each request: an answer, or what became of it instead (Lost, Unreachable, Redirected, a refusal)."""
+        """A reply for each request: an answer, or what became of it instead.
+
+        That is a Lost, Unreachable or Redirected, a refusal of the server, or an error of ours.
+        """
         replies: list[Any] = [None] * len(requests)
         parts = yield from self._parted(requests, replies)
         sent: list[tuple[Link, list[int]]] = []
@@ -179,7 +194,7 @@ class Links:
         return replies
 
     def _answered(self, link: Link, requests: Sequence[Request], part: list[int], replies: list[Any]) -> Wiring:
-        waits = self._address.wait_replicas
+        waits = self._waits(requests, part)
         count = len(part) + sum(1 for at in part if requests[at].asking) + bool(waits)
         try:
             answers = yield Receive(link.wire, count)
@@ -195,7 +210,7 @@ class Links:
                 request.asking, answer = "", next(arriving)
             if isinstance(answer, driver.Refusal):
                 answer = self._redirected(link, request, answer)
-                hang = hang or driver.is_again(answer)
+                hang = hang or driver.is_demoted(answer)
             elif request.script is GREET and isinstance(answer, list):
                 self._met(link, request.bucket, answer[1])
             elif not replicated and isinstance(answer, list) and _wrote(request, answer):
@@ -251,9 +266,15 @@ class Links:
                 words = self._introduction(link, (request.bucket,))
             name, how = (b"EVAL", script.source) if request.whole else (b"EVALSHA", script.digest)
             out.append(driver.packed((name, how, b"%d" % len(request.keys), *request.keys, *words)))
-        if self._address.wait_replicas:
-            out.append(driver.packed((b"WAIT", b"%d" % self._address.wait_replicas, b"%d" % WAIT_MILLISECONDS)))
+        waits = self._waits(requests, part)
+        if waits:
+            out.append(driver.packed((b"WAIT", b"%d" % waits, b"%d" % WAIT_MILLISECONDS)))
         return b"".join(out)
+
+    def _waits(self, requests: Sequence[Request], part: list[int]) -> int:
+        """How many replicas must have what these write."""
+        waits = self._address.wait_replicas
+        return waits if waits and any(requests[at].script in (OPEN, WRITE) for at in part) else 0
 
     def _redirected(self, link: Link, request: Request, refusal: Exception) -> Exception:
         moved = driver.moved_to(refusal)

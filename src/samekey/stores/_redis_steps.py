@@ -102,7 +102,7 @@ def _write(command: StoreCommand, before: Record | None, memory: Memory, now: in
         # Half a microsecond off every time that was ever written: what equals it is what this write dates.
         moment = ((memory.now() if now is None else now) + 0.5) / 1e6
         after = None if before is None else apply(before, command, Moment(moment, moment, "", 0))
-        if after is before:
+        if before is None or after is before:
             if now is not None:
                 return before
             stamp, value = yield Request(bucket, READ, (record_key,), ())
@@ -149,7 +149,8 @@ def _request(command: StoreCommand, before: Record, after: Record | None, moment
         b"1" if isinstance(command, _TOLD) else b"",
         b"" if entry is None else audit_words(entry),
     )
-    keys = (key_of(key), UNSETTLED[bucket], AUDITS[bucket])
+    # No more keys than are touched: while a cluster moves a slot, it refuses commands about keys here and there.
+    keys = (key_of(key), UNSETTLED[bucket], AUDITS[bucket])[: 3 if words[10] else 2 if words[8] else 1]
     risky = isinstance(command, Take) and _risky(command.boundary)
     return Request(bucket, WRITE, keys, words, risky=risky), drafted
 

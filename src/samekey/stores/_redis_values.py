@@ -123,7 +123,7 @@ def draft(after: Record, before: Record, moment: float) -> Draft:
     deadlines = []
     written: list[Any] = []
     for field in _DEADLINES:
-        ends = after[field]
+        ends: Any = after[field]
         if not ends:
             written.append(None)
         elif ends == before[field]:
@@ -229,7 +229,8 @@ def record_of(value: bytes, key: Key | None, digest: bytes, *, now: int, lost: i
         ends = value.index(b"\n", KEY_AT)
         line = value[KEY_AT:ends]
         if key is None:
-            key = Key(*json.loads(line), digest)
+            operation, tenant, text = json.loads(line)
+            key = Key(operation, tenant, text, digest)
         elif line != key_line(key):
             raise RecordUnreadable(f"the record found for {key} belongs to {line.decode()}: two keys with one digest")
         story_ends = value.index(b"\n", ends + 1)

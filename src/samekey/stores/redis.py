@@ -34,7 +34,7 @@ from samekey.core.commands import (
     Testify,
     Wait,
 )
-from samekey.core.errors import Misconfigured, StoreUnavailable
+from samekey.core.errors import Misconfigured, RecordUnreadable, StoreUnavailable
 from samekey.core.ports import Audits, Health, Query, Records, Replies
 from samekey.core.record import Record
 from samekey.drivers import redis as driver
@@ -79,8 +79,7 @@ class RedisStore:
     # -- the port ------------------------------------------------------------------------------------------
 
     def open(self, command: Open) -> Record:
-        opened: Record = self._do(command)
-        return opened
+        return _there(self._do(command), command)
 
     def take(self, command: Take) -> Record | None:
         return self._do(command)
@@ -162,12 +161,13 @@ class RedisStore:
             raise StoreUnavailable(f"{self.name} was closed")
         return here
 
-    def _do(self, command: StoreCommand) -> Any:
+    def _do(self, command: StoreCommand) -> Record | None:
         here = self._links()
         job = job_of(command, here.memory)
         here.lane.perform((job,))
         here.ring((job,))
-        return job.outcome()
+        record: Record | None = job.outcome()
+        return record
 
     def _work(self, working: Any) -> Any:
         job = Job(None, working)
@@ -238,8 +238,7 @@ class AsyncRedisStore:
         return f"<AsyncRedisStore {self.name}>"
 
     async def open(self, command: Open) -> Record:
-        opened: Record = await self._do(command)
-        return opened
+        return _there(await self._do(command), command)
 
     async def take(self, command: Take) -> Record | None:
         return await self._do(command)
@@ -330,12 +329,13 @@ class AsyncRedisStore:
         links = self._loops[loop] = _Loop(self.sync._links().memory)
         return links.lane
 
-    async def _do(self, command: StoreCommand) -> Any:
+    async def _do(self, command: StoreCommand) -> Record | None:
         lane, here = self._lane(), self.sync._here
         job = job_of(command, here.memory)
         await lane.perform((job,))
         here.ring((job,))
-        return job.outcome()
+        record: Record | None = job.outcome()
+        return record
 
     async def _work(self, working: Any) -> Any:
         job = Job(None, working)
@@ -355,9 +355,13 @@ class _Loop:
             self.lane.abandon()
 
 
-def _address(
-    url: str | None, client: Any, allow_volatile: bool | None, wait_replicas: int | None
-) -> driver.Address:
+def _there(record: Record | None, command: Open) -> Record:
+    if record is None:
+        raise RecordUnreadable(f"Redis took the claim of {command.key} and shows no record of it")
+    return record
+
+
+def _address(url: str | None, client: Any, allow_volatile: bool | None, wait_replicas: int | None) -> driver.Address:
     if (url is None) is (client is None):
         raise Misconfigured("a Redis store takes an address or a client of your own, one of them")
     address = driver.parse_url(url) if url is not None else driver.lent_by(client)

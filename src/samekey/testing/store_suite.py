@@ -51,9 +51,7 @@ class _Suite:
 
     def _scene(self, colour: str) -> Scene:
         address = self.address() if self.survives_process else ("", "")
-        return Scene(
-            self.short_seconds, address, colour, self.random_steps, expires_by_itself=self.expires_by_itself
-        )
+        return Scene(self.short_seconds, address, colour, self.random_steps, expires_by_itself=self.expires_by_itself)
 
 
 class StoreSuite(_Suite):

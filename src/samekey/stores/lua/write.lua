@@ -1,6 +1,6 @@
 -- Write what the caller computed, if the record is still the very one it was computed from.
 --
--- KEYS  record, unsettled, audit
+-- KEYS  record, unsettled, audit; the latter where they are touched
 -- ARGV  1 version, token and attempt that the record must still have
 --       2 3 the span of time for which the caller's decision holds, in microseconds: from <= now < before
 --       4 the new version   5 the new attempt   6 the least new token, or '' to keep it
