@@ -13,6 +13,7 @@ import asyncio
 import select
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
@@ -216,11 +217,14 @@ class Wire:
         }
         deadlines = {"socket_timeout": ANSWER_SECONDS, "socket_connect_timeout": CONNECT_SECONDS}
         self._link = classes[place.kind](**_own(place, **deadlines), retry=Retry(NoBackoff(), 0))
+        self._closed = False
 
     def connect(self) -> None:
         self._link.connect()
 
     def send(self, data: bytes) -> None:
+        if self._closed:  # redis-py would connect by itself, to a server that we have not met
+            raise Lost(redis.ConnectionError("the connection was closed"))
         try:
             self._link.send_packed_command([data], check_health=False)
         except (redis.RedisError, OSError) as error:
@@ -261,6 +265,7 @@ class Wire:
         return answer if isinstance(answer, list) else None
 
     def close(self) -> None:
+        self._closed = True
         self._link.disconnect()
 
 
@@ -275,11 +280,14 @@ class AsyncWire:
         }
         deadlines = {"socket_timeout": None, "socket_connect_timeout": CONNECT_SECONDS}
         self._link = classes[place.kind](**_own(place, **deadlines), retry=_no_async_retry())
+        self._closed = False
 
     async def connect(self) -> None:
         await self._link.connect()
 
     async def send(self, data: bytes) -> None:
+        if self._closed:
+            raise Lost(redis.ConnectionError("the connection was closed"))
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 await self._link.send_packed_command([data], check_health=False)
@@ -300,9 +308,13 @@ class AsyncWire:
         except (redis.RedisError, OSError) as error:
             await self.close()
             raise Lost(error, answers) from error
+        except BaseException:
+            await self.close()  # cancelled in the middle of a reply
+            raise
         return answers
 
     async def close(self) -> None:
+        self._closed = True
         await self._link.disconnect(nowait=True)
 
     def abandon(self) -> None:
@@ -334,7 +346,12 @@ def _no_async_retry() -> Any:
 
 def packed(words: Sequence[bytes]) -> bytes:
     """One command as it travels: every word with its length, so that no word can be taken for another."""
-    return b"*%d\r\n" % len(words) + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
+    return _shape(len(words)) % tuple([part for word in words for part in (len(word), word)])
+
+
+@lru_cache(maxsize=1024)
+def _shape(count: int) -> bytes:
+    return b"*%d\r\n" % count + b"$%d\r\n%b\r\n" * count
 
 
 def slot_of(key: bytes) -> int:

@@ -21,7 +21,18 @@ from typing import Any, NamedTuple
 from samekey.core.commands import Open, Read, StoreCommand, Wait
 from samekey.core.errors import Misconfigured, SamekeyError, StoreUnavailable
 from samekey.drivers import redis as driver
-from samekey.stores._redis_links import Dial, Hang, Links, Memory, Receive, Redirected, Request, Send, Unreachable
+from samekey.stores._redis_links import (
+    GREET,
+    Dial,
+    Hang,
+    Links,
+    Memory,
+    Receive,
+    Redirected,
+    Request,
+    Send,
+    Unreachable,
+)
 from samekey.stores._redis_steps import steps
 
 BATCH_MAX = 512  # commands in one go: bounds how long the first of them waits for the last
@@ -41,17 +52,22 @@ class Pause(NamedTuple):
 class Job:
     """One piece of work, and what became of it."""
 
-    __slots__ = ("done", "error", "question", "replies", "reply", "requests", "several", "what", "working")
+    __slots__ = ("answers", "done", "error", "question", "reply", "requests", "several", "working")
 
     def __init__(self, command: StoreCommand | None, working: Asking) -> None:
         self.question = command
         self.working = working
         self.requests: list[Request] = []
-        self.replies: list[Any] = []
+        self.answers: list[Any] = []  # to each of them; None while there is none
         self.several = False
         self.reply: Any = None
         self.error: Exception | None = None
         self.done = False
+
+    @property
+    def name(self) -> Any:
+        """Jobs of one name are done one after the other."""
+        return id(self) if self.question is None else self.question.key.digest
 
     def advance(self, answer: Any) -> None:
         """Go on with this answer until the next request, or to the end."""
@@ -62,9 +78,9 @@ class Job:
         except SamekeyError as error:
             self.fail(error)
         else:
-            self.several = isinstance(asked, list)
+            self.several = type(asked) is list
             self.requests = asked if self.several else [asked]
-            self.replies = [None] * len(self.requests)
+            self.answers = [None] * len(self.requests)
 
     def fail(self, error: Exception) -> None:
         self.error, self.done = error, True
@@ -82,46 +98,53 @@ def job_of(command: StoreCommand, memory: Memory) -> Job:
 
 def working_all(jobs: Sequence[Job], links: Links, memory: Memory) -> Generator[Any, Any, None]:
     """Every job to its end; those about one key one after the other, all others together."""
-    queues: dict[Any, deque[Job]] = {}
+    live: list[Job] = []
+    behind: dict[Any, deque[Job]] = {}  # who waits for whom, by name
     for job in jobs:
-        queues.setdefault(id(job) if job.question is None else job.question.key.digest, deque()).append(job)
-    live = [queue[0] for queue in queues.values()]
-    for job in live:
-        job.advance(None)
+        name = job.name
+        if name in behind:
+            behind[name].append(job)
+        else:
+            behind[name] = _NOBODY if len(jobs) == 1 else deque()
+            live.append(job)
+            if not job.requests:
+                job.advance(None)
     trouble = _Trouble(memory.address.name)
-    while True:
-        live = [job for job in live if not job.done] if not any(job.done for job in live) else _next(queues, live)
-        if not live:
-            return
-        asked = [(job, at) for job in live for at, reply in enumerate(job.replies) if reply is None]
-        replies = yield from links.exchanging([job.requests[at] for job, at in asked])
+    while live:
+        asked = [(job, at) for job in live for at, answer in enumerate(job.answers) if answer is None]
+        replies = (yield from links.exchanging([job.requests[at] for job, at in asked])) if asked else []
         pause = 0.0
         for (job, at), reply in zip(asked, replies, strict=True):
-            if not job.done:
+            if reply.__class__ is list:
+                job.answers[at] = reply
+            elif not job.done:
                 pause = max(pause, trouble.heard(job, at, reply))
+        going: list[Job] = []
         for job in live:
-            if not job.done and None not in job.replies:
-                job.advance(job.replies if job.several else job.replies[0])
+            if not job.done and None not in job.answers:
+                job.advance(job.answers if job.several else job.answers[0])
+            going += _next(job, behind[job.name]) if job.done else (job,)
+        live = going
         if pause:
             yield Pause(pause)
 
 
-def _next(queues: dict[Any, deque[Job]], live: list[Job]) -> list[Job]:
-    """Whoever is still at work, and for each key that is free the next one."""
-    found = []
-    for name in [id(job) if job.question is None else job.question.key.digest for job in live]:
-        queue = queues[name]
-        while queue and queue[0].done:
-            ended = queue.popleft()
-            while queue and ended.error is None and _same(ended.question, queue[0].question):
-                sharing = queue.popleft()  # the answer to the one is the answer to the other
-                sharing.working.close()
-                sharing.reply, sharing.done = ended.reply, True
-            if queue:
-                queue[0].advance(None)
-        if queue:
-            found.append(queue[0])
-    return found
+def _next(ended: Job, behind: deque[Job]) -> Sequence[Job]:
+    """Whoever comes after a job that is done, about the same key."""
+    while behind:
+        job = behind.popleft()
+        if ended.error is None and _same(ended.question, job.question):
+            job.working.close()  # the answer to the one is the answer to the other
+            job.reply, job.done = ended.reply, True
+            continue
+        job.advance(None)
+        if not job.done:
+            return (job,)
+        ended = job
+    return ()
+
+
+_NOBODY: deque[Job] = deque()
 
 
 def _same(one: StoreCommand | None, other: StoreCommand | None) -> bool:
@@ -144,7 +167,7 @@ class _Trouble:
         """Take the reply in; seconds to pause before it is asked again, if it is."""
         request = job.requests[at]
         if not isinstance(reply, Exception):
-            job.replies[at] = _NOTHING if reply is None else reply
+            job.answers[at] = _NOTHING if reply is None else reply
             return 0.0
         if isinstance(reply, driver.Lost):
             request.lost = True
@@ -229,9 +252,33 @@ class Lane:
             return self.perform([job for job in jobs if not job.done])
         together = self._gather(asked)
         try:
+            if len(together) == 1 and len(jobs) == 1 and self._alone(jobs[0]):
+                return
             self._drive(working_all([job for one in together for job in one.jobs], self.links, self._memory))
         finally:
             self._pass_on(asked, together)
+
+    def _alone(self, job: Job) -> bool:
+        """The short way for one command over one good connection; where anything is odd, `working_all` goes on."""
+        link = self.links.plain()
+        if link is None:
+            return False
+        job.advance(None)
+        while not job.done and not job.several:
+            (request,) = job.requests
+            if request.script is GREET:
+                return False
+            try:
+                link.wire.send(self.links.packed(link, request))
+                (reply,) = link.wire.receive(1)
+            except driver.Lost:
+                request.lost = True
+                self.links.drop(link)
+                return False
+            if reply.__class__ is not list:
+                return False  # asked again, the short of it: every request recognises itself
+            job.advance(reply)
+        return job.done
 
     def look(self) -> None:
         """Ask the servers again who they are."""

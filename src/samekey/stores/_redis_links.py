@@ -184,7 +184,7 @@ class Links:
             try:
                 yield Send(link.wire, self._packed(link, requests, part))
             except driver.Lost as lost:
-                self._drop(link)
+                self.drop(link)
                 for at in part:
                     replies[at] = lost
                 continue
@@ -199,13 +199,16 @@ class Links:
         try:
             answers = yield Receive(link.wire, count)
         except driver.Lost as lost:
-            self._drop(link)
+            self.drop(link)
             answers = [*lost.answers, *[lost] * (count - len(lost.answers))]
         replicated = not waits or (isinstance(answers[-1], int) and answers[-1] >= waits)
         hang = False
         arriving = iter(answers)
         for at in part:
             request, answer = requests[at], next(arriving)
+            if answer.__class__ is list and replicated and request.script is not GREET and not request.asking:
+                replies[at] = answer  # nearly always
+                continue
             if request.asking:
                 request.asking, answer = "", next(arriving)
             if isinstance(answer, driver.Refusal):
@@ -219,7 +222,7 @@ class Links:
                 )
             replies[at] = answer
         if hang:  # no master any more: the next connection finds the new one
-            self._drop(link)
+            self.drop(link)
             yield Hang(link.wire)
 
     def _parted(self, requests: Sequence[Request], replies: list[Any]) -> Generator[Any, Any, dict[str, list[int]]]:
@@ -250,22 +253,30 @@ class Links:
                 )
         return [at for at in part if replies[at] is None]
 
+    def plain(self) -> Link | None:
+        """The one connection, where nothing about it is special."""
+        link = self.links.get("")
+        if link is None or self._address.cluster or self._address.wait_replicas or link.facts.volatile:
+            return None
+        return link
+
+    def packed(self, link: Link, request: Request) -> bytes:
+        script, words = request.script, request.words
+        if script is None:
+            return driver.packed(words)
+        if script is OPEN:
+            words = (link.markers[request.bucket], *words)
+        elif script is GREET:
+            words = self._introduction(link, (request.bucket,))
+        name, how = (b"EVAL", script.source) if request.whole else (b"EVALSHA", script.digest)
+        return driver.packed((name, how, b"%d" % len(request.keys), *request.keys, *words))
+
     def _packed(self, link: Link, requests: Sequence[Request], part: list[int]) -> bytes:
         out = []
         for at in part:
-            request = requests[at]
-            if request.asking:
+            if requests[at].asking:
                 out.append(_ASKING)
-            script, words = request.script, request.words
-            if script is None:
-                out.append(driver.packed(words))
-                continue
-            if script is OPEN:
-                words = (link.markers[request.bucket], *words)
-            elif script is GREET:
-                words = self._introduction(link, (request.bucket,))
-            name, how = (b"EVAL", script.source) if request.whole else (b"EVALSHA", script.digest)
-            out.append(driver.packed((name, how, b"%d" % len(request.keys), *request.keys, *words)))
+            out.append(self.packed(link, requests[at]))
         waits = self._waits(requests, part)
         if waits:
             out.append(driver.packed((b"WAIT", b"%d" % waits, b"%d" % WAIT_MILLISECONDS)))
@@ -288,7 +299,7 @@ class Links:
             self._owners[request.bucket] = server
         return Redirected(server)
 
-    def _drop(self, link: Link) -> None:
+    def drop(self, link: Link) -> None:
         if self.links.get(link.server) is link:
             del self.links[link.server]
             self._owners = []
@@ -323,7 +334,7 @@ class Links:
                 link.facts = yield from self._asking_facts(link.wire)
                 yield from self._greeting(link)
             except driver.Lost as lost:
-                self._drop(link)
+                self.drop(link)
                 raise StoreUnavailable(f"{self._address.name}: {lost}") from lost.cause
 
     def listening(self) -> Wiring:

@@ -10,17 +10,18 @@ Every request recognises itself when it is repeated: a claim by its attempt, a w
 
 from __future__ import annotations
 
+from binascii import hexlify
 from collections.abc import Generator
 from functools import lru_cache
 from typing import Any
 
 from samekey.core.boundary import Kind, parse_terms
-from samekey.core.commands import Ask, Free, Open, Read, Renew, Settle, StoreCommand, Take, Wait
+from samekey.core.commands import Ask, Free, Open, Read, Redact, Renew, Settle, StoreCommand, Take, Wait
 from samekey.core.errors import SamekeyError, StoreUnavailable
 from samekey.core.key import Key
 from samekey.core.record import Record
 from samekey.core.register import Moment, apply, audit_entry, expired
-from samekey.core.states import State
+from samekey.core.states import Role, State
 from samekey.stores._redis_desk import audit_words
 from samekey.stores._redis_links import AUDITS, GREET, MARKERS, OPEN, READ, TAGS, UNSETTLED, WRITE, Memory, Request
 from samekey.stores._redis_values import (
@@ -132,7 +133,7 @@ def _write(command: StoreCommand, before: Record | None, memory: Memory, now: in
 
 def _request(command: StoreCommand, before: Record, after: Record | None, moment: float) -> tuple[Request, Any]:
     key, bucket = command.key, command.key.digest[0]
-    entry = audit_entry(command, before, after, _moment(moment * 1e6))
+    entry = audit_entry(command, before, after, _moment(moment * 1e6)) if _audited(command) else None
     drafted = None if after is None else draft(after, before, moment)
     since, until = _span(before, moment)
     drawn = after is not None and after.token != before.token
@@ -155,9 +156,17 @@ def _request(command: StoreCommand, before: Record, after: Record | None, moment
     return Request(bucket, WRITE, keys, words, risky=risky), drafted
 
 
+def _audited(command: StoreCommand) -> bool:
+    """Whether a person does it; looked at before the entry is made, because nearly never."""
+    return command.role is Role.OPERATOR if isinstance(command, Settle) else isinstance(command, (Redact, Free))
+
+
 def _span(record: Record, moment: float) -> tuple[bytes, bytes]:
     """From when until when `apply` decides about this record as it does at this moment."""
     since, until = b"0", _EVER
+    if not record.ask_until and record.retain_until is None:  # the common case: held, and nothing but a lease
+        ends = b"%d" % micros(record.lease_until)
+        return (since, ends) if record.lease_until > moment else (ends, until)
     for deadline in sorted(filter(None, (record.lease_until, record.ask_until, record.retain_until))):
         if deadline > moment:
             return since, b"%d" % micros(deadline)
@@ -196,7 +205,8 @@ def _risky(boundary: str) -> bool:
 
 def key_of(key: Key) -> bytes:
     """Also the channel on which those who wait for it are told."""
-    return TAGS[key.digest[0]] + key.digest.hex().encode()
+    digest = key.digest
+    return b"%b%b" % (TAGS[digest[0]], hexlify(digest))
 
 
 def _moment(now: float) -> Moment:

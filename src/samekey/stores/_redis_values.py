@@ -8,6 +8,7 @@
     state         1 letter   from here on: the body, which only Python reads
     created_at   16 digits   zeros: the same as changed_at
     key          one line of JSON
+    intent       one line of JSON: what the claim said, the same for as long as the key lives
     story        one line of JSON
     result       bytes, to the end
 
@@ -19,6 +20,7 @@ Whoever reads it puts the times in, and whoever writes the next version writes t
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from samekey.core._json import fast_encoder
@@ -67,6 +69,10 @@ class Draft(NamedTuple):
     deadlines: tuple[tuple[int, int], ...]  # the fields that count from the write, and how many microseconds
 
 
+CACHED = 4096  # keys on their way: what their claim wrote is written again when they are settled
+
+
+@lru_cache(maxsize=CACHED)
 def attempt_of(attempt: str) -> bytes:
     """An attempt id as the fence keeps it: another spelling would come back as a stranger's."""
     if len(attempt) != 32 or not _HEX.issuperset(attempt):
@@ -74,8 +80,27 @@ def attempt_of(attempt: str) -> bytes:
     return attempt.encode()
 
 
+@lru_cache(maxsize=CACHED)
 def key_line(key: Key) -> bytes:
     return _dump((key.operation, key.tenant, key.text)).encode()
+
+
+@lru_cache(maxsize=CACHED)
+def _intent_line(
+    fingerprint: bytes, form: str, fields: tuple[tuple[str, bytes], ...], attributes: tuple[tuple[str, str], ...]
+) -> bytes:
+    return _encoded((fingerprint.hex(), form, [(name, digest.hex()) for name, digest in fields], attributes))
+
+
+@lru_cache(maxsize=CACHED)
+def _intent_of(line: bytes) -> tuple[bytes, str, tuple[tuple[str, bytes], ...], tuple[tuple[str, str], ...]]:
+    fingerprint, form, fields, attributes = json.loads(line)
+    return (
+        bytes.fromhex(fingerprint),
+        form,
+        tuple([(name, bytes.fromhex(one)) for name, one in fields]),
+        tuple([(name, value) for name, value in attributes]),
+    )
 
 
 # -- writing -----------------------------------------------------------------------------------------------
@@ -85,9 +110,6 @@ def open_body(command: Open) -> bytes:
     """What a claim writes if the key is free."""
     said = command.fingerprint
     story = (
-        said.digest.hex(),
-        said.form,
-        [(name, digest.hex()) for name, digest in said.fields],
         command.boundary,
         1,
         False,
@@ -102,11 +124,11 @@ def open_body(command: Open) -> bytes:
         None,
         None,
         None,
-        command.attributes,
         (),
         ((0, 0, "", "started", command.attempt, ""),),
     )
-    return b"s%b%b\n%b\n" % (_NOW, key_line(command.key), _encoded(story))
+    intent = _intent_line(said.digest, said.form, said.fields, command.attributes)
+    return b"s%b%b\n%b\n%b\n" % (_NOW, key_line(command.key), intent, _encoded(story))
 
 
 def opened(command: Open, now: int, *, lost: int) -> Record:
@@ -133,7 +155,7 @@ def draft(after: Record, before: Record, moment: float) -> Draft:
             deadlines.append((field, left))
             written.append(-left)
     lease_until, retain_until, ask_until = written
-    evidence = [
+    evidence: Any = after.evidence and [
         (_since(one.at, moment), *one[1:4], None if one.result is None else one.result.hex(), one.why)
         for one in after.evidence
     ]
@@ -141,9 +163,6 @@ def draft(after: Record, before: Record, moment: float) -> Draft:
     if moves and moves[-1].at == moment:
         moves[-1] = (0, 0, *moves[-1][2:])  # when this was written, under the token it was written with
     story = (
-        after.fingerprint.hex(),
-        after.form,
-        [(name, digest.hex()) for name, digest in after.fields],
         after.boundary,
         after.attempts,
         after.unsure,
@@ -158,15 +177,15 @@ def draft(after: Record, before: Record, moment: float) -> Draft:
         after.error,
         after.asker,
         ask_until,
-        after.attributes,
         evidence,
         moves,
     )
     created = _NOW if after.created_at == moment else b"%016d" % micros(after.created_at)
-    body = b"%b%b%b\n%b\n%b" % (
+    body = b"%b%b%b\n%b\n%b\n%b" % (
         _LETTERS[after.state],
         created,
         key_line(after.key),
+        _intent_line(after.fingerprint, after.form, after.fields, after.attributes),
         _encoded(story),
         after.result or b"",
     )
@@ -233,13 +252,15 @@ def record_of(value: bytes, key: Key | None, digest: bytes, *, now: int, lost: i
             key = Key(operation, tenant, text, digest)
         elif line != key_line(key):
             raise RecordUnreadable(f"the record found for {key} belongs to {line.decode()}: two keys with one digest")
-        story_ends = value.index(b"\n", ends + 1)
+        intent_ends = value.index(b"\n", ends + 1)
+        story_ends = value.index(b"\n", intent_ends + 1)
+        fingerprint, form, fields, attributes = _intent_of(value[ends + 1 : intent_ends])
         changed = int(value[60:76])
         # fmt: off
         (
-            fingerprint, form, fields, boundary, attempts, unsure, lease_until, begun_at, first_sent_at, round_,
-            settled_by, settled_at, retain_until, kept, error, asker, ask_until, attributes, evidence, moves,
-        ) = json.loads(value[ends + 1 : story_ends])
+            boundary, attempts, unsure, lease_until, begun_at, first_sent_at, round_, settled_by, settled_at,
+            retain_until, kept, error, asker, ask_until, evidence, moves,
+        ) = json.loads(value[intent_ends + 1 : story_ends])
         # fmt: on
         token, wall, changed_at = int(value[12:28]), now / 1e6, changed / 1e6
         created = int(value[77:93]) or changed
@@ -257,9 +278,9 @@ def record_of(value: bytes, key: Key | None, digest: bytes, *, now: int, lost: i
                 _STATES[value[HEAD]],
                 token,
                 value[28:60].decode("ascii"),
-                bytes.fromhex(fingerprint),
+                fingerprint,
                 form,
-                tuple([(name, bytes.fromhex(one)) for name, one in fields]),
+                fields,
                 boundary,
                 int(value[2:12]),
                 attempts,
@@ -278,7 +299,7 @@ def record_of(value: bytes, key: Key | None, digest: bytes, *, now: int, lost: i
                 error,
                 asker,
                 ask_until,
-                tuple([(name, value) for name, value in attributes]),
+                attributes,
                 tuple([_evidence(changed_at, *one) for one in evidence]),
                 tuple([Move(at or changed_at, by or token, *rest) for at, by, *rest in moves]),
                 wall,
