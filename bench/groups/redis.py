@@ -22,7 +22,7 @@ import redis
 import redis.asyncio
 
 from bench.figures import Experiment, Figure, Reading, at_least, at_most, exactly
-from bench.groups.sqlite import ENVELOPE, PAYLOAD, command
+from bench.groups.sqlite import ENVELOPE, command
 from bench.groups.storm import STORMS_MAX, TASKS, among_tasks, next_key, readings
 from bench.measure import (
     Effort,
@@ -37,7 +37,7 @@ from bench.measure import (
     wall_ratios,
 )
 from samekey import AsyncGuard
-from samekey.core.commands import Open, Settle
+from samekey.core.commands import Open, Settle, Wait
 from samekey.core.record import Record
 from samekey.core.states import Role, State
 from samekey.stores.redis import AsyncRedisStore, RedisStore
@@ -46,7 +46,8 @@ from samekey.testing.redis_servers import RedisServer, redis_server
 CALLERS = 32
 WAITERS = 500
 WAITS_MAX = 15
-HEAD_START_SECONDS = 0.15  # until the waiters of the other process surely wait
+WAIT_SECONDS = 30.0
+HEAD_START_SECONDS = 0.2  # until the waiters of the other process surely wait
 RETAIN_SECONDS = 60.0
 
 _numbers = itertools.count()
@@ -236,7 +237,7 @@ async def _storm(effort: Effort, guard: AsyncGuard) -> Sequence[Reading]:
 
 
 def waiters(effort: Effort) -> Sequence[Reading]:
-    """We hold and settle; 500 callers in another process wait. From the call of settle to each answer."""
+    """We hold and settle; 500 tasks in another process wait. From the call of settle to the end of each wait."""
     waited: list[float] = []
     calls = []
     with redis_server() as server:
@@ -271,25 +272,23 @@ def _calls(told: str, name: str) -> int:
 
 
 def wait_there(url: str, parent: Connection) -> None:
-    """The other process: for each key it is given, the times at which its callers were answered."""
+    """The other process: for each key it is given, the times at which those who wait for it came back."""
     asyncio.run(_wait_there(url, parent))
 
 
 async def _wait_there(url: str, parent: Connection) -> None:
-    guard = AsyncGuard(url)
+    store = AsyncRedisStore(url)
 
-    async def effect() -> None:
-        raise AssertionError("the key is held by the other process: nothing runs here")
-
-    async def caller(key: str) -> float:
-        await guard.run("charge", effect, key=key, payload=PAYLOAD)
+    async def waiter(seen: Record) -> float:
+        await store.wait(Wait(seen), WAIT_SECONDS)
         return time.monotonic()
 
     parent.send("ready")
     loop = asyncio.get_running_loop()
-    while (key := await loop.run_in_executor(None, next_key, parent)) is not None:
-        parent.send(await asyncio.gather(*(caller(key) for _ in range(WAITERS))))
-    await guard.close()
+    while (text := await loop.run_in_executor(None, next_key, parent)) is not None:
+        seen = await store.open(command(text))
+        parent.send(await asyncio.gather(*(waiter(seen) for _ in range(WAITERS))))
+    await store.close()
 
 
 PAIR = "SET NX + SET by hand"
@@ -321,7 +320,12 @@ EXPERIMENTS = (
     ),
     Experiment(
         (
-            Figure("redis.waiters.p50", "ms", f"settle in one process, {WAITERS} waiting in another", at_most(2.0)),
+            Figure(
+                "redis.waiters.p50",
+                "ms",
+                f"settle in one process, p50 of {WAITERS} store.wait in another",
+                at_most(2.0),
+            ),
             Figure("redis.waiters.commands", "commands", "settle, wait and wake, of both processes", at_most(10)),
         ),
         waiters,
