@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import multiprocessing
 import os
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from random import Random
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -18,7 +23,7 @@ import redis.asyncio
 
 from samekey import Absent, Asks, AsyncGuard, Guard, Keyed, Repeatable
 from samekey.core.commands import Ask, Begin, Free, Open, Read, Redact, Renew, Settle, StoreCommand, Take, Testify, Wait
-from samekey.core.errors import Misconfigured, RecordUnreadable, StoreUnavailable
+from samekey.core.errors import Misconfigured, RecordUnreadable, SamekeyError, StoreUnavailable
 from samekey.core.fingerprint import Fingerprint
 from samekey.core.key import make_key
 from samekey.core.ports import Query
@@ -355,6 +360,7 @@ def test_a_restart_may_have_forgotten_something():
         store = RedisStore(server.url())
         held = store.open(opening("kept"))
         before = store.health().incarnation
+        until(lambda: server.info("aof_buffer_length") == "0")  # while the disk is busy, Redis holds it back
         server.restart(kill=True)
 
         assert there(store.read(Read(held.key))).fence == held.fence
@@ -387,6 +393,7 @@ def test_commands_wait_for_a_server_that_restarts():
             proxy.hold()
             settled = pool.submit(through.settle, settling(held))
             until(lambda: through._here.lane._busy)
+            until(lambda: server.info("aof_buffer_length") == "0")
             server.stop(kill=True)
             proxy.release()
             server.start()
@@ -730,7 +737,7 @@ def make_certificates(folder: Path) -> None:
 
 
 RIGHTS = (
-    "~samekey:* &samekey:* +evalsha +eval +get +set +del +zadd +zrem +rpush +publish +time +info "
+    "~samekey:* &samekey:* +evalsha +eval +get +mget +set +del +zadd +zrem +rpush +publish +time +info "
     "+zrevrangebyscore +lrange +getrange +scan +subscribe +unsubscribe +ping"
 )
 
@@ -797,3 +804,90 @@ def test_a_forked_child_has_connections_of_its_own(server, store):
 
     assert ours.recv() == A
     assert there(store.settle(settling(held))).state is State.COMPLETED
+
+
+# -- kills and wipes: make proof -------------------------------------------------------------------------------
+
+CHAOS_SECONDS = float(os.environ.get("SAMEKEY_CHAOS_SECONDS", "60"))
+CHAOS_PROCESSES, CHAOS_KEYS = 8, 200
+
+
+def chaotic(url: str, folder: str, seed: int) -> None:
+    """A worker that charges keys at random until it is killed; a provider that dedups, and a list of what ran."""
+    random, books = Random(seed), Path(folder)
+    keyed = (books / "keyed").exists()
+    guard = Guard(url, policy=Policy(lease=1, patience=0.2))
+
+    def note(book: str, key: str) -> str:
+        with open(books / book, "ab", buffering=0) as page:
+            page.write(f"{key}\n".encode())
+        return key
+
+    def effect(key: str) -> str:
+        if keyed:
+            try:
+                os.close(os.open(books / f"provider-{current().provider_key()}", os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                return key
+        time.sleep(random.random() * 0.01)
+        return note("charged", key)
+
+    while True:
+        key = str(random.randrange(CHAOS_KEYS))
+        with contextlib.suppress(SamekeyError):
+            boundary = Keyed() if keyed else Opaque()
+            answer = guard.run("charge", functools.partial(effect, key), key=key, payload=1, boundary=boundary)
+            note("answered", f"{key} {answer.result}")
+
+
+def play_chaos(server: RedisServer, folder: Path, *, wipes: bool) -> tuple[list[str], int, int]:
+    random, context = Random(7), multiprocessing.get_context("spawn")
+    ends, wipe_at, kills, wiped = time.monotonic() + CHAOS_SECONDS, time.monotonic() + 4.0, 0, 0
+
+    def start(seed: int) -> Any:
+        process = context.Process(target=chaotic, args=(server.url(), str(folder), seed), daemon=True)
+        process.start()
+        return process
+
+    workers = [start(seed) for seed in range(CHAOS_PROCESSES)]
+    while time.monotonic() < ends:
+        time.sleep(0.3)
+        at = random.randrange(CHAOS_PROCESSES)
+        workers[at].kill()
+        workers[at].join()
+        kills += 1
+        workers[at] = start(100 + kills)
+        if wipes and time.monotonic() > wipe_at:
+            server.call("FLUSHALL")
+            wipe_at, wiped = wipe_at + 4.0, wiped + 1
+    for worker in workers:
+        worker.kill()
+        worker.join()
+    assert (folder / "answered").stat().st_size > 0
+    assert all(len(set(line.split())) == 1 for line in (folder / "answered").read_text().splitlines())
+    return (folder / "charged").read_text().splitlines(), kills, wiped
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not FULL, reason="a minute of kills: make proof")
+@pytest.mark.timeout(0)
+def test_processes_that_are_killed_never_double_an_effect(tmp_path):
+    """Opaque: each key is charged once at most; what was killed in the middle is in doubt, for a person."""
+    with redis_server() as server:
+        charged, kills, _ = play_chaos(server, tmp_path, wipes=False)
+
+    assert kills >= CHAOS_SECONDS
+    assert len(charged) == len(set(charged)) > CHAOS_KEYS / 2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not FULL, reason="a minute of kills and wipes: make proof")
+@pytest.mark.timeout(0)
+def test_a_provider_that_dedups_survives_a_store_that_is_wiped(tmp_path):
+    """Keyed: whatever the store forgets, the provider key is the same, and each key is charged once."""
+    (tmp_path / "keyed").touch()
+    with redis_server() as server:
+        charged, _, wiped = play_chaos(server, tmp_path, wipes=True)
+
+    assert wiped >= CHAOS_SECONDS // 5
+    assert len(charged) == len(set(charged)) > CHAOS_KEYS / 2

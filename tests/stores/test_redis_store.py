@@ -1,21 +1,40 @@
-"""The Redis store keeps the contract, in both colours: on Valkey, and on the oldest and a newer Redis."""
+"""The Redis store keeps the contract, in both colours: on Valkey, on newer and older Redis, on a cluster."""
 
 from __future__ import annotations
+
+import os
+from collections.abc import Iterator
 
 import pytest
 
 from samekey.stores.redis import AsyncRedisStore, RedisStore
-from samekey.testing.redis_servers import redis_server
+from samekey.testing.redis_servers import redis_cluster, redis_server
 from samekey.testing.servers import NoServer
 from samekey.testing.store_suite import AsyncStoreSuite, StoreSuite
 
+FULL = os.environ.get("SAMEKEY_BUDGET") == "full"
+ALL = ["valkey-9", "redis-7", "redis-6", "cluster"]
 
-@pytest.fixture(scope="module", params=["valkey-9", "redis-7", "redis-6"])
-def address(request: pytest.FixtureRequest):
-    """One server for both suites: no scenario needs an empty one."""
+
+@pytest.fixture(scope="module", params=ALL if FULL else ["redis-7"])
+def address(request: pytest.FixtureRequest) -> Iterator[str]:
+    """One server for a suite: no scenario needs an empty one."""
+    yield from running(request.param)
+
+
+@pytest.fixture(scope="module", params=ALL if FULL else ["valkey-9"])
+def async_address(request: pytest.FixtureRequest) -> Iterator[str]:
+    yield from running(request.param)
+
+
+def running(flavour: str) -> Iterator[str]:
     try:
-        with redis_server(request.param) as server:
-            yield server.url()
+        if flavour == "cluster":
+            with redis_cluster(3) as nodes:
+                yield f"redis://127.0.0.1:{nodes[0].port}?cluster=1"
+        else:
+            with redis_server(flavour) as server:
+                yield server.url()
     except NoServer as missing:
         pytest.skip(str(missing))
 
@@ -38,8 +57,8 @@ class TestAsyncRedisStore(AsyncStoreSuite):
     expires_by_itself = True
 
     @pytest.fixture(autouse=True)
-    def _here(self, address: str):
-        self.url = address
+    def _here(self, async_address: str):
+        self.url = async_address
 
     async def make_store(self):
         return AsyncRedisStore(self.url)

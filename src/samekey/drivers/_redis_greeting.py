@@ -55,8 +55,9 @@ class Facts:
             return f"no claim is safe here: {self.volatile}"
         crash = {
             "always": "claims survive crashes of clients, of the server and of its machine",
-            "everysec": "claims survive crashes of clients and of the server; a power loss may forget 2 s of them",
-        }.get(self.appendfsync, "claims survive crashes of clients and of the server; a power loss may forget the last")
+            # Not of the server either: while an fsync is under way, Redis may hold back what it acknowledged for 2 s.
+            "everysec": "claims survive crashes of clients; a crash of the server or machine may forget 2 s of them",
+        }.get(self.appendfsync, "claims survive crashes of clients; a crash of the server may forget the last of them")
         if wait_replicas:
             return f"{crash}; each is on {wait_replicas} replica(s) before it counts, and a failover seldom forgets one"
         return f"{crash}; a failover may forget the last ones"

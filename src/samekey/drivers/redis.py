@@ -386,7 +386,11 @@ def moved_to(error: BaseException) -> tuple[bool, str, int] | None:
     """Where a cluster says that this key is: for good (True) or just now (False), and the server."""
     if isinstance(error, redis.exceptions.AskError):  # MovedError derives from it
         return isinstance(error, redis.exceptions.MovedError), str(error.host), int(error.port)
-    return None
+    word, _, where = str(error).partition(" ")  # older versions of redis-py know these only in their cluster client
+    if word not in ("MOVED", "ASK"):
+        return None
+    host, _, port = where.partition(" ")[2].rpartition(":")
+    return word == "MOVED", host, int(port)
 
 
 def store_error(name: str, error: BaseException) -> StoreError | Misconfigured:

@@ -85,9 +85,9 @@ class Request:
 class Memory:
     """What this process knows of its store: shared by all connections of all threads and loops."""
 
-    def __init__(self, address: driver.Address) -> None:
+    def __init__(self, address: driver.Address, born: Sequence[bytes] = ()) -> None:
         self.address = address
-        self.born: list[bytes] = [b""] * BUCKETS  # when each marker was made, as we first saw it
+        self.born: list[bytes] = [*born] or [b""] * BUCKETS  # when each marker was made, as we first saw it
         self.lost: list[int] = [0] * BUCKETS  # when each bucket may have lost something, in microseconds
         self.facts: dict[str, Facts] = {}  # by server
         self._ahead = time.time() - time.monotonic()

@@ -37,7 +37,7 @@ from samekey.stores._redis_values import (
 )
 
 CAS_MAX = 100  # lost races for one record before we call the store busy; each one means somebody else won
-_EVER = b"9" * 16
+_EVER = 10**16 - 1
 _TOLD = (Take, Settle, Ask, Free)  # what those who wait, wait for
 
 Steps = Generator[Request, Any, Record | None]
@@ -135,15 +135,8 @@ def _request(command: StoreCommand, before: Record, after: Record | None, moment
     key, bucket = command.key, command.key.digest[0]
     entry = audit_entry(command, before, after, _moment(moment * 1e6)) if _audited(command) else None
     drafted = None if after is None else draft(after, before, moment)
-    since, until = _span(before, moment)
-    drawn = after is not None and after.token != before.token
     words = (
-        fence_of(before),
-        since,
-        until,
-        b"" if after is None else b"%010d" % after.version,
-        b"" if after is None else attempt_of(after.attempt),
-        b"%d" % after.token if after is not None and drawn else b"",
+        _head(before, after, moment),
         b"" if drafted is None else drafted.body,
         _retention(after, before, moment),
         _unsettled(before, after, moment),
@@ -151,7 +144,7 @@ def _request(command: StoreCommand, before: Record, after: Record | None, moment
         b"" if entry is None else audit_words(entry),
     )
     # No more keys than are touched: while a cluster moves a slot, it refuses commands about keys here and there.
-    keys = (key_of(key), UNSETTLED[bucket], AUDITS[bucket])[: 3 if words[10] else 2 if words[8] else 1]
+    keys = (key_of(key), UNSETTLED[bucket], AUDITS[bucket])[: 3 if words[5] else 2 if words[3] else 1]
     risky = isinstance(command, Take) and _risky(command.boundary)
     return Request(bucket, WRITE, keys, words, risky=risky), drafted
 
@@ -161,17 +154,31 @@ def _audited(command: StoreCommand) -> bool:
     return command.role is Role.OPERATOR if isinstance(command, Settle) else isinstance(command, (Redact, Free))
 
 
-def _span(record: Record, moment: float) -> tuple[bytes, bytes]:
-    """From when until when `apply` decides about this record as it does at this moment."""
-    since, until = b"0", _EVER
+def _head(before: Record, after: Record | None, moment: float) -> bytes:
+    """What must still be so, and what of the new record the script writes itself."""
+    since, until = _span(before, moment)
+    now = before if after is None else after
+    return b"%b%016d%016d%010d%b%016d" % (
+        fence_of(before),
+        since,
+        until,
+        now.version,
+        attempt_of(now.attempt),
+        now.token if now.token != before.token else 0,
+    )
+
+
+def _span(record: Record, moment: float) -> tuple[int, int]:
+    """From when until when `apply` decides about this record as it does at this moment, in microseconds."""
+    since = 0
     if not record.ask_until and record.retain_until is None:  # the common case: held, and nothing but a lease
-        ends = b"%d" % micros(record.lease_until)
-        return (since, ends) if record.lease_until > moment else (ends, until)
+        ends = micros(record.lease_until)
+        return (since, ends) if record.lease_until > moment else (ends, _EVER)
     for deadline in sorted(filter(None, (record.lease_until, record.ask_until, record.retain_until))):
         if deadline > moment:
-            return since, b"%d" % micros(deadline)
-        since = b"%d" % micros(deadline)
-    return since, until
+            return since, micros(deadline)
+        since = micros(deadline)
+    return since, _EVER
 
 
 def _retention(after: Record | None, before: Record, moment: float) -> bytes:

@@ -156,7 +156,7 @@ class RedisStore:
         if here.pid != os.getpid():
             # Forked: the parent's connections are its own, and what we read from them would be its answers.
             _INHERITED.append(here)
-            here = self._here = _Here(self._address)
+            here = self._here = _Here(self._address, here.memory.born)
         if here.closed:
             raise StoreUnavailable(f"{self.name} was closed")
         return here
@@ -178,10 +178,10 @@ class RedisStore:
 class _Here:
     """Everything that belongs to one process; connections are made when they are first needed."""
 
-    def __init__(self, address: driver.Address) -> None:
+    def __init__(self, address: driver.Address, born: Sequence[bytes] = ()) -> None:
         self.pid = os.getpid()
         self.closed = False
-        self.memory = Memory(address)
+        self.memory = Memory(address, born)  # a child knows what its parent knew: a wipe before the fork's first claim
         self.lane = Lane(self.memory)
         self.bells = Bells()
         self.subscriber = Subscriber(self.memory, self.bells)

@@ -8,13 +8,12 @@
 -- {now, false, marker}  the store is not what the caller thinks it is (wiped, failed over): nothing is written
 local time = redis.call('TIME')
 local now = string.format('%016.0f', time[1] * 1000000 + time[2])
-local found = redis.call('GET', KEYS[1])
-if found then
-  return {now, found}
+local found = redis.call('MGET', KEYS[1], KEYS[3])
+if found[1] then
+  return {now, found[1]}
 end
-local marker = redis.call('GET', KEYS[3])
-if marker ~= ARGV[1] then
-  return {now, false, marker or ''}
+if found[2] ~= ARGV[1] then
+  return {now, false, found[2] or ''}
 end
 -- No TTL: a claim that expired by itself would be a second effect.
 redis.call('SET', KEYS[1], 'k1' .. '0000000001' .. now .. ARGV[2] .. now .. ARGV[3])
