@@ -21,7 +21,7 @@ import pytest
 import redis
 import redis.asyncio
 
-from samekey import Absent, Asks, AsyncGuard, Guard, Keyed, Repeatable
+from samekey import Absent, Asks, AsyncGuard, Guard, Keyed, Opaque, Policy, Repeatable, current
 from samekey.core.commands import Ask, Begin, Free, Open, Read, Redact, Renew, Settle, StoreCommand, Take, Testify, Wait
 from samekey.core.errors import Misconfigured, RecordUnreadable, SamekeyError, StoreUnavailable
 from samekey.core.fingerprint import Fingerprint
