@@ -28,6 +28,7 @@ from samekey.core.errors import Misconfigured, StoreError, StoreUnavailable
 
 CONNECT_SECONDS = 3.0  # a server on the same network answers in milliseconds
 ANSWER_SECONDS = 5.0  # our scripts take microseconds; after that the server is taken for gone
+LARGE_SECONDS = 0.05  # more for each answer: it may carry a mebibyte
 
 Kind = Literal["tcp", "tls", "unix"]
 DriverError = redis.RedisError
@@ -299,7 +300,7 @@ class AsyncWire:
         answers: list[Any] = []
         read = self._link.read_response
         try:
-            async with asyncio.timeout(ANSWER_SECONDS):
+            async with asyncio.timeout(ANSWER_SECONDS + count * LARGE_SECONDS):
                 while len(answers) < count:
                     try:
                         answers.append(await read(disable_decoding=True))

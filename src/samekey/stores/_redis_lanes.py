@@ -36,6 +36,7 @@ from samekey.stores._redis_links import (
 from samekey.stores._redis_steps import steps
 
 BATCH_MAX = 512  # commands in one go: bounds how long the first of them waits for the last
+BATCH_BYTES_MAX = 8 << 20  # and what they carry: bounds memory, and how long the connection is taken
 REASK_SECONDS = 8.0  # how long a lost reply is asked after: a restart, a sentinel's or a cluster's failover
 REASK_PAUSE_SECONDS = 0.02
 REASK_PAUSE_MAX_SECONDS = 0.25
@@ -90,6 +91,24 @@ class Job:
         if self.error is not None:
             raise self.error
         return self.reply
+
+
+def weight(jobs: Sequence[Job]) -> int:
+    """The bytes of the results that these carry."""
+    return sum([len(getattr(job.question, "result", None) or b"") for job in jobs])
+
+
+def portions(jobs: Sequence[Job]) -> list[list[Job]]:
+    """The jobs in order, no more at a time than may travel together."""
+    parts: list[list[Job]] = [[]]
+    carried = 0
+    for job in jobs:
+        carried += weight((job,))
+        if parts[-1] and (len(parts[-1]) >= BATCH_MAX or carried > BATCH_BYTES_MAX):
+            parts.append([])
+            carried = weight((job,))
+        parts[-1].append(job)
+    return parts
 
 
 def job_of(command: StoreCommand, memory: Memory) -> Job:
@@ -169,6 +188,9 @@ class _Trouble:
         if not isinstance(reply, Exception):
             job.answers[at] = _NOTHING if reply is None else reply
             return 0.0
+        if isinstance(reply, SamekeyError):  # ours already: not asked, or not on its replicas
+            job.fail(reply)
+            return 0.0
         if isinstance(reply, driver.Lost):
             request.lost = True
             return self._again(job, driver.store_error(self._name, reply.cause), reply.cause)
@@ -189,9 +211,8 @@ class _Trouble:
         if driver.is_again(reply):
             request.tried = True
             return self._again(job, driver.store_error(self._name, reply), reply)
-        error = reply if isinstance(reply, SamekeyError) else driver.store_error(self._name, reply)
-        if error is not reply:
-            error.__cause__ = reply
+        error = driver.store_error(self._name, reply)
+        error.__cause__ = reply
         job.fail(error)
         return 0.0
 
@@ -323,10 +344,12 @@ class Lane:
     def _gather(self, first: Asked) -> list[Asked]:
         together, count = [first], len(first.jobs)
         if self._queue:
+            carried = weight(first.jobs)
             with self._mutex:
-                while self._queue and count < BATCH_MAX and self._queue[0].jobs:
+                while self._queue and count < BATCH_MAX and carried < BATCH_BYTES_MAX and self._queue[0].jobs:
                     together.append(self._queue.popleft())
                     count += len(together[-1].jobs)
+                    carried += weight(together[-1].jobs)
         return together
 
     def _pass_on(self, mine: Asked, together: list[Asked]) -> None:
@@ -435,10 +458,13 @@ class AsyncLane:
                 if callable(work):
                     await self._drive(work())
                 else:
-                    jobs = list(work)
-                    while self._queue and len(jobs) < BATCH_MAX and not callable(self._queue[0][0]):
+                    jobs, carried = list(work), weight(work)
+                    while self._queue and len(jobs) < BATCH_MAX and carried < BATCH_BYTES_MAX:
+                        if callable(self._queue[0][0]):
+                            break
                         more, another = self._queue.popleft()
                         jobs += more  # type: ignore[arg-type]
+                        carried += weight(more)  # type: ignore[arg-type]
                         futures.append(another)
                     await self._drive(working_all(jobs, self.links, self._memory))
             except Exception as raised:

@@ -40,7 +40,7 @@ from samekey.core.record import Record
 from samekey.drivers import redis as driver
 from samekey.loops import Bells
 from samekey.stores._redis_desk import auditing, listing
-from samekey.stores._redis_lanes import BATCH_MAX, AsyncLane, Job, Lane, job_of
+from samekey.stores._redis_lanes import AsyncLane, Job, Lane, job_of, portions
 from samekey.stores._redis_links import Memory
 from samekey.stores._redis_listen import Subscriber
 from samekey.stores._waiting import async_wait, wait
@@ -121,8 +121,7 @@ class RedisStore:
     def batch(self, commands: Sequence[StoreCommand]) -> Replies:
         here = self._links()
         jobs = [job_of(command, here.memory) for command in commands]
-        for start in range(0, len(jobs), BATCH_MAX):
-            some = jobs[start : start + BATCH_MAX]
+        for some in portions(jobs):
             here.lane.perform(some)
             here.ring(some)
         return [job.error or job.reply for job in jobs]
@@ -280,8 +279,7 @@ class AsyncRedisStore:
     async def batch(self, commands: Sequence[StoreCommand]) -> Replies:
         lane, here = self._lane(), self.sync._links()
         jobs = [job_of(command, here.memory) for command in commands]
-        for start in range(0, len(jobs), BATCH_MAX):
-            some = jobs[start : start + BATCH_MAX]
+        for some in portions(jobs):
             await lane.perform(some)
             here.ring(some)
         return [job.error or job.reply for job in jobs]
