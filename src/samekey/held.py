@@ -76,8 +76,10 @@ class _Hold:
     renew_at = 0.0
     lost = False
     answer: Answer[Any] | None = None
+    word: str | None = None  # "" where an HTTP answer may be spoken about, then "release" or "keep"
     _began = 0
     _outer: tuple[str, ...] = ()
+    _gave_key = False
     _entered = False
     _result: Any = None
     _complete = False
@@ -117,9 +119,31 @@ class _Hold:
 
     def provider_key(self, label: str = "") -> str:
         """The key to send to the provider: the same for every attempt at this intent, in every process."""
+        self._gave_key = True
         if self.record is None:
             return provider_key(self._call.key, 0, label)
         return self.record.provider_key(label)
+
+    @property
+    def reached_out(self) -> bool:
+        """Whether this attempt may have spoken to its provider: it marked a sending, or took the provider's key."""
+        return self.begun or self._gave_key
+
+    def release(self) -> None:
+        """Under HTTP: whatever this request is answered, nothing happened; the key is free for the next try."""
+        self._say("release")
+
+    def keep(self) -> None:
+        """Under HTTP: the answer to this request is the key's answer from now on, whatever its status."""
+        self._say("keep")
+
+    def _say(self, word: str) -> None:
+        if self.word is None:
+            raise Misconfigured(
+                f"{word}() speaks about the answer of an HTTP request; "
+                "a plain effect raises NotDone or Refused, or returns its result"
+            )
+        self.word = word
 
     def complete(self, result: Any = None) -> None:
         """Inside `with held:` - what the key shall answer from now on."""

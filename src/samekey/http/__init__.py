@@ -1,0 +1,9 @@
+"""The Idempotency-Key header, done once for every Python web framework.
+
+`Endpoint` says what an endpoint promises. Beside it one file per framework: `asgi` (Starlette too), `fastapi`,
+`litestar`, `wsgi`, `flask`, `django`; and `webhook`, for events that are sent to you.
+"""
+
+from samekey.http._exchange import Endpoint, Reply, Request, answer, rules
+
+__all__ = ["Endpoint", "Reply", "Request", "answer", "rules"]

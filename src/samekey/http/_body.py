@@ -1,0 +1,99 @@
+"""What a request says: its body as a payload, so that a retry which was written anew is still the same intent.
+
+JSON is read, forms and multipart are taken apart, anything else is its digest. A body that claims to be one of
+these and is not - malformed, ambiguous, compressed - is its digest too: equal bytes are the same intent, and the
+application answers what it answers. Nothing is ever decompressed.
+
+A JSON object is the payload itself, so that a mismatch can name its fields. What stands beside the body (the
+query, chosen headers, another media type) has keys that are not text: no JSON object can imitate them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+from samekey.core.canonical import parse_json
+from samekey.core.errors import PayloadRefused
+
+FIELDS_MAX = 1000  # of a form or a multipart body; beyond it the bytes are compared as they are
+
+# Keys of what is not a member of a JSON object.
+WHOLE, KIND, QUERY, PATH, VARIES = 1, 2, 3, 4, 5
+
+_BOUNDARY = re.compile(r';\s*boundary=(?:"([^"]{1,70})"|([^\s";,]{1,70}))', re.IGNORECASE | re.ASCII)
+
+
+def payload_of(body: bytes, content_type: str, content_encoding: str) -> dict[Any, Any]:
+    """The payload of a body of this type."""
+    media = content_type.partition(";")[0].strip().lower()
+    if content_encoding and content_encoding.lower() != "identity":
+        return {WHOLE: digest(body), KIND: f"{media} {content_encoding}"}
+    found: dict[Any, Any] | None = None
+    if media == "application/json" or media.endswith("+json"):
+        found = from_json(body)
+    elif media == "application/x-www-form-urlencoded":
+        found = from_form(body)
+    elif media == "multipart/form-data":
+        found = from_multipart(body, content_type)
+    if found is None:
+        return {WHOLE: digest(body), KIND: media}
+    if media != "application/json":
+        found[KIND] = media
+    return found
+
+
+def from_json(body: bytes) -> dict[Any, Any] | None:
+    try:
+        value = parse_json(body)
+    except PayloadRefused:
+        return None
+    return value if type(value) is dict else {WHOLE: value}
+
+
+def from_form(body: bytes) -> dict[Any, Any] | None:
+    """Names with all their values; the order of different names says nothing, that of equal ones may."""
+    fields: dict[Any, Any] = {}
+    if body.count(b"&") >= FIELDS_MAX:
+        return None
+    for pair in body.split(b"&") if body else ():
+        name, _, value = pair.partition(b"=")
+        try:
+            fields.setdefault(_form_text(name), []).append(_form_text(value))
+        except UnicodeDecodeError:
+            return None
+    return fields
+
+
+def _form_text(quoted: bytes) -> str:
+    return unquote_to_bytes(quoted.replace(b"+", b" ")).decode()
+
+
+def from_multipart(body: bytes, content_type: str) -> dict[Any, Any] | None:
+    """Parts by name: their headers and a digest of what they hold. Which boundary kept them apart says nothing."""
+    found = _BOUNDARY.search(content_type)
+    if found is None:
+        return None
+    mark = b"--" + (found[1] or found[2]).encode()
+    if body.count(mark) > FIELDS_MAX or not body.startswith(mark + b"\r\n"):
+        return None
+    *parts, last = (b"\r\n" + body).split(b"\r\n" + mark)[1:]
+    if last not in (b"--", b"--\r\n") or not all(part.startswith(b"\r\n") for part in parts):
+        return None
+    fields: dict[Any, Any] = {}
+    for part in parts:
+        head, cut, content = part[2:].partition(b"\r\n\r\n")
+        if not cut:
+            return None
+        try:
+            lines = sorted(line.strip() for line in head.decode().split("\r\n"))
+        except UnicodeDecodeError:
+            return None
+        fields.setdefault("; ".join(lines), []).append(digest(content))
+    return fields
+
+
+def digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,391 @@
+"""What HTTP means for us: requests in, answers out. Pure - no framework, no guard, no I/O in here.
+
+    opening   is this request guarded, and under which key?         before the body is read
+    asking    whose is it, which operation, what does it say?       after the body is complete, before the claim
+    meaning   what does the application's answer do to the key?     when the application is done
+    answer    what goes out: the application's own, a replay, or a problem
+
+An adapter only carries these between its framework and the guard (see `_visit.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple, TypeVar
+from urllib.parse import quote
+
+from samekey.core.boundary import Atomic, Boundary, Kind
+from samekey.core.errors import KeyMalformed, Misconfigured, NotDone, Refused, ResultUnreadable, SamekeyError
+from samekey.core.fingerprint import check_ignore
+from samekey.core.key import NAME_MAX_BYTES, part_text
+from samekey.core.policy import Policy
+from samekey.http._body import PATH, QUERY, VARIES, digest, payload_of
+from samekey.http._key import find_key
+from samekey.http._problems import (
+    BODY_INCOMPLETE,
+    BODY_TOO_LARGE,
+    KEY_MALFORMED,
+    KEY_MISSING,
+    NO_PRINCIPAL,
+    NOT_KEPT,
+    TYPES_AT,
+    Problem,
+    problem_body,
+    problem_of,
+    retry_after,
+)
+from samekey.http._remember import PRESETS, Meaning, Remember, meaning_of
+
+METHODS = ("POST", "PATCH")  # the others are idempotent by themselves
+BODY_MAX_BYTES = 1 << 20  # of a request: it is held in memory until it is complete
+
+KEPT_HEADERS = frozenset({
+    "content-type", "content-language", "content-disposition", "content-encoding", "content-location",
+    "etag", "last-modified", "link", "location", "vary",
+})  # fmt: skip
+NEVER_KEPT = frozenset({
+    "authentication-info", "connection", "content-length", "date", "keep-alive", "proxy-authenticate",
+    "proxy-connection", "set-cookie", "set-cookie2", "te", "trailer", "transfer-encoding", "upgrade",
+    "www-authenticate",
+})  # fmt: skip
+
+Header = tuple[bytes, bytes]
+
+
+class Request:
+    """A request as every adapter shows it: to `principal=`, to `endpoint=` functions, to webhooks.
+
+    `native` is the framework's own: an ASGI scope, a WSGI environ, a Django or Flask request.
+    """
+
+    __slots__ = ("body", "headers", "method", "native", "path", "query", "route")
+
+    def __init__(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: bytes = b"",
+        headers: Iterable[Header] = (),
+        body: bytes = b"",
+        route: str | None = None,
+        native: Any = None,
+    ) -> None:
+        self.method, self.path, self.query = method, path, query
+        self.headers = headers if isinstance(headers, (list, tuple)) else list(headers)  # names in lower case
+        self.body = body
+        self.route = path if route is None else route
+        self.native = native
+
+    def header(self, name: str) -> str | None:
+        """The value of a header, several of them joined as HTTP says."""
+        wanted = name.lower().encode("latin-1")
+        found = [value.decode("latin-1") for header, value in self.headers if header == wanted]
+        return ", ".join(found) if found else None
+
+
+class Reply(NamedTuple):
+    """An answer: the application's, a replay of it, or a problem. `body` is None where it went by unkept."""
+
+    status: int
+    headers: list[Header]
+    body: bytes | None
+
+    def with_headers(self, *more: Header) -> Reply:
+        names = {name for name, _ in more}
+        return self._replace(headers=[one for one in self.headers if one[0].lower() not in names] + list(more))
+
+
+def is_endless(headers: Iterable[Header]) -> bool:
+    """An event stream has no end to wait for: it goes out at once, and says that it is not kept."""
+    return any(
+        name.lower() == b"content-type" and value.lower().startswith(b"text/event-stream") for name, value in headers
+    )
+
+
+class Asked(NamedTuple):
+    """One guarded request, in the guard's words."""
+
+    operation: str
+    tenant: str | None
+    key: str
+    payload: Any
+
+
+class NotHeld(Exception):
+    """Why an answer is not kept, for the core to judge: nobody knows whether it happened."""
+
+
+class Final(Refused):
+    """An answer that closes its key; `detail` is the answer as it is kept, None if it was too long."""
+
+
+class BodyNotKept:
+    """In place of an answer that went by too long to be kept."""
+
+
+PrincipalRule = Callable[[Request], Any]
+Settle = Literal["return", "before-send"]
+
+
+class Endpoint:
+    """The rules of one endpoint, or of all of them; checked here, once.
+
+    `boundary` must be said. So must whose key it is: `principal` gives the authenticated caller's name (None: nobody,
+    and the request is refused), or `single_tenant=True` says that there is only one.
+    """
+
+    def __init__(
+        self,
+        *,
+        boundary: Boundary,
+        principal: PrincipalRule | None = None,
+        single_tenant: bool = False,
+        remember: Remember = "success_only",
+        final: Collection[int] = (),
+        required: bool = False,
+        methods: Collection[str] = METHODS,
+        operation: str | None = None,
+        ignore: Collection[str] = (),
+        vary_on: Collection[str] = (),
+        keep_headers: Collection[str] = (),
+        header: str = "Idempotency-Key",
+        strict: bool = False,
+        body_max_bytes: int = BODY_MAX_BYTES,
+        settle: Settle = "return",
+        connection: Callable[[Request], Any] | None = None,
+        policy: Policy | None = None,
+        problems_at: str = TYPES_AT,
+    ) -> None:
+        if not isinstance(boundary, Boundary):
+            raise Misconfigured(f"boundary= takes Atomic, Keyed, Asks, Repeatable or Opaque, not {boundary!r}")
+        if (principal is None) == (not single_tenant):
+            raise Misconfigured(
+                "whose key is it? Give principal= (a function of the request), or say single_tenant=True: "
+                "without it one caller's key would answer another"
+            )
+        if principal is not None and not callable(principal):
+            raise Misconfigured("principal= takes a function of the request")
+        if remember not in PRESETS:
+            raise Misconfigured(f"remember= is one of {', '.join(PRESETS)}, not {remember!r}")
+        if remember == "stripe_v2" and boundary.terms.kind is Kind.OPAQUE:
+            raise Misconfigured(
+                "remember='stripe_v2' carries failed work on to its end, and behind Opaque nobody can: "
+                "declare Keyed, Asks, Atomic or Repeatable"
+            )
+        if isinstance(boundary, Atomic) != (connection is not None):
+            raise Misconfigured(
+                "Atomic and connection= belong together: connection(request) gives the transaction's connection"
+            )
+        if any(not 400 <= status <= 599 for status in final):
+            raise Misconfigured("final= lists statuses of refusals: 400 to 599")
+        if body_max_bytes < 0 or settle not in ("return", "before-send"):
+            raise Misconfigured("body_max_bytes= is a size, settle= is 'return' or 'before-send'")
+        never = NEVER_KEPT & {name.lower() for name in keep_headers}
+        if never:
+            raise Misconfigured(f"{', '.join(sorted(never))} must never be replayed")
+        self.boundary, self.policy, self.ignore = boundary, policy, check_ignore(ignore)
+        self.principal, self.connection = principal, connection
+        self.remember, self.final = remember, frozenset(final)
+        self.required, self.strict = required, strict
+        self.methods = frozenset(method.upper() for method in methods)
+        self.operation = operation
+        self.header = header
+        self.body_max_bytes, self.settle = body_max_bytes, settle
+        self.problems_at = problems_at
+        self._header = header.lower().encode("ascii")
+        self._vary_on = tuple(sorted({name.lower().encode("ascii") for name in vary_on}))
+        self._kept = frozenset(name.lower().encode("ascii") for name in (*KEPT_HEADERS, *keep_headers))
+
+    # -- opening: before the body is read --------------------------------------------------------------------------
+
+    def opening(self, method: str, headers: Iterable[Header]) -> str | Reply | None:
+        """The key, the problem with it, or None: not guarded."""
+        if method not in self.methods:
+            return None
+        try:
+            key = find_key(headers, self._header, strict=self.strict)
+        except KeyMalformed as malformed:
+            return self.problem(KEY_MALFORMED, malformed.message)
+        if key is None and self.required:
+            return self.problem(KEY_MISSING, f"This endpoint needs an {self.header} header.")
+        return key
+
+    def too_large(self, key: str) -> Reply:
+        return self.problem(BODY_TOO_LARGE, f"At most {self.body_max_bytes} bytes are taken with a key.", key=key)
+
+    def incomplete(self, key: str) -> Reply:
+        return self.problem(BODY_INCOMPLETE, "Nothing was done. Send it again with the same key.", key=key)
+
+    # -- asking: before the claim ----------------------------------------------------------------------------------
+
+    def asked(self, request: Request, key: str, who: Any) -> Asked | Reply:
+        """The request in the guard's words; `who` is what `principal` said."""
+        tenant = None
+        if self.principal is not None:
+            try:
+                tenant = part_text(who, "principal")
+                if not tenant or not tenant.isprintable() or len(tenant.encode()) > NAME_MAX_BYTES:
+                    raise KeyMalformed("no name")
+            except (SamekeyError, UnicodeEncodeError):
+                return self.problem(NO_PRINCIPAL, "A key belongs to somebody: authenticate first.", key=key)
+        content_type = content_encoding = b""
+        for name, value in request.headers:
+            if name == b"content-type":
+                content_type = value
+            elif name == b"content-encoding":
+                content_encoding = value
+        payload = payload_of(request.body, content_type.decode("latin-1"), content_encoding.decode("latin-1"))
+        if request.query:
+            payload[QUERY] = request.query.decode("latin-1")
+        if self._vary_on:
+            payload[VARIES] = [
+                [value.decode("latin-1") for header, value in request.headers if header == name]
+                for name in self._vary_on
+            ]
+        if self.operation is not None:
+            payload[PATH] = operation_name(request.method, request.path)
+            return Asked(self.operation, tenant, key, payload)
+        if request.route != request.path:
+            payload[PATH] = operation_name(request.method, request.path)
+        return Asked(operation_name(request.method, request.route), tenant, key, payload)
+
+    # -- meaning: when the application is done ---------------------------------------------------------------------
+
+    def meaning(self, status: int, *, word: str | None, reached_out: bool) -> Meaning:
+        return meaning_of(status, remember=self.remember, final=self.final, word=word, reached_out=reached_out)
+
+    def packed(self, reply: Reply) -> Any:
+        """What the record keeps of an answer."""
+        return BodyNotKept() if reply.body is None else pack(reply, self._kept)
+
+    def error_of(self, meaning: Meaning, reply: Reply) -> Exception | None:
+        """What the core shall hear; None: completed."""
+        match meaning:
+            case "keep":
+                return None
+            case "close":
+                kept = None if reply.body is None else pack(reply, self._kept)
+                return Final(f"answered {reply.status}", detail=kept)
+            case "release":
+                return NotDone(f"answered {reply.status}")
+            case "unknown":
+                return NotHeld(f"answered {reply.status}")
+
+    # -- answers ---------------------------------------------------------------------------------------------------
+
+    def first(self, reply: Reply, key: str, *, stored: bool = True) -> Reply:
+        """The application's own answer."""
+        echo = (self._header, key_header(key))
+        return reply.with_headers(echo) if stored else reply.with_headers(echo, (b"idempotency-stored", b"false"))
+
+    def replay(self, result: Any, key: str) -> Reply:
+        """The answer a record keeps, marked as a replay."""
+        try:
+            reply = unpack(result)
+        except ValueError:
+            return self.problem(
+                NOT_KEPT, "It is done and is not done again, but what was kept cannot be read.", key=key
+            )
+        return reply.with_headers((self._header, key_header(key)), (b"idempotent-replayed", b"true"))
+
+    def answer_to(self, error: Exception, key: str | None = None) -> Reply | None:
+        """The answer to an error of ours, or to an effect's word; None: not ours to answer."""
+        if isinstance(error, Final):
+            if error.detail is not None:
+                return self.replay(error.detail, key or "")
+            error = ResultUnreadable("the kept refusal was too large", key=key)
+        found = problem_of(error)
+        if found is None:
+            return None
+        problem, detail, members, seconds = found
+        return self.problem(problem, detail, key=key, members=members, seconds=seconds)
+
+    def problem(
+        self,
+        problem: Problem,
+        detail: str,
+        *,
+        key: str | None = None,
+        members: dict[str, Any] | None = None,
+        seconds: float = 1,
+    ) -> Reply:
+        headers = [(b"content-type", b"application/problem+json"), (b"cache-control", b"no-store")]
+        if problem.retry:
+            headers.append((b"retry-after", retry_after(seconds).encode()))
+        if key is not None:
+            headers.append((self._header, key_header(key)))
+        return Reply(problem.status, headers, problem_body(problem, detail, members or {}, self.problems_at))
+
+
+@lru_cache(maxsize=1024)
+def operation_name(method: str, route: str) -> str:
+    """`POST /orders`: printable, and never longer than a name may be."""
+    name = f"{method} {quote(route, safe='/:@!$&()*+,;=~-._{}<>', errors='backslashreplace')}"
+    if len(name) <= NAME_MAX_BYTES:
+        return name
+    return f"{name[:180]}...{digest(name.encode())}"[:NAME_MAX_BYTES]
+
+
+def key_header(key: str) -> bytes:
+    return b'"%b"' % key.replace("\\", "\\\\").replace('"', '\\"').encode("ascii")
+
+
+View = TypeVar("View", bound=Callable[..., Any])
+
+
+def rules(endpoint: Endpoint | None) -> Callable[[View], View]:
+    """Decorate a view with rules of its own; None: not guarded. For the adapters that know their views."""
+
+    def decorate(view: View) -> View:
+        view.__samekey__ = endpoint  # type: ignore[attr-defined]
+        return view
+
+    return decorate
+
+
+def rules_of(view: Any, otherwise: Any) -> Any:
+    return getattr(view, "__samekey__", otherwise)
+
+
+# -- an answer as the record keeps it: a status line, header lines, an empty line, the body ------------------------
+
+
+def pack(reply: Reply, kept: Collection[bytes] | None = None) -> bytes:
+    lines = [b"%d" % reply.status]
+    for name, value in reply.headers:
+        name = name.lower()
+        if (kept is None or name in kept) and b"\n" not in value and b"\r" not in value:
+            lines.append(b"%b: %b" % (name, value))
+    return b"%b\n\n%b" % (b"\n".join(lines), reply.body or b"")
+
+
+def unpack(result: Any) -> Reply:
+    """The answer again; what a lookup or a person gave as the result is answered as JSON."""
+    if not isinstance(result, bytes):
+        return Reply(200, [(b"content-type", b"application/json")], json.dumps(result).encode())
+    head, cut, body = result.partition(b"\n\n")
+    status, *lines = head.split(b"\n")
+    if not cut or not (status.isdigit() and len(status) == 3):
+        raise ValueError("not a kept answer")
+    headers = []
+    for line in lines:
+        name, cut, value = line.partition(b": ")
+        if not cut:
+            raise ValueError("not a kept answer")
+        headers.append((name, value))
+    return Reply(int(status), headers, body)
+
+
+def answer(status: int, body: bytes | str, *, content_type: str = "application/json", **headers: str) -> bytes:
+    """An answer to be kept for a key, for a lookup to return: `Happened(answer(201, '{"id": "ch_1"}'))`."""
+    named = [(name.replace("_", "-").encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+    return pack(
+        Reply(
+            status,
+            [(b"content-type", content_type.encode("latin-1")), *named],
+            body if isinstance(body, bytes) else body.encode(),
+        )
+    )

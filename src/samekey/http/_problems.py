@@ -1,0 +1,108 @@
+"""Answers that are ours, not the application's: problem details (RFC 9457), one type for each.
+
+Each has a heading of the same name in docs/problems.md. Nothing of the store, of the first request or of its
+answer is told: whoever reads a problem may be anybody.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, NamedTuple
+
+from samekey.core.errors import (
+    Busy,
+    Fenced,
+    InDoubt,
+    KeyMalformed,
+    KeyReused,
+    NotDone,
+    Refused,
+    ResultNotKept,
+    ResultUnreadable,
+    StoreError,
+)
+
+RETRY_AFTER_MAX_SECONDS = 5  # the holder's lease may be long; it is likely done much sooner
+TYPES_AT = "urn:samekey:problem:"
+
+
+class Problem(NamedTuple):
+    """One kind of problem; `retry` says whether the same request may simply be sent again."""
+
+    name: str
+    status: int
+    title: str
+    retry: bool = False
+
+
+KEY_MISSING = Problem("key-missing", 400, "Idempotency-Key is missing")
+KEY_MALFORMED = Problem("key-malformed", 400, "Idempotency-Key is malformed")
+BODY_INCOMPLETE = Problem("body-incomplete", 400, "The request body ended early")
+NO_PRINCIPAL = Problem("no-principal", 401, "Nobody to keep this Idempotency-Key for")
+BAD_SIGNATURE = Problem("bad-signature", 401, "The signature of this event does not verify")
+REFUSED = Problem("refused", 403, "The operation was refused for good")
+IN_PROGRESS = Problem("in-progress", 409, "A request is outstanding for this Idempotency-Key", retry=True)
+IN_DOUBT = Problem("in-doubt", 409, "Nobody knows whether this operation happened")
+NOT_KEPT = Problem("result-not-kept", 409, "The operation happened; its answer was not kept")
+BODY_TOO_LARGE = Problem("body-too-large", 413, "The request body is too large to be guarded by an Idempotency-Key")
+KEY_REUSED = Problem("key-reused", 422, "Idempotency-Key is already used")
+NOT_DONE = Problem("not-done", 503, "The operation did not happen", retry=True)
+STORE_UNAVAILABLE = Problem("store-unavailable", 503, "The keys cannot be looked up right now", retry=True)
+
+PROBLEMS = (
+    KEY_MISSING,
+    KEY_MALFORMED,
+    BODY_INCOMPLETE,
+    NO_PRINCIPAL,
+    BAD_SIGNATURE,
+    REFUSED,
+    IN_PROGRESS,
+    IN_DOUBT,
+    NOT_KEPT,
+    BODY_TOO_LARGE,
+    KEY_REUSED,
+    NOT_DONE,
+    STORE_UNAVAILABLE,
+)
+
+
+def problem_of(error: Exception) -> tuple[Problem, str, dict[str, Any], float] | None:
+    """Problem, detail, members of its own and seconds to wait; None for an error that is not ours to answer."""
+    match error:
+        case KeyMalformed():
+            return KEY_MALFORMED, error.message, {}, 0
+        case KeyReused():
+            # The names of the fields are the sender's own: it is the same tenant's key.
+            named = {"fields": list(error.fields)} if error.fields else {}
+            return KEY_REUSED, "This key was used before for another request. Use a new key for a new one.", named, 0
+        case Busy():
+            return IN_PROGRESS, "Send the same request with the same key again later.", {}, error.retry_after
+        case Fenced():
+            return IN_PROGRESS, "The key changed hands meanwhile. Ask again with the same key.", {}, 1
+        case InDoubt():
+            return (
+                IN_DOUBT,
+                "An earlier attempt ended without a word from the other side. Do not send it again under a new key: "
+                "it may have happened. It is kept for a person or the provider to say; ask again with the same key.",
+                {"age_seconds": round(getattr(error, "age_seconds", 0.0))},
+                0,
+            )
+        case ResultNotKept() | ResultUnreadable():
+            return NOT_KEPT, "It is done and is not done again. Read the resource itself to see the outcome.", {}, 0
+        case StoreError():
+            return STORE_UNAVAILABLE, "Nothing was done. Send the same request with the same key again.", {}, 1
+        case Refused():
+            return REFUSED, error.reason or "This key answers so from now on.", {}, 0
+        case NotDone():
+            return NOT_DONE, error.reason or "Send the same request with the same key again.", {}, 1
+    return None
+
+
+def problem_body(problem: Problem, detail: str, members: dict[str, Any], types_at: str) -> bytes:
+    said = {"type": types_at + problem.name, "title": problem.title, "status": problem.status, "detail": detail}
+    return json.dumps({**said, **members}).encode()
+
+
+def retry_after(seconds: float) -> str:
+    return str(max(1, min(math.ceil(seconds), RETRY_AFTER_MAX_SECONDS)))

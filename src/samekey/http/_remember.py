@@ -1,0 +1,40 @@
+"""What an answer means for its key: the presets of `remember=`.
+
+                     2xx 3xx   listed final   4xx                             5xx         exception
+    success_only     keep      close          release, or unknown             unknown     unknown
+    ietf_draft       keep      close          keep                            keep        unknown
+    stripe_v1        keep      close          keep, or release (see below)    keep        keep
+    stripe_v2        keep      close          release, or unknown             unknown     unknown
+
+A 4xx releases the key only if this attempt cannot have reached its provider: it took no `provider_key()` and called
+no `sending()`. Otherwise it is unknown, and the boundary says what that means. `current().release()` and
+`current().keep()` overrule the table: the handler knows.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+Meaning = Literal["keep", "close", "release", "unknown"]
+Remember = Literal["success_only", "ietf_draft", "stripe_v1", "stripe_v2"]
+
+PRESETS: tuple[str, ...] = get_args(Remember)
+BEFORE_EXECUTION = frozenset({400, 401, 409, 422, 429})  # validation, authentication, conflicts, rate limits
+
+
+def meaning_of(status: int, *, remember: str, final: frozenset[int], word: str | None, reached_out: bool) -> Meaning:
+    """What an answer of this status means for its key."""
+    if word == "release":
+        return "release"
+    if word == "keep" or status < 400:
+        return "keep"
+    if status in final:
+        return "close"
+    if remember == "ietf_draft":
+        return "keep"
+    if remember == "stripe_v1":
+        # Stripe keeps whatever came after execution began: by our word, once the provider may have heard of it.
+        return "release" if status in BEFORE_EXECUTION and not reached_out else "keep"
+    if status < 500:
+        return "unknown" if reached_out else "release"
+    return "unknown"

@@ -1,0 +1,220 @@
+"""One guarded request on its way through the guard: the part that every adapter of a colour shares.
+
+`Door.enter` claims the key. It gives a `Reply` - the request is answered - or a `Visit`: the application must run
+now, and exactly one of `leave` and `fail` must be called when it is done. Sync above async, line by line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from samekey.core.call import Answer
+from samekey.core.errors import Misconfigured, NotDone, Refused, SamekeyError
+from samekey.guard import AsyncGuard, Guard
+from samekey.held import AsyncHeld, Held
+from samekey.http._exchange import Asked, Endpoint, Reply, Request
+
+# What remember="stripe_v1" keeps for an exception: the page that went out is the framework's, and not ours to see.
+FAILURE = Reply(
+    500, [(b"content-type", b"application/problem+json")], b'{"title": "Internal Server Error", "status": 500}'
+)
+
+Rules = Endpoint | Callable[[Request], Endpoint | None]
+
+
+def check_rules(endpoint: Any) -> Rules:
+    if isinstance(endpoint, Endpoint) or callable(endpoint):
+        rules: Rules = endpoint
+        return rules
+    raise Misconfigured(f"endpoint= takes an Endpoint, or a function that chooses one, not {type(endpoint).__name__}")
+
+
+def choose(rules: Any, request: Request) -> Endpoint | None:
+    """The rules of this request."""
+    if rules is None or isinstance(rules, Endpoint):
+        return rules
+    chosen: Endpoint | None = rules(request)
+    return chosen
+
+
+class Door:
+    """A sync guard, and the way of one request through it."""
+
+    def __init__(self, guard: Guard) -> None:
+        if not isinstance(guard, Guard):
+            raise Misconfigured(f"a sync application is guarded by Guard, not {type(guard).__name__}")
+        self.guard = guard
+
+    def enter(self, endpoint: Endpoint, request: Request, key: str) -> Reply | Visit:
+        who = None if endpoint.principal is None else endpoint.principal(request)
+        asked = endpoint.asked(request, key, who)
+        if isinstance(asked, Reply):
+            return asked
+        try:
+            guard = self.guard if endpoint.connection is None else self.guard.on(endpoint.connection(request))
+            held = guard.hold(
+                asked.operation,
+                key=asked.key,
+                payload=asked.payload,
+                tenant=asked.tenant,
+                ignore=endpoint.ignore,
+                boundary=endpoint.boundary,
+                policy=endpoint.policy,
+            )
+        except Exception as error:
+            return answered(endpoint, asked, error)
+        if isinstance(held, Answer):
+            return endpoint.replay(held.result, key)
+        held.__enter__()
+        held.word = ""
+        return Visit(endpoint, asked, held, self.guard)
+
+
+class Visit:
+    """The application runs, and we hold its key."""
+
+    _over = False
+
+    def __init__(self, endpoint: Endpoint, asked: Asked, held: Held, guard: Guard) -> None:
+        self.endpoint, self.asked, self.held = endpoint, asked, held
+        self.room = (endpoint.policy or guard.policy).result_max_bytes  # for the body of an answer
+
+    def leave(self, reply: Reply) -> Reply:
+        """The application answered this: settle, and hear what goes out."""
+        self._over = True
+        error = judged(self.endpoint, self.held, reply)
+        try:
+            self.held.__exit__(None if error is None else type(error), error, None)
+        except SamekeyError as ours:
+            return answered(self.endpoint, self.asked, ours)
+        return settled(self.endpoint, self.asked, self.held, reply)
+
+    def fail(self, error: BaseException) -> Reply | None:
+        """The application raised this. None: raise it on; it is not ours to answer."""
+        if self._over:
+            return None
+        self._over = True
+        said = failure(self.endpoint, self.held, error)
+        try:
+            self.held.__exit__(None if said is None else type(said), said, None)
+        except SamekeyError as ours:
+            if ours is not error:
+                return answered(self.endpoint, self.asked, ours)
+        return after_failure(self.endpoint, self.asked, self.held, error)
+
+
+class AsyncDoor:
+    """An async guard, and the way of one request through it."""
+
+    def __init__(self, guard: AsyncGuard) -> None:
+        if not isinstance(guard, AsyncGuard):
+            raise Misconfigured(f"an async application is guarded by AsyncGuard, not {type(guard).__name__}")
+        self.guard = guard
+
+    async def enter(self, endpoint: Endpoint, request: Request, key: str) -> Reply | AsyncVisit:
+        who: Any = None if endpoint.principal is None else endpoint.principal(request)
+        if hasattr(who, "__await__"):
+            who = await who
+        asked = endpoint.asked(request, key, who)
+        if isinstance(asked, Reply):
+            return asked
+        try:
+            guard = self.guard if endpoint.connection is None else self.guard.on(endpoint.connection(request))
+            held = await guard.hold(
+                asked.operation,
+                key=asked.key,
+                payload=asked.payload,
+                tenant=asked.tenant,
+                ignore=endpoint.ignore,
+                boundary=endpoint.boundary,
+                policy=endpoint.policy,
+            )
+        except Exception as error:
+            return answered(endpoint, asked, error)
+        if isinstance(held, Answer):
+            return endpoint.replay(held.result, key)
+        await held.__aenter__()
+        held.word = ""
+        return AsyncVisit(endpoint, asked, held, self.guard)
+
+
+class AsyncVisit:
+    _over = False
+
+    def __init__(self, endpoint: Endpoint, asked: Asked, held: AsyncHeld, guard: AsyncGuard) -> None:
+        self.endpoint, self.asked, self.held = endpoint, asked, held
+        self.room = (endpoint.policy or guard.policy).result_max_bytes
+
+    async def leave(self, reply: Reply) -> Reply:
+        self._over = True
+        error = judged(self.endpoint, self.held, reply)
+        try:
+            await self.held.__aexit__(None if error is None else type(error), error, None)
+        except SamekeyError as ours:
+            return answered(self.endpoint, self.asked, ours)
+        return settled(self.endpoint, self.asked, self.held, reply)
+
+    async def fail(self, error: BaseException) -> Reply | None:
+        if self._over:
+            return None
+        self._over = True
+        said = failure(self.endpoint, self.held, error)
+        try:
+            await self.held.__aexit__(None if said is None else type(said), said, None)
+        except SamekeyError as ours:
+            if ours is not error:
+                return answered(self.endpoint, self.asked, ours)
+        return after_failure(self.endpoint, self.asked, self.held, error)
+
+
+# -- what both colours decide, once --------------------------------------------------------------------------------
+
+
+def answered(endpoint: Endpoint, asked: Asked, error: Exception) -> Reply:
+    """The answer to an error of the guard; one that is not ours leaves as it came."""
+    reply = endpoint.answer_to(error, asked.key)
+    if reply is None:
+        raise error
+    return reply
+
+
+def judged(endpoint: Endpoint, held: Any, reply: Reply) -> Exception | None:
+    """What the core shall hear of this answer: an error, or None after the hold was completed with it."""
+    meaning = endpoint.meaning(reply.status, word=held.word, reached_out=held.reached_out)
+    error = endpoint.error_of(meaning, reply)
+    if error is None:
+        held.complete(endpoint.packed(reply))
+    return error
+
+
+def settled(endpoint: Endpoint, asked: Asked, held: Any, reply: Reply) -> Reply:
+    """What goes out: the application's answer, unless the record says another."""
+    said: Answer[Any] | None = held.answer
+    if said is None:
+        return endpoint.first(reply, asked.key)
+    if said.replayed:
+        return endpoint.replay(said.result, asked.key)
+    return endpoint.first(reply, asked.key, stored=said.recorded and said.guarded)
+
+
+def failure(endpoint: Endpoint, held: Any, error: BaseException) -> BaseException | None:
+    """What the core shall hear of an exception: itself, the handler's own word before it, or that it is an answer."""
+    if not isinstance(error, Exception):
+        return error
+    if held.word == "release":
+        return NotDone(f"released, then {type(error).__name__}")
+    if endpoint.remember == "stripe_v1":
+        held.complete(endpoint.packed(FAILURE))
+        return None
+    return error
+
+
+def after_failure(endpoint: Endpoint, asked: Asked, held: Any, error: BaseException) -> Reply | None:
+    said: Answer[Any] | None = held.answer
+    if said is not None and said.replayed:  # the key changed hands while we ran, and somebody else's answer stands
+        return endpoint.replay(said.result, asked.key)
+    # An effect's word about itself is answered; one that left a guard inside it, and any other error, goes on.
+    if isinstance(error, (Refused, NotDone)) and said is None and not held.raised(error).inner:
+        return endpoint.answer_to(error, asked.key)
+    return None

@@ -1,0 +1,234 @@
+"""Pure ASGI: for Starlette, FastAPI (see `fastapi` for routes), Quart, or a bare application.
+
+The application's answer is held back until the application has returned - a dependency may still fail its commit
+after it answered - then the record is settled, then the answer goes out. Only what is too long to keep goes out
+while it is made, and so does an event stream: both say `Idempotency-Stored: false`.
+
+A client that hangs up stops nothing: the application is told only when its answer can no longer be kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any
+
+from samekey.guard import AsyncGuard
+from samekey.http._exchange import Header, Reply, Request, is_endless
+from samekey.http._visit import AsyncDoor, AsyncVisit, Rules, check_rules, choose
+from samekey.loops import running
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+# Ways around `http.response.body`: an answer sent through them could not be kept.
+SHORTCUTS = ("http.response.pathsend", "http.response.zerocopysend", "http.response.trailers")
+
+
+class SamekeyMiddleware:
+    """Guards an ASGI application; `endpoint` is an Endpoint, or a function of the Request that chooses one."""
+
+    def __init__(self, app: App, *, guard: AsyncGuard, endpoint: Rules) -> None:
+        self.app = app
+        self._passage = Passage(guard)
+        self._endpoint = check_rules(endpoint)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await self._passage(self.app, self._endpoint, scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
+
+
+class Passage:
+    """One guard's way through any ASGI application, under any rules: what every ASGI framework's adapter uses."""
+
+    def __init__(self, guard: AsyncGuard) -> None:
+        self._door = AsyncDoor(guard)
+
+    async def __call__(
+        self, app: App, rules: Rules | None, scope: Scope, receive: Receive, send: Send, *, route: str | None = None
+    ) -> None:
+        """One request to `app`; `route` is its template, where the framework knows it already."""
+        request = Request(
+            scope["method"],
+            scope["path"],
+            query=scope.get("query_string", b""),
+            headers=scope.get("headers", ()),
+            route=route,
+            native=scope,
+        )
+        endpoint = choose(rules, request)
+        key = None if endpoint is None else endpoint.opening(request.method, request.headers)
+        if endpoint is None or key is None:
+            return await app(scope, receive, send)
+        if isinstance(key, Reply):
+            return await send_reply(send, key)
+        body = await read_body(receive, request.headers, endpoint.body_max_bytes)
+        if body is None:
+            return  # the client is gone, and nothing was claimed
+        if body is TOO_LARGE:
+            return await send_reply(send, endpoint.too_large(key))
+        request.body = body
+        entered = await self._door.enter(endpoint, request, key)
+        if isinstance(entered, Reply):
+            return await send_reply(send, entered)
+        await run_app(app, scope, _Exchange(entered, body, receive, send))
+
+
+TOO_LARGE: Any = object()  # in place of a body
+
+
+async def read_body(receive: Receive, headers: Iterable[Header], max_bytes: int) -> Any:
+    """The whole body; TOO_LARGE; None if the client hung up before its end."""
+    for name, value in headers:
+        if name == b"content-length" and value.isdigit() and int(value[:20]) > max_bytes:
+            return TOO_LARGE
+    message = await receive()
+    if message["type"] == "http.request" and not message.get("more_body"):
+        whole = message.get("body", b"")
+        return TOO_LARGE if len(whole) > max_bytes else bytes(whole)
+    parts, size = [], 0
+    while message["type"] == "http.request":
+        part = message.get("body", b"")
+        size += len(part)
+        if size > max_bytes:
+            return TOO_LARGE
+        parts.append(part)
+        if not message.get("more_body"):
+            return b"".join(parts)
+        message = await receive()
+    return None
+
+
+async def run_app(app: App, scope: Scope, exchange: _Exchange) -> None:
+    extensions = scope.get("extensions")
+    if extensions:
+        scope["extensions"] = {name: one for name, one in extensions.items() if name not in SHORTCUTS}
+    try:
+        await app(scope, exchange.receive, exchange.send)
+    except BaseException as error:  # whatever it is, the core must hear of it
+        await exchange.failed(error)
+        return
+    await exchange.returned()
+
+
+class _Exchange:
+    """The application's side of one guarded request: what it receives, and what becomes of what it sends."""
+
+    def __init__(self, visit: AsyncVisit, body: bytes, receive: Receive, send: Send) -> None:
+        self._visit = visit
+        self._body: bytes | None = body
+        self._receive, self._send = receive, send
+        self._start: Message | None = None
+        self._parts: list[bytes] = []
+        self._room = visit.room
+        self._complete = False  # the application has said its last word
+        self._flowing = False  # too long to keep, or endless: goes out as it comes
+        self._settled = False
+        self._gone = False
+        self._bell: Any = None
+
+    async def receive(self) -> Message:
+        if self._body is not None:
+            body, self._body = self._body, None
+            return {"type": "http.request", "body": body, "more_body": False}
+        while not (self._complete or self._flowing):
+            # To be told of the client's end now would cut an answer short that others may wait for.
+            self._bell = self._bell or running().bell()
+            await self._bell.wait(None)
+        if self._complete:
+            return {"type": "http.disconnect"}
+        return await self._receive()
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._start = message
+            if is_endless(message.get("headers", ())):
+                await self._flow(more=True)
+        elif message["type"] == "http.response.body":
+            await self._part(message)
+        else:  # early hints and the like are for this client alone
+            await self._forward(message)
+
+    async def _part(self, message: Message) -> None:
+        part, more = message.get("body", b""), message.get("more_body", False)
+        if not self._flowing:
+            self._parts.append(bytes(part))
+            self._room -= len(part)
+            if self._room < 0:
+                await self._flow(more=more)
+        else:
+            await self._forward(message)
+        if not more:
+            self._complete = True
+            self._ring()
+            if self._visit.endpoint.settle == "before-send":
+                await self._settle()
+
+    async def _flow(self, *, more: bool) -> None:
+        """From now on it goes out as it comes."""
+        self._flowing = True
+        self._ring()
+        start = self._start or {}
+        reply = self._visit.endpoint.first(
+            Reply(start["status"], list(start.get("headers", ())), None), self._visit.asked.key, stored=False
+        )
+        await self._forward({**start, "headers": reply.headers})
+        if self._parts:
+            await self._forward({"type": "http.response.body", "body": b"".join(self._parts), "more_body": more})
+            self._parts.clear()
+
+    async def _forward(self, message: Message) -> None:
+        if self._gone:
+            return
+        try:
+            await self._send(message)
+        except OSError:  # the client hung up; the application goes on to its end
+            self._gone = True
+
+    def _ring(self) -> None:
+        if self._bell is not None:
+            self._bell.ring()
+
+    async def returned(self) -> None:
+        """The application came back."""
+        if self._settled:
+            return
+        if self._start is None or not (self._complete or self._flowing):
+            error = RuntimeError("the application returned without a whole answer")
+            await self._visit.fail(error)
+            raise error
+        await self._settle()
+
+    async def _settle(self) -> None:
+        if self._settled:
+            return
+        self._settled = True
+        start = self._start or {}
+        body = None if self._flowing else self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        reply = await self._visit.leave(Reply(start["status"], list(start.get("headers", ())), body))
+        if not self._flowing:
+            await send_reply(self._send, reply)
+
+    async def failed(self, error: BaseException) -> None:
+        """The application raised: answer it if it is ours to answer, else it leaves as it came."""
+        if self._settled:
+            raise error
+        self._settled = True
+        reply = await self._visit.fail(error)
+        if reply is None or self._flowing:
+            raise error
+        await send_reply(self._send, reply)
+
+
+async def send_reply(send: Send, reply: Reply) -> None:
+    body = reply.body or b""
+    headers = reply.headers
+    if reply.status >= 200 and reply.status not in (204, 304):
+        headers = [one for one in headers if one[0].lower() not in (b"content-length", b"transfer-encoding")]
+        headers.append((b"content-length", b"%d" % len(body)))
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -1,0 +1,14 @@
+"""Django: a middleware for all views, sync and async, and a decorator for one.
+
+    MIDDLEWARE = [..., "samekey.http.django.SamekeyMiddleware"]        # after authentication
+    SAMEKEY = {"guard": Guard(...), "endpoint": Endpoint(...)}         # objects, or dotted names of them
+
+Under ASGI the middleware takes `"async_guard": AsyncGuard(...)`. The middleware stands outside ATOMIC_REQUESTS, so a
+record settles after the view's transaction did; the decorator stands inside it, which is what `Atomic` needs.
+Django REST framework's responses are rendered before they are kept.
+"""
+
+from samekey.http.django._decorator import guarded
+from samekey.http.django._middleware import SamekeyMiddleware
+
+__all__ = ["SamekeyMiddleware", "guarded"]

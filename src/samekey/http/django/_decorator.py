@@ -1,0 +1,84 @@
+"""The decorator: one view, sync or async, inside whatever stands around it - ATOMIC_REQUESTS, `login_required`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from asgiref.sync import iscoroutinefunction
+from django.core.exceptions import BadRequest, PermissionDenied, SuspiciousOperation
+from django.core.handlers.exception import response_for_exception
+from django.http import Http404
+
+from samekey.guard import AsyncGuard, Guard
+from samekey.http._exchange import Reply
+from samekey.http._visit import AsyncDoor, Door, Rules, check_rules
+from samekey.http.django._exchange import asettle, response_of, settle
+from samekey.http.django._middleware import opened
+
+ANSWERS = (Http404, PermissionDenied, BadRequest, SuspiciousOperation)  # exceptions that Django makes 4xx pages of
+
+
+def guarded(guard: Guard | AsyncGuard, endpoint: Rules) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Guard one view: `@guarded(guard, Endpoint(...))`, next to the view itself."""
+    rules = check_rules(endpoint)
+
+    def decorate(view: Callable[..., Any]) -> Callable[..., Any]:
+        if iscoroutinefunction(view):
+            return _async_view(AsyncDoor(guard), rules, view)  # type: ignore[arg-type]
+        return _view(Door(guard), rules, view)  # type: ignore[arg-type]
+
+    return decorate
+
+
+def _view(door: Door, rules: Rules, view: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(view)
+    def inner(asked: Any, *args: Any, **kwargs: Any) -> Any:
+        ready = opened(asked, rules)
+        if ready is None:
+            return view(asked, *args, **kwargs)
+        if isinstance(ready, Reply):
+            return response_of(ready)
+        visit = door.enter(*ready)
+        if isinstance(visit, Reply):
+            return response_of(visit)
+        try:
+            try:
+                response = view(asked, *args, **kwargs)
+            except ANSWERS as error:
+                response = response_for_exception(asked, error)
+            return settle(response, visit)
+        except BaseException as error:
+            reply = visit.fail(error)
+            if reply is None:
+                raise
+            return response_of(reply)
+
+    return inner
+
+
+def _async_view(door: AsyncDoor, rules: Rules, view: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(view)
+    async def inner(asked: Any, *args: Any, **kwargs: Any) -> Any:
+        ready = opened(asked, rules)
+        if ready is None:
+            return await view(asked, *args, **kwargs)
+        if isinstance(ready, Reply):
+            return response_of(ready)
+        visit = await door.enter(*ready)
+        if isinstance(visit, Reply):
+            return response_of(visit)
+        try:
+            try:
+                response = await view(asked, *args, **kwargs)
+            except ANSWERS as error:
+                response = response_for_exception(asked, error)
+            return await asettle(response, visit)
+        except BaseException as error:
+            reply = await visit.fail(error)
+            if reply is None:
+                raise
+            return response_of(reply)
+
+    return inner

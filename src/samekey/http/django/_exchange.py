@@ -1,0 +1,162 @@
+"""Django's requests and responses in our words, and back."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator
+from typing import Any
+
+from django.core.exceptions import RequestDataTooBig
+from django.http import HttpResponse, UnreadablePostError
+from django.http.response import HttpResponseBase
+
+from samekey.http._exchange import Endpoint, Header, Reply, Request, is_endless
+from samekey.http._visit import AsyncVisit, Visit
+
+
+def request_of(asked: Any) -> Request:
+    match = asked.resolver_match
+    return Request(
+        asked.method or "",
+        asked.path,
+        query=as_bytes(asked.META.get("QUERY_STRING", "")),
+        headers=[(name.lower().encode("latin-1"), as_bytes(value)) for name, value in asked.headers.items()],
+        route=f"/{match.route}" if match is not None and match.kwargs else None,
+        native=asked,
+    )
+
+
+def body_of(asked: Any, endpoint: Endpoint, key: str) -> bytes | Reply:
+    """The whole body, or why there is none; nothing is claimed before its end."""
+    given = asked.META.get("CONTENT_LENGTH") or "0"
+    if given.isdigit() and (len(given) > 20 or int(given) > endpoint.body_max_bytes):
+        return endpoint.too_large(key)
+    try:
+        body: bytes = asked.body
+    except RequestDataTooBig:
+        return endpoint.too_large(key)
+    except UnreadablePostError:
+        return endpoint.incomplete(key)
+    if len(body) > endpoint.body_max_bytes:
+        return endpoint.too_large(key)
+    return body if not given.isdigit() or len(body) >= int(given) else endpoint.incomplete(key)
+
+
+def response_of(reply: Reply) -> HttpResponse:
+    response = HttpResponse(reply.body, status=reply.status)
+    del response.headers["Content-Type"]
+    for name, value in reply.headers:
+        if name.lower() != b"content-length":
+            response.headers[name.decode("latin-1").title()] = value.decode("latin-1")
+    return response
+
+
+def headers_of(response: Any) -> list[Header]:
+    # Cookies stand beside the headers in Django: they are never kept.
+    return [(name.lower().encode("latin-1"), as_bytes(value)) for name, value in response.headers.items()]
+
+
+def settle(response: Any, visit: Visit) -> HttpResponseBase:
+    """The view's answer, settled; or the one the record says."""
+    render(response)
+    reply = Reply(response.status_code, headers_of(response), body_kept(response, visit))
+    if reply.body is None and response.streaming:
+        flowing(response, visit.endpoint.first(reply, visit.asked.key, stored=False))
+        response._resource_closers.append(lambda: visit.leave(reply))
+        return response
+    return chosen(response, reply, visit.leave(reply), visit)
+
+
+def body_kept(response: Any, visit: Visit) -> bytes | None:
+    if not response.streaming:
+        return response.content if len(response.content) <= visit.room else None
+    parts, held, size = iter(response.streaming_content), list[bytes](), 0
+    while not is_endless(headers_of(response)) and size <= visit.room:
+        part = next(parts, None)
+        if part is None:
+            whole = b"".join(held)
+            response.streaming_content = [whole]
+            return whole
+        held.append(part)
+        size += len(part)
+    response.streaming_content = itertools.chain(held, parts)
+    return None
+
+
+async def asettle(response: Any, visit: AsyncVisit) -> HttpResponseBase:
+    render(response)
+    if not response.streaming:
+        reply = Reply(
+            response.status_code,
+            headers_of(response),
+            response.content if len(response.content) <= visit.room else None,
+        )
+        return chosen(response, reply, await visit.leave(reply), visit)
+    parts = response.__aiter__() if response.is_async else as_async(response)
+    held: list[bytes] = []
+    size, endless = 0, is_endless(headers_of(response))
+    while not endless and size <= visit.room:
+        part = await anext(parts, None)
+        if part is None:
+            whole = b"".join(held)
+            response.streaming_content = whole_of(whole)
+            reply = Reply(response.status_code, headers_of(response), whole)
+            return chosen(response, reply, await visit.leave(reply), visit)
+        held.append(part)
+        size += len(part)
+    reply = Reply(response.status_code, headers_of(response), None)
+    flowing(response, visit.endpoint.first(reply, visit.asked.key, stored=False))
+    response.streaming_content = flow(held, parts, visit, reply)
+    return response
+
+
+async def flow(held: list[bytes], parts: AsyncIterator[bytes], visit: AsyncVisit, reply: Reply) -> AsyncIterator[bytes]:
+    """What is too long to keep goes out as it is made; the end, or the client's end, settles it."""
+    try:
+        for part in held:
+            yield part
+        async for part in parts:
+            yield part
+    except Exception as error:
+        await visit.fail(error)
+        raise
+    except BaseException:  # the client hung up: what the view did, it did
+        await visit.leave(reply)
+        raise
+    await visit.leave(reply)
+
+
+async def whole_of(body: bytes) -> AsyncIterator[bytes]:
+    yield body
+
+
+async def as_async(response: Any) -> AsyncIterator[bytes]:
+    for part in response.streaming_content:
+        yield part
+
+
+def render(response: Any) -> None:
+    """Template responses, and Django REST framework's, are not yet bytes when they leave a view."""
+    if hasattr(response, "render") and callable(response.render) and not getattr(response, "is_rendered", True):
+        response.render()
+
+
+def chosen(response: Any, reply: Reply, out: Reply, visit: Any) -> HttpResponseBase:
+    if reply.body is None:
+        out = visit.endpoint.first(out, visit.asked.key, stored=False)
+    if out.status == reply.status and out.body is reply.body:
+        return flowing(response, out)
+    return response_of(out)
+
+
+def flowing(response: Any, reply: Reply) -> HttpResponseBase:
+    """The same response, with what we have to say about it."""
+    for name, value in reply.headers:
+        text = name.decode("latin-1")
+        if text.startswith("idempot") or text not in response.headers:
+            response.headers[text.title()] = value.decode("latin-1")
+    return response
+
+
+def as_bytes(text: str) -> bytes:
+    return text.encode("latin-1", "backslashreplace")

@@ -1,0 +1,118 @@
+"""The middleware: one class for sync and async, as Django asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+from django.conf import settings
+from django.http.response import HttpResponseBase
+from django.urls import Resolver404, resolve
+from django.utils.module_loading import import_string
+
+from samekey.core.errors import Misconfigured
+from samekey.http._exchange import Reply, Request, rules_of
+from samekey.http._visit import AsyncDoor, Door, check_rules, choose
+from samekey.http.django._exchange import asettle, body_of, request_of, response_of, settle
+
+RAISED = "_samekey_raised"
+
+
+class SamekeyMiddleware:
+    """Guards every view; `@rules(...)` on a view gives it its own, or none."""
+
+    sync_capable = True
+    async_capable = True
+
+    def __init__(self, get_response: Callable[[Any], Any]) -> None:
+        self._get_response = get_response
+        given = getattr(settings, "SAMEKEY", None)
+        if not isinstance(given, dict):
+            raise Misconfigured('settings.SAMEKEY is missing: {"guard": Guard(...), "endpoint": Endpoint(...)}')
+        self._endpoint = check_rules(_object(given.get("endpoint")))
+        self._door: Any
+        if iscoroutinefunction(get_response):
+            self._door = AsyncDoor(_object(given.get("async_guard")))
+            markcoroutinefunction(self)
+        else:
+            self._door = Door(_object(given.get("guard")))
+
+    def __call__(self, asked: Any) -> Any:
+        if iscoroutinefunction(self):
+            return self._acall(asked)
+        opened = self._open(asked)
+        if opened is None:
+            return self._get_response(asked)
+        if isinstance(opened, Reply):
+            return response_of(opened)
+        visit = self._door.enter(*opened)
+        if isinstance(visit, Reply):
+            return response_of(visit)
+        try:
+            response = self._get_response(asked)
+            raised = failed(asked, response)
+            if raised is None:
+                return settle(response, visit)
+        except BaseException as error:
+            visit.fail(error)
+            raise
+        reply = visit.fail(raised)
+        return response if reply is None else response_of(reply)
+
+    async def _acall(self, asked: Any) -> HttpResponseBase:
+        opened = self._open(asked)
+        if opened is None:
+            return await self._get_response(asked)
+        if isinstance(opened, Reply):
+            return response_of(opened)
+        visit = await self._door.enter(*opened)
+        if isinstance(visit, Reply):
+            return response_of(visit)
+        try:
+            response = await self._get_response(asked)
+            raised = failed(asked, response)
+            if raised is None:
+                return await asettle(response, visit)
+        except BaseException as error:
+            await visit.fail(error)
+            raise
+        reply = await visit.fail(raised)
+        return response if reply is None else response_of(reply)
+
+    def process_exception(self, asked: Any, error: Exception) -> None:
+        """Django turns exceptions into pages before we see them; the core must hear of the exception itself."""
+        setattr(asked, RAISED, error)
+
+    def _open(self, asked: Any) -> Any:
+        """(endpoint, request, key) if this request is guarded, its answer if that is known already, else None."""
+        try:
+            match = resolve(asked.path_info, getattr(asked, "urlconf", None))
+        except Resolver404:
+            return None
+        asked.resolver_match = match
+        return opened(asked, rules_of(match.func, self._endpoint))
+
+
+def opened(asked: Any, rules: Any) -> tuple[Any, Request, str] | Reply | None:
+    request = request_of(asked)
+    endpoint = choose(rules, request)
+    key = None if endpoint is None else endpoint.opening(request.method, request.headers)
+    if endpoint is None or key is None:
+        return None
+    if isinstance(key, Reply):
+        return key
+    body = body_of(asked, endpoint, key)
+    if isinstance(body, Reply):
+        return body
+    request.body = body
+    return endpoint, request, key
+
+
+def failed(asked: Any, response: Any) -> BaseException | None:
+    """The exception behind a server error; an exception that became another answer is that answer."""
+    return getattr(asked, RAISED, None) if response.status_code >= 500 else None
+
+
+def _object(given: Any) -> Any:
+    return import_string(given) if isinstance(given, str) else given

@@ -1,0 +1,71 @@
+"""FastAPI: a route class, so that each route may have rules of its own, and the header is in the OpenAPI document.
+
+    router = APIRouter(route_class=samekey_route(guard=guard, endpoint=Endpoint(...)))
+
+It stands around the whole route: dependencies, validation, handler, and the `yield` dependencies that commit after
+the answer was made. What a dependency checks is therefore not checked before a replay: `principal=` is, and must be
+the place where the caller is authenticated (or a middleware before it).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi.routing import APIRoute
+
+from samekey.guard import AsyncGuard
+from samekey.http._exchange import Endpoint, rules_of
+from samekey.http._problems import PROBLEMS
+from samekey.http._visit import Rules, check_rules
+from samekey.http.asgi import Passage, Receive, Scope, Send
+
+
+def samekey_route(*, guard: AsyncGuard, endpoint: Rules) -> type[APIRoute]:
+    """A route class that guards its routes; `@rules(...)` on a handler gives that one its own."""
+    passage, default = Passage(guard), check_rules(endpoint)
+
+    class SamekeyRoute(APIRoute):
+        def __init__(self, path: str, endpoint: Any, **options: Any) -> None:
+            self._rules = rules_of(endpoint, default)
+            if isinstance(self._rules, Endpoint) and self._rules.methods & {*(options.get("methods") or ())}:
+                told = openapi(self._rules)
+                options["openapi_extra"] = {**told, **(options.get("openapi_extra") or {})}
+            super().__init__(path, endpoint, **options)
+
+        async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+            # The template of a route with parameters; the path itself says more for the others (an included
+            # router's prefix is not in the template).
+            route = self.path_format if self.param_convertors else None
+            await passage(super().handle, self._rules, scope, receive, send, route=route)
+
+    return SamekeyRoute
+
+
+def openapi(endpoint: Endpoint) -> dict[str, Any]:
+    """The header and the problems, as an operation in an OpenAPI document describes them."""
+    told: dict[str, dict[str, Any]] = {}
+    for problem in PROBLEMS:
+        if problem.name == "bad-signature":
+            continue  # webhooks only
+        said = told.setdefault(str(problem.status), {"description": ""})
+        said["description"] = f"{said['description']}. {problem.title}".lstrip(". ")
+        said["content"] = {"application/problem+json": {"schema": PROBLEM_SCHEMA}}
+    header = {
+        "name": endpoint.header,
+        "in": "header",
+        "required": endpoint.required,
+        "description": "Names this one request: send it again with the same key and it is not done twice.",
+        "schema": {"type": "string", "minLength": 1, "maxLength": 255},
+    }
+    return {"parameters": [header], "responses": told}
+
+
+PROBLEM_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "type": {"type": "string"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string"},
+    },
+}

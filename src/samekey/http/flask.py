@@ -1,0 +1,141 @@
+"""Flask: an extension around the dispatch of a request - after `before_request`, where callers are authenticated, and
+before `after_request`, where sessions set their cookies. Settled when the view has returned.
+
+A commit in `teardown_request` comes later than that: use `samekey.http.wsgi` around `app.wsgi_app` for it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import flask
+from flask import Flask, Response
+from werkzeug.exceptions import RequestEntityTooLarge
+
+from samekey.guard import Guard
+from samekey.http._exchange import Header, Reply, Request, is_endless, rules_of
+from samekey.http._visit import Door, Rules, Visit, check_rules, choose
+
+
+class Samekey:
+    """`Samekey(app, guard=guard, endpoint=Endpoint(...))`; `@rules(...)` on a view gives it its own, or none."""
+
+    def __init__(self, app: Flask | None = None, *, guard: Guard, endpoint: Rules) -> None:
+        self._door = Door(guard)
+        self._endpoint = check_rules(endpoint)
+        if app is not None:
+            self.init_app(app)
+
+    def init_app(self, app: Flask) -> None:
+        dispatch = app.dispatch_request
+
+        def guarded(*context: Any) -> Any:
+            return self._dispatch(app, lambda: dispatch(*context))
+
+        app.dispatch_request = guarded  # type: ignore[method-assign]
+
+    def _dispatch(self, app: Flask, dispatch: Any) -> Any:
+        asked = flask.request
+        if asked.routing_exception is not None or asked.endpoint is None:
+            return dispatch()
+        request = Request(
+            asked.method,
+            asked.root_path + asked.path,
+            query=asked.query_string,
+            headers=[(name.lower().encode("latin-1"), as_bytes(value)) for name, value in asked.headers],
+            route=asked.url_rule.rule if asked.url_rule and asked.view_args else None,
+            native=asked,
+        )
+        endpoint = choose(rules_of(app.view_functions.get(asked.endpoint), self._endpoint), request)
+        key = None if endpoint is None else endpoint.opening(request.method, request.headers)
+        if endpoint is None or key is None:
+            return dispatch()
+        if isinstance(key, Reply):
+            return response_of(app, key)
+        if (asked.content_length or 0) > endpoint.body_max_bytes:
+            return response_of(app, endpoint.too_large(key))
+        try:
+            asked.max_content_length = endpoint.body_max_bytes
+            request.body = asked.get_data(cache=True)
+        except RequestEntityTooLarge:
+            return response_of(app, endpoint.too_large(key))
+        entered = self._door.enter(endpoint, request, key)
+        if isinstance(entered, Reply):
+            return response_of(app, entered)
+        return run_view(app, dispatch, entered)
+
+
+def run_view(app: Flask, dispatch: Any, visit: Visit) -> Any:
+    try:
+        try:
+            response = app.make_response(dispatch())
+        except Exception as error:
+            # What the application's own handlers make of it is its answer; without one it comes out again.
+            response = app.make_response(app.handle_user_exception(error))
+        return answered(response, visit)
+    except BaseException as error:
+        reply = visit.fail(error)
+        if reply is None:
+            raise
+        return response_of(app, reply)
+
+
+def answered(response: Response, visit: Visit) -> Response:
+    headers: list[Header] = [(name.lower().encode("latin-1"), as_bytes(value)) for name, value in response.headers]
+    response.direct_passthrough = False
+    if not response.is_streamed:
+        body: bytes | None = response.get_data()
+    else:
+        body = gathered(response, visit, endless=is_endless(headers))
+    if body is not None and len(body) > visit.room:
+        body = None
+    reply = Reply(response.status_code, headers, body)
+    if body is None and response.is_streamed:
+        # Goes out as it is made, and settles when it is closed.
+        mark(response, visit.endpoint.first(reply, visit.asked.key, stored=False))
+        response.call_on_close(lambda: visit.leave(reply))
+        return response
+    out = visit.leave(reply)
+    if body is None:
+        out = visit.endpoint.first(out, visit.asked.key, stored=False)
+    if out.status == reply.status and out.body is reply.body:
+        return mark(response, out)
+    return Response(out.body, out.status, as_text(out))
+
+
+def gathered(response: Response, visit: Visit, *, endless: bool) -> bytes | None:
+    """The whole of a streamed answer; None if it is too long, and then it goes on streaming."""
+    parts = iter(response.iter_encoded())
+    held: list[bytes] = []
+    size = 0
+    while not endless and size <= visit.room:
+        part = next(parts, None)
+        if part is None:
+            whole = b"".join(held)
+            response.response = [whole]
+            return whole
+        held.append(part)
+        size += len(part)
+    response.response = itertools.chain(held, parts)
+    return None
+
+
+def mark(response: Response, reply: Reply) -> Response:
+    """The same response, with what we have to say about it."""
+    for name, value in as_text(reply):
+        if name.startswith("idempot") or name not in response.headers:
+            response.headers[name] = value
+    return response
+
+
+def response_of(app: Flask, reply: Reply) -> Response:
+    return app.response_class(reply.body, reply.status, as_text(reply))
+
+
+def as_text(reply: Reply) -> list[tuple[str, str]]:
+    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in reply.headers]
+
+
+def as_bytes(text: str) -> bytes:
+    return text.encode("latin-1", "backslashreplace")

@@ -1,0 +1,153 @@
+"""Events that are sent to you: the event's id is the key, so that a redelivery is handled once.
+
+                                  answer    the sender
+    handled, or handled before    200       is done
+    refused for good              200       is done: sending it again changes nothing
+    in doubt                      200       is done: it is parked here for a person or a reconciliation
+    another delivery is running   409       sends it again later
+    not done, or to be run again  503       sends it again later
+    no signature, no event id     401, 400  should look at itself
+
+Framework-free: give it the raw request, send what it answers. Under any framework's adapter, leave the webhook's
+own route unguarded - it has its own keys.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from samekey.core.boundary import Boundary, Kind
+from samekey.core.call import Answer
+from samekey.core.errors import (
+    CallerError,
+    InDoubt,
+    KeyMalformed,
+    KeyMissing,
+    Misconfigured,
+    NotDone,
+    Refused,
+    Uncertain,
+)
+from samekey.core.policy import Policy
+from samekey.guard import AsyncGuard, Guard
+from samekey.http._exchange import Endpoint, Reply, Request
+from samekey.http._key import KEY_MAX_CHARS
+from samekey.http._problems import BAD_SIGNATURE, KEY_MALFORMED, NOT_DONE
+
+_log = logging.getLogger("samekey")
+
+Verify = Callable[[Request], Any]
+EventId = Callable[[Request], Any]
+
+
+class _Events:
+    """What both colours share: the rules of one sender's events."""
+
+    def __init__(
+        self,
+        guard: Any,
+        name: str,
+        *,
+        boundary: Boundary,
+        verify: Verify,
+        event_id: EventId,
+        policy: Policy | None = None,
+    ) -> None:
+        if not all(map(callable, (verify, event_id))):
+            raise Misconfigured("verify= and event_id= are functions of the request")
+        self._guard, self._name = guard, name
+        self._boundary, self._policy = boundary, policy
+        self._verify, self._event_id = verify, event_id
+        self._answers = Endpoint(boundary=boundary, single_tenant=True)
+
+    def _key(self, request: Request, verified: Any) -> str | Reply:
+        """The key of this event; the signature comes first: an unsigned event must not learn anything."""
+        if not verified:
+            return self._answers.problem(BAD_SIGNATURE, "Sign it with the secret that was agreed.")
+        try:
+            key = self._event_id(request)
+        except (KeyError, ValueError, TypeError):
+            key = None
+        if not isinstance(key, str) or not key or len(key) > KEY_MAX_CHARS:
+            return self._answers.problem(KEY_MALFORMED, "There is no event id to know this event by.")
+        return key
+
+    def _handled(self, answer: Answer[Any]) -> Reply:
+        return said("replayed" if answer.replayed else "done")
+
+    def _failed(self, error: Exception) -> Reply:
+        """The answer to what the guard or the handler raised; what nobody can answer goes on."""
+        match error:
+            case Refused():
+                return said("refused")
+            case NotDone():
+                return self._answers.problem(NOT_DONE, "Send it again later.")
+            case Uncertain():
+                return said("in doubt" if isinstance(error, InDoubt) else "done")
+            case KeyMalformed() | KeyMissing():
+                return self._answers.problem(KEY_MALFORMED, "There is no event id to know this event by.")
+            case CallerError():
+                raise error
+        ours = self._answers.answer_to(error)
+        if ours is not None:
+            return ours
+        if self._boundary.terms.kind is not Kind.OPAQUE:
+            raise error  # the next delivery runs it again, or asks: let the sender hear a server error
+        _log.error("an event of %s is parked in doubt: its handler raised", self._name, exc_info=error)
+        return said("in doubt")
+
+
+class Webhook(_Events):
+    """For `Guard`: `Webhook(guard, "stripe", verify=..., event_id=..., boundary=...).receive(request, handle)`."""
+
+    def receive(self, request: Request, handle: Callable[[Request], Any]) -> Reply:
+        """Handle this event unless it was; what to answer."""
+        key = self._key(request, self._verify(request))
+        if isinstance(key, Reply):
+            return key
+        guard: Guard = self._guard
+        try:
+            return self._handled(
+                guard.run(
+                    self._name,
+                    lambda: _nothing(handle(request)),
+                    key=key,
+                    payload=None,
+                    boundary=self._boundary,
+                    policy=self._policy,
+                )
+            )
+        except Exception as error:
+            return self._failed(error)
+
+
+class AsyncWebhook(_Events):
+    """For `AsyncGuard`; `verify` may be async too."""
+
+    async def receive(self, request: Request, handle: Callable[[Request], Awaitable[Any]]) -> Reply:
+        verified = self._verify(request)
+        key = self._key(request, await verified if hasattr(verified, "__await__") else verified)
+        if isinstance(key, Reply):
+            return key
+        guard: AsyncGuard = self._guard
+
+        async def effect() -> None:
+            await handle(request)
+
+        try:
+            return self._handled(
+                await guard.run(self._name, effect, key=key, payload=None, boundary=self._boundary, policy=self._policy)
+            )
+        except Exception as error:
+            return self._failed(error)
+
+
+def said(word: str) -> Reply:
+    return Reply(200, [(b"content-type", b"application/json")], json.dumps({"event": word}).encode())
+
+
+def _nothing(_: Any) -> None:
+    """What a handler returns is nobody's answer: the sender wants a status."""

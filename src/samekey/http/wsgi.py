@@ -1,0 +1,216 @@
+"""WSGI: any sync application. Settled when the application's iterable is closed, then answered."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Iterator
+from http import HTTPStatus
+from typing import Any
+
+from samekey.guard import Guard
+from samekey.http._exchange import Endpoint, Header, Reply, Request, is_endless
+from samekey.http._visit import Door, Rules, Visit, check_rules, choose
+
+Environ = dict[str, Any]
+StartResponse = Callable[..., Callable[[bytes], Any]]
+App = Callable[[Environ, StartResponse], Iterable[bytes]]
+
+
+class SamekeyMiddleware:
+    """Guards a WSGI application; `endpoint` is an Endpoint, or a function of the Request that chooses one."""
+
+    def __init__(self, app: App, *, guard: Guard, endpoint: Rules) -> None:
+        self.app = app
+        self._door = Door(guard)
+        self._endpoint = check_rules(endpoint)
+
+    def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        request = request_of(environ)
+        endpoint = choose(self._endpoint, request)
+        key = None if endpoint is None else endpoint.opening(request.method, request.headers)
+        if endpoint is None or key is None:
+            return self.app(environ, start_response)
+        if isinstance(key, Reply):
+            return send_reply(start_response, key)
+        body = read_body(environ, endpoint, key)
+        if isinstance(body, Reply):
+            return send_reply(start_response, body)
+        request.body = body
+        entered = self._door.enter(endpoint, request, key)
+        if isinstance(entered, Reply):
+            return send_reply(start_response, entered)
+        environ["wsgi.input"], environ["CONTENT_LENGTH"] = io.BytesIO(body), str(len(body))
+        return run_app(self.app, environ, start_response, entered)
+
+
+def request_of(environ: Environ) -> Request:
+    headers: list[Header] = [
+        (name[5:].replace("_", "-").lower().encode("latin-1"), as_bytes(value))
+        for name, value in environ.items()
+        if name.startswith("HTTP_")
+    ]
+    for name in ("CONTENT_TYPE", "CONTENT_LENGTH"):
+        if environ.get(name):
+            headers.append((name.replace("_", "-").lower().encode(), as_bytes(environ[name])))
+    path = as_bytes(environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")).decode("utf-8", "backslashreplace")
+    return Request(
+        environ["REQUEST_METHOD"],
+        path,
+        query=as_bytes(environ.get("QUERY_STRING", "")),
+        headers=headers,
+        native=environ,
+    )
+
+
+def as_bytes(text: str) -> bytes:
+    return text.encode("latin-1", "backslashreplace")
+
+
+def read_body(environ: Environ, endpoint: Endpoint, key: str) -> bytes | Reply:
+    """The whole body, or why there is none; nothing is claimed before its end."""
+    given = environ.get("CONTENT_LENGTH") or ""
+    stream = environ["wsgi.input"]
+    if not given:
+        if not environ.get("wsgi.input_terminated"):
+            return b""  # without a length, a WSGI server offers no more
+        body: bytes = stream.read(endpoint.body_max_bytes + 1)
+        return endpoint.too_large(key) if len(body) > endpoint.body_max_bytes else body
+    if not (given.isascii() and given.isdigit()):
+        return endpoint.incomplete(key)
+    if len(given) > 20 or int(given) > endpoint.body_max_bytes:
+        return endpoint.too_large(key)
+    try:
+        body = stream.read(int(given))
+    except OSError:
+        return endpoint.incomplete(key)
+    return body if len(body) == int(given) else endpoint.incomplete(key)
+
+
+def run_app(app: App, environ: Environ, start_response: StartResponse, visit: Visit) -> Iterable[bytes]:
+    started = _Started()
+    made: Any = None
+    try:
+        made = app(environ, started)
+        parts = iter(made)
+        while not started.endless and started.size <= visit.room:
+            part = next(parts, None)
+            if part is None:
+                return finish(made, started, start_response, visit)
+            started.write(part)
+    except BaseException as error:
+        try:
+            if not started.closed:
+                close(made)
+        finally:
+            reply = visit.fail(error)
+        if reply is None:
+            raise
+        return send_reply(start_response, reply)
+    return _Flowing(made, parts, started, start_response, visit)
+
+
+def finish(made: Any, started: _Started, start_response: StartResponse, visit: Visit) -> Iterable[bytes]:
+    """The application has said all: close it and settle, in the order the rules say; then answer."""
+    early = visit.endpoint.settle == "before-send"
+    reply = started.reply()
+    started.closed = True
+    if not early:
+        close(made)
+    out = visit.leave(reply)
+    if early:
+        close(made)
+    return send_reply(start_response, out)
+
+
+class _Started:
+    """What the application gave to `start_response`, and what it has said since."""
+
+    def __init__(self) -> None:
+        self.status, self.headers = 0, list[Header]()
+        self.line = ""
+        self.parts: list[bytes] = []
+        self.size = 0
+        self.closed = False
+
+    def __call__(self, status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Callable[[bytes], Any]:
+        self.line, self.status = status, int(status[:3])
+        self.headers = [(as_bytes(name), as_bytes(value)) for name, value in headers]
+        return self.write
+
+    def write(self, part: bytes) -> None:
+        self.parts.append(part)
+        self.size += len(part)
+
+    @property
+    def endless(self) -> bool:
+        return is_endless(self.headers)
+
+    def reply(self, *, kept: bool = True) -> Reply:
+        if not self.status:
+            raise RuntimeError("the application returned without calling start_response")
+        return Reply(self.status, self.headers, b"".join(self.parts) if kept else None)
+
+
+class _Flowing:
+    """An answer too long to keep, or an event stream: goes out as it is made, and settles when it is closed."""
+
+    def __init__(
+        self, made: Any, parts: Iterator[bytes], started: _Started, start_response: StartResponse, visit: Visit
+    ) -> None:
+        self._made, self._visit, self._started, self._parts = made, visit, started, parts
+        out = visit.endpoint.first(started.reply(kept=False), visit.asked.key, stored=False)
+        start_response(started.line, [(name.decode("latin-1"), value.decode("latin-1")) for name, value in out.headers])
+        self._waiting = started.parts[::-1]
+        self._settled = False
+
+    def __iter__(self) -> _Flowing:
+        return self
+
+    def __next__(self) -> bytes:
+        if self._waiting:
+            return self._waiting.pop()
+        try:
+            return next(self._parts)
+        except StopIteration:
+            raise
+        except BaseException as error:
+            self._fail(error)
+            raise
+
+    def close(self) -> None:
+        """The end, or the client's end: what the application did, it did."""
+        try:
+            close(self._made)
+        except BaseException as error:
+            self._fail(error)
+            raise
+        if not self._settled:
+            self._settled = True
+            self._visit.leave(self._started.reply(kept=False))
+
+    def _fail(self, error: BaseException) -> None:
+        if not self._settled:
+            self._settled = True
+            self._visit.fail(error)
+
+
+def close(made: Any) -> None:
+    if hasattr(made, "close"):
+        made.close()
+
+
+def send_reply(start_response: StartResponse, reply: Reply) -> list[bytes]:
+    body = reply.body or b""
+    headers = [
+        (name.decode("latin-1"), value.decode("latin-1"))
+        for name, value in reply.headers
+        if name.lower() not in (b"content-length", b"transfer-encoding")
+    ]
+    if reply.status not in (204, 304):
+        headers.append(("Content-Length", str(len(body))))
+    try:
+        phrase = HTTPStatus(reply.status).phrase
+    except ValueError:  # a status of the application's own
+        phrase = "Unknown"
+    start_response(f"{reply.status} {phrase}", headers)
+    return [body]

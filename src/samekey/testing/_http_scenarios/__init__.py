@@ -1,0 +1,1 @@
+"""The scenarios of the HTTP suite, by what they are about."""

@@ -1,0 +1,270 @@
+"""What is replayed, and what is remembered."""
+
+from __future__ import annotations
+
+import pytest
+
+from samekey import Asks, Happened, Keyed, NotDone, Policy, Refused, Repeatable, State, current
+from samekey.http import answer
+from samekey.testing._http_scenarios.scene import Called, Said, Scene, Shop, problem, same_answer
+
+
+class Answers(Scene):
+    def test_status_bytes_and_safe_headers_are_the_same(self) -> None:
+        """C55: not one byte of the body is written anew, and Location is not lost."""
+        headers = (("Content-Type", "application/json"), ("Location", "/charges/7"), ("ETag", '"v1"'), ("X-Run", "1"))
+        site = self.open(Shop(Said(201, b'{"amount": 1.10,  "z":1,"a":2}', headers)))
+        first, second = site.post(), site.post()
+
+        same_answer(first, second)
+        assert [second.header(name) for name in ("location", "etag", "x-run")] == ["/charges/7", '"v1"', None]
+        assert first.header("x-run") == "1"
+        assert second.header("content-length") == str(len(second.body))
+
+    def test_headers_may_be_chosen_to_be_kept(self) -> None:
+        site = self.open(Shop(Said(headers=(("X-Charge", "ch_1"),))), keep_headers=("X-Charge",))
+        site.post()
+
+        assert site.post().header("x-charge") == "ch_1"
+
+    @pytest.mark.parametrize(
+        ("said", "content_type"),
+        [
+            (
+                Said(200, b"{}", (("Content-Type", "application/json; charset=utf-8"),)),
+                "application/json; charset=utf-8",
+            ),
+            (Said(204, b"", ()), None),
+            (Said(200, b"<p>done</p>", (("Content-Type", "text/html"),)), "text/html"),
+            (Said(200, bytes(range(256)), (("Content-Type", "application/pdf"),)), "application/pdf"),
+            (Said(202, b"", (("Content-Type", "text/plain"),)), "text/plain"),
+            (Said(303, b"", (("Content-Type", "text/plain"), ("Location", "/done"))), "text/plain"),
+        ],
+        ids=["charset", "204", "html", "binary", "empty", "redirect"],
+    )
+    def test_any_success_is_kept(self, said: Said, content_type: str | None) -> None:
+        """C56, C57, C58, C65."""
+        shop = Shop(said)
+        site = self.open(shop)
+        first, second = site.post(), site.post()
+
+        same_answer(first, second)
+        assert (first.status, shop.count) == (said.status, 1)
+        if content_type is not None:
+            assert second.header("content-type") == content_type
+
+    def test_cookies_are_for_the_first_caller_alone(self) -> None:
+        """C61: never replayed; and an answer with one is kept all the same."""
+        shop = Shop(Said(headers=(("Content-Type", "application/json"), ("Set-Cookie", "session=s3cret"))))
+        site = self.open(shop)
+        first, second = site.post(), site.post()
+
+        same_answer(first, second)
+        assert "s3cret" in (first.header("set-cookie") or "")
+        assert (second.header("set-cookie"), shop.count) == (None, 1)
+        record = site.record()
+        assert record is not None and b"s3cret" not in (record.result or b"")
+
+    def test_a_body_above_the_limit_is_refused_not_let_through(self) -> None:
+        """C62: with a key 413; without one it is none of our business."""
+        shop = Shop()
+        site = self.open(shop, body_max_bytes=100)
+        large = b'{"note": "' + b"x" * 200 + b'"}'
+        got = site.post(body=large)
+
+        assert (got.status, problem(got), shop.count) == (413, "body-too-large", 0)
+        assert (site.post(body=large, key=None).status, shop.count) == (201, 1)
+
+    @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "OPTIONS"])
+    def test_a_key_on_other_methods_is_harmless(self, method: str) -> None:
+        """C69."""
+        shop = Shop()
+        site = self.open(shop)
+        first, second = site.post(method=method, body=b""), site.post(method=method, body=b"", key=("a", "b"))
+
+        assert (first.status, second.status, shop.count) == (201, 201, 2)
+        assert second.header("idempotent-replayed") is None
+
+    def test_patch_is_guarded_too(self) -> None:
+        shop = Shop()
+        site = self.open(shop)
+
+        same_answer(site.post(method="PATCH"), site.post(method="PATCH"))
+
+    # -- streams
+
+    def test_a_stream_is_kept_whole(self) -> None:
+        shop = Shop(Said(200, [b"one ", b"two ", b"three"], (("Content-Type", "text/plain"),)))
+        site = self.open(shop)
+        first, second = site.post(), site.post()
+
+        assert first.body == b"one two three"
+        same_answer(first, second)
+
+    def test_a_stream_too_long_to_keep_is_done_once(self) -> None:
+        """It goes out whole and says that it is not kept; a retry is told, and nothing runs."""
+        shop = Shop(Said(200, [b"x" * 600, b"y" * 600, b"z"], (("Content-Type", "text/plain"),)))
+        site = self.open(shop, policy=Policy(result_max_bytes=1000))
+        first, second = site.post(), site.post()
+
+        assert (first.status, len(first.body), first.header("idempotency-stored")) == (200, 1201, "false")
+        assert (second.status, problem(second), shop.count) == (409, "result-not-kept", 1)
+
+    def test_an_answer_too_long_to_keep_is_done_once(self) -> None:
+        shop = Shop(Said(200, b"x" * 2000, (("Content-Type", "text/plain"),)))
+        site = self.open(shop, policy=Policy(result_max_bytes=1000))
+        first, second = site.post(), site.post()
+
+        assert (first.status, len(first.body)) == (200, 2000)
+        assert (second.status, problem(second), shop.count) == (409, "result-not-kept", 1)
+
+    def test_an_event_stream_says_that_it_is_not_kept(self) -> None:
+        shop = Shop(Said(200, [b"data: 1\n\n", b"data: 2\n\n"], (("Content-Type", "text/event-stream"),)))
+        site = self.open(shop)
+        first, second = site.post(), site.post()
+
+        assert (first.body, first.header("idempotency-stored")) == (b"data: 1\n\ndata: 2\n\n", "false")
+        assert (problem(second), shop.count) == ("result-not-kept", 1)
+
+    # -- what is remembered
+
+    @pytest.mark.parametrize("status", [401, 404, 409, 422, 429])
+    def test_a_client_error_frees_the_key(self, status: int) -> None:
+        """C60: nothing was sent anywhere, so the next try is a first try - with the same body only."""
+        shop = Shop(Said(status), Said(201))
+        site = self.open(shop)
+        first = site.post()
+        record = site.record()
+        other, second = site.post(body={"amount": 500}), site.post()
+
+        assert (first.status, second.status, shop.count) == (status, 201, 2)
+        assert record is not None and record.state is State.RELEASED
+        assert problem(other) == "key-reused"
+        same_answer(second, site.post())
+
+    def test_a_client_error_after_reaching_out_is_unknown(self) -> None:
+        """Who took the provider's key may have sent something: 4xx or not, nobody knows."""
+        shop = Shop()
+
+        def handle(called: Called) -> Said:
+            shop(called)
+            current().provider_key()
+            return Said(402)
+
+        site = self.open(handle)
+        first, second = site.post(), site.post()
+
+        assert (first.status, second.status, problem(second), shop.count) == (402, 409, "in-doubt", 1)
+
+    def test_the_handler_may_say_that_nothing_happened(self) -> None:
+        shop = Shop()
+
+        def handle(called: Called) -> Said:
+            shop(called)
+            current().provider_key()
+            current().release()
+            return Said(402 if shop.count == 1 else 201)
+
+        site = self.open(handle)
+        assert [site.post().status, site.post().status, shop.count] == [402, 201, 2]
+
+    def test_the_handler_may_say_that_its_answer_stands(self) -> None:
+        shop = Shop()
+
+        def handle(called: Called) -> Said:
+            shop(called)
+            current().keep()
+            return Said(409, b'{"sold": "out"}')
+
+        site = self.open(handle)
+        first = site.post()
+        assert first.status == 409
+        same_answer(first, site.post())
+        assert shop.count == 1
+
+    def test_listed_statuses_are_final(self) -> None:
+        shop = Shop(Said(402, b'{"card": "stolen"}'), Said(201))
+        site = self.open(shop, final={402})
+        first, second = site.post(), site.post()
+        record = site.record()
+
+        same_answer(first, second)
+        assert (first.status, shop.count) == (402, 1)
+        assert record is not None and record.state is State.CLOSED
+
+    @pytest.mark.parametrize("status", [500, 503])
+    def test_a_server_error_is_unknown(self, status: int) -> None:
+        """Behind Opaque nobody can tell; behind Repeatable the next try runs; behind neither is it frozen."""
+        dark, light = Shop(Said(status), Said(201)), Shop(Said(status), Said(201))
+        opaque, repeatable = self.open(dark), self.open(light, boundary=Repeatable())
+
+        assert [opaque.post().status, problem(opaque.post()), dark.count] == [status, "in-doubt", 1]
+        assert [repeatable.post().status, repeatable.post().status, light.count] == [status, 201, 2]
+
+    def test_keyed_runs_again_under_the_same_provider_key(self) -> None:
+        sent: list[str] = []
+
+        def handle(called: Called) -> Said:
+            sent.append(current().provider_key())
+            return Said(502 if len(sent) == 1 else 201)
+
+        site = self.open(handle, boundary=Keyed())
+        assert [site.post().status, site.post().status] == [502, 201]
+        assert sent[0] == sent[1]
+
+    def test_an_effect_may_speak_for_itself(self) -> None:
+        """NotDone frees the key; Refused closes it, and is answered the same from then on."""
+        soft, hard = Shop(NotDone("no funds"), Said(201)), Shop(Refused("stolen card"), Said(201))
+        free, closed = self.open(soft), self.open(hard)
+        first, again = free.post(), free.post()
+        refused, replayed = closed.post(), closed.post()
+
+        assert (first.status, problem(first), again.status) == (503, "not-done", 201)
+        assert first.header("retry-after") == "1"
+        assert (refused.status, problem(refused), hard.count) == (403, "refused", 1)
+        assert replayed.body == refused.body
+
+    def test_the_draft_keeps_errors_too(self) -> None:
+        for status in (400, 500):
+            shop = Shop(Said(status), Said(201))
+            site = self.open(shop, remember="ietf_draft")
+            first = site.post()
+
+            same_answer(first, site.post())
+            assert (first.status, shop.count) == (status, 1)
+
+    def test_stripe_v1_keeps_what_came_after_execution_began(self) -> None:
+        """500s and late 400s are kept; rate limits and validation come before."""
+        for status in (402, 500):
+            shop = Shop(Said(status), Said(201))
+            site = self.open(shop, remember="stripe_v1")
+            same_answer(site.post(), site.post())
+            assert shop.count == 1
+        for status in (400, 401, 429):
+            site = self.open(Shop(Said(status), Said(201)), remember="stripe_v1")
+            assert [site.post().status, site.post().status] == [status, 201]
+
+    def test_stripe_v1_keeps_an_exception_as_a_500(self) -> None:
+        shop = Shop(ValueError("boom"), Said(201))
+        site = self.open(shop, remember="stripe_v1")
+        first, second = site.post(), site.post()
+
+        assert (first.status, second.status, shop.count) == (500, 500, 1)
+        assert second.header("idempotent-replayed") == "true"
+
+    def test_stripe_v2_carries_failed_work_on(self) -> None:
+        shop = Shop(Said(500), Said(402), Said(201, b'{"updated": true}'))
+        site = self.open(shop, remember="stripe_v2", boundary=Keyed())
+
+        first, second, third = site.post(), site.post(), site.post()
+        assert [first.status, second.status, third.status] == [500, 402, 201]
+        same_answer(third, site.post())
+
+    def test_a_lookup_can_give_the_answer(self) -> None:
+        """Asks: what the provider has on its books is answered as if we had seen it."""
+        shop = Shop(Said(500))
+        site = self.open(shop, boundary=Asks(lambda record: Happened(answer(201, '{"id": "ch_1"}', location="/ch_1"))))
+        site.post()
+        got = site.post()
+
+        assert (got.status, got.body, got.header("location"), shop.count) == (201, b'{"id": "ch_1"}', "/ch_1", 1)

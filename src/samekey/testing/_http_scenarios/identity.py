@@ -1,0 +1,228 @@
+"""Which requests are one intent: keys, bodies, paths, callers."""
+
+from __future__ import annotations
+
+import json
+
+from samekey import Opaque
+from samekey.http import Endpoint, Request
+from samekey.testing._http_scenarios.scene import Scene, Shop, problem, same_answer
+
+FORM = "application/x-www-form-urlencoded"
+
+
+class Identity(Scene):
+    def test_a_retry_replays_and_nothing_runs_again(self) -> None:
+        """One key twice in sequence: one effect, one answer."""
+        shop = Shop()
+        site = self.open(shop)
+        first, second = site.post(), site.post()
+
+        assert (first.status, first.body, shop.count) == (201, b'{"charge": 1}', 1)
+        assert first.header("idempotency-key") == '"k-1"'
+        same_answer(first, second)
+
+    def test_two_keys_are_two_effects(self) -> None:
+        shop = Shop()
+        site = self.open(shop)
+
+        assert [site.post(key=key).body for key in ("a", "b")] == [b'{"charge": 1}', b'{"charge": 2}']
+
+    def test_another_body_is_refused_and_names_what_differs(self) -> None:
+        """C35: the same key with another body neither runs nor replays."""
+        shop = Shop()
+        site = self.open(shop)
+        site.post(body={"amount": 200, "currency": "EUR"})
+        other = site.post(body={"amount": 500, "currency": "EUR"})
+
+        assert (other.status, problem(other), shop.count) == (422, "key-reused", 1)
+        assert json.loads(other.body)["fields"] == ["amount"]
+        assert other.header("idempotent-replayed") is None
+
+    def test_another_path_is_another_operation(self) -> None:
+        """C36: "refund" never gets the answer of "charge"."""
+        shop = Shop()
+        site = self.open(shop)
+
+        assert [site.post(path).body for path in ("/charges", "/refunds")] == [b'{"charge": 1}', b'{"charge": 2}']
+
+    def test_another_caller_is_isolated(self) -> None:
+        """C37: two tenants may use one key; neither sees the other's answer."""
+        shop = Shop()
+        site = self.open(shop)
+
+        assert [site.post(who=who).body for who in ("ann.1", "bob.1")] == [b'{"charge": 1}', b'{"charge": 2}']
+
+    def test_a_new_token_of_the_same_caller_replays(self) -> None:
+        """C39: a token that was refreshed between two tries is still the same caller."""
+        shop = Shop()
+        site = self.open(shop)
+
+        same_answer(site.post(who="ann.1"), site.post(who="ann.2"))
+        assert shop.count == 1
+
+    def test_nobody_is_answered_before_they_are_known(self) -> None:
+        """Authentication comes before a replay, and without it nothing runs."""
+        shop = Shop()
+        site = self.open(shop)
+        before = site.post(who=None)
+        site.post()
+        after = site.post(who="mallory.1")
+
+        assert [problem(before), problem(after), shop.count] == ["no-principal", "no-principal", 1]
+        assert (before.status, after.status) == (401, 401)
+
+    def test_headers_that_change_with_every_try_change_nothing(self) -> None:
+        """C40: a new traceparent or User-Agent is the same request."""
+        shop = Shop()
+        site = self.open(shop)
+        first = site.post(headers=[("Traceparent", "00-1-1-01"), ("User-Agent", "a")])
+
+        same_answer(first, site.post(headers=[("Traceparent", "00-2-2-01"), ("User-Agent", "b")]))
+
+    def test_control_headers_of_a_client_are_ignored(self) -> None:
+        shop = Shop()
+        site = self.open(shop)
+        got = site.post(headers=[("Idempotent-Replayed", "true"), ("Idempotency-Stored", "true")])
+
+        assert (got.status, got.header("idempotent-replayed"), shop.count) == (201, None, 1)
+
+    def test_json_that_was_written_anew_is_the_same_request(self) -> None:
+        """C41: order of names, white space, 1 and 1.0, escapes."""
+        shop = Shop()
+        site = self.open(shop)
+        first = site.post(body=b'{"amount": 1, "note": "caf\\u00e9", "n": [1, 2]}')
+
+        same_answer(first, site.post(body='{"n":[1,2], "note":"café","amount":1.0}'.encode()))
+
+    def test_a_form_in_another_order_is_the_same_request(self) -> None:
+        shop = Shop()
+        site = self.open(shop)
+        first = site.post(body=b"amount=200&note=a+b", content_type=FORM)
+
+        same_answer(first, site.post(body=b"note=a%20b&amount=200", content_type=FORM))
+        assert problem(site.post(body=b"note=a%20b&amount=500", content_type=FORM)) == "key-reused"
+
+    def test_multipart_with_another_boundary_is_the_same_request(self) -> None:
+        def parts(mark: str, amount: str) -> bytes:
+            return (
+                f'--{mark}\r\nContent-Disposition: form-data; name="amount"\r\n\r\n{amount}\r\n'
+                f'--{mark}\r\nContent-Disposition: form-data; name="file"; filename="a.bin"\r\n'
+                f"Content-Type: application/octet-stream\r\n\r\n\0\1\2\r\n--{mark}--\r\n"
+            ).encode()
+
+        shop = Shop()
+        site = self.open(shop)
+        first = site.post(body=parts("aaa", "200"), content_type="multipart/form-data; boundary=aaa")
+        again = site.post(body=parts("bbbb", "200"), content_type='multipart/form-data; boundary="bbbb"')
+        other = site.post(body=parts("aaa", "500"), content_type="multipart/form-data; boundary=aaa")
+
+        same_answer(first, again)
+        assert (problem(other), shop.count) == ("key-reused", 1)
+
+    def test_other_bytes_are_compared_as_they_are(self) -> None:
+        shop = Shop()
+        site = self.open(shop)
+        first = site.post(body=b"\x00\xff", content_type="application/octet-stream")
+
+        same_answer(first, site.post(body=b"\x00\xff", content_type="application/octet-stream"))
+        assert problem(site.post(body=b"\x00\xfe", content_type="application/octet-stream")) == "key-reused"
+
+    def test_another_query_is_another_request(self) -> None:
+        site = self.open(Shop())
+        first = site.post(query="capture=1")
+
+        same_answer(first, site.post(query="capture=1"))
+        assert problem(site.post(query="capture=0")) == "key-reused"
+
+    def test_chosen_headers_belong_to_the_request(self) -> None:
+        """`vary_on`: an answer in French is not replayed to a German."""
+        site = self.open(Shop(), vary_on=("Accept-Language",))
+        site.post(headers=[("Accept-Language", "fr")])
+
+        assert problem(site.post(headers=[("Accept-Language", "de")])) == "key-reused"
+
+    def test_ignored_fields_do_not_count(self) -> None:
+        site = self.open(Shop(), ignore={"client_ts"})
+
+        same_answer(site.post(body={"amount": 1, "client_ts": 5}), site.post(body={"amount": 1, "client_ts": 6}))
+
+    def test_two_equal_requests_without_a_key_both_run(self) -> None:
+        """C49: two honest purchases are two."""
+        shop = Shop()
+        site = self.open(shop)
+
+        assert [site.post(key=None).body, site.post(key=None).body] == [b'{"charge": 1}', b'{"charge": 2}']
+
+    def test_a_missing_key_is_refused_where_one_is_required(self) -> None:
+        """C48."""
+        shop = Shop()
+        got = self.open(shop, required=True).post(key=None)
+
+        assert (got.status, problem(got), shop.count) == (400, "key-missing", 0)
+
+    def test_quoted_and_bare_are_one_key(self) -> None:
+        """C50."""
+        shop = Shop()
+        site = self.open(shop)
+
+        same_answer(site.post(key='"k-9"'), site.post(key="k-9"))
+        assert shop.count == 1
+
+    def test_strict_wants_a_quoted_string(self) -> None:
+        shop = Shop()
+        site = self.open(shop, strict=True)
+
+        assert (problem(site.post(key="k")), site.post(key='"k"').status, shop.count) == ("key-malformed", 201, 1)
+
+    def test_two_keys_in_one_request_are_refused(self) -> None:
+        """Repeated, or joined by somebody on the way."""
+        shop = Shop()
+        site = self.open(shop)
+        for key in (("k", "k"), ("a", "b"), ("k, k",), ('"a", "b"',)):
+            got = site.post(key=key)
+            assert (got.status, problem(got)) == (400, "key-malformed"), key
+        assert shop.count == 0
+
+    def test_a_malformed_key_is_refused_before_anything_is_looked_up(self) -> None:
+        shop = Shop()
+        site = self.open(shop)
+        for key in (
+            "",
+            '""',
+            '"',
+            '"a',
+            'a"b',
+            "a b",
+            "k" * 256,
+            f'"{"k" * 256}"',
+            "\x7f",
+            "caf\xe9",
+            '"a\x01"',
+            "a;b=1",
+        ):
+            got = site.post(key=key)
+            assert (got.status, problem(got)) == (400, "key-malformed"), key
+        assert shop.count == 0
+        assert site.post(key="k" * 255).status == 201
+
+    def test_keys_that_look_like_code_are_only_keys(self) -> None:
+        shop = Shop()
+        site = self.open(shop)
+        hostile = ("'OR'1'='1", "{tag}:1", "../../etc/passwd", "%00", "$(id)", "\\'--", "${jndi:x}", "<script>")
+        for number, key in enumerate(hostile, 1):
+            same_answer(site.post(key=key), site.post(key=key))
+            assert shop.count == number
+
+    def test_rules_may_differ_from_route_to_route(self) -> None:
+        """A function of the request chooses; None leaves a request alone."""
+        strict = Endpoint(boundary=Opaque(), single_tenant=True, required=True)
+        shop = Shop()
+
+        def choose(request: Request) -> Endpoint | None:
+            return strict if request.path.startswith("/payments") else None
+
+        site = self.open(shop, chosen=choose)
+        assert [site.post("/payments", key=None).status, site.post("/free").status] == [400, 201]
+        assert site.post("/free").body == b'{"charge": 2}'
+        same_answer(site.post("/payments"), site.post("/payments"))

@@ -1,0 +1,155 @@
+"""What every HTTP scenario stands on: an application that counts its effects, a guard, and a client without sockets."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from samekey import AsyncGuard, Guard, Opaque, Policy, Record
+from samekey.http import Endpoint, Request
+from samekey.testing._http_drivers import AsgiDriver, Got, Sent, WsgiDriver, both
+
+JSON = "application/json"
+
+
+class Called(NamedTuple):
+    """A request as the application under test hands it to its handler."""
+
+    method: str
+    path: str
+    body: bytes
+
+
+class Said(NamedTuple):
+    """What a handler answers; a list of parts is an answer that is streamed."""
+
+    status: int = 200
+    body: bytes | list[bytes] = b'{"ok": true}'
+    headers: tuple[tuple[str, str], ...] = (("Content-Type", JSON),)
+
+
+Handle = Callable[[Called], Said]
+
+
+class Shop:
+    """A handler that counts: every call is an effect."""
+
+    def __init__(self, *answers: Said | Exception) -> None:
+        self.effects: list[Called] = []
+        self._answers = list(answers)
+        self._mutex = threading.Lock()
+
+    def __call__(self, called: Called) -> Said:
+        with self._mutex:
+            self.effects.append(called)
+            number = len(self.effects)
+            answer = self._answers[min(number, len(self._answers)) - 1] if self._answers else None
+        if isinstance(answer, Exception):
+            raise answer
+        return answer or Said(201, json.dumps({"charge": number}).encode())
+
+    @property
+    def count(self) -> int:
+        return len(self.effects)
+
+
+def whose(request: Request) -> str | None:
+    """The suite's authentication: `Bearer NAME.anything`; whoever is not known is nobody."""
+    token = (request.header("authorization") or "").removeprefix("Bearer ")
+    name = token.partition(".")[0]
+    return name if name in ("ann", "bob") else None
+
+
+class Scene:
+    """Base of the suite: subclasses give `make_app`."""
+
+    protocol = "asgi"  # or "wsgi"
+
+    def make_app(self, guard: Any, endpoint: Any, handle: Handle) -> Any:
+        """The application under test: every path and method goes to `handle(Called(...))`, guarded by the adapter."""
+        raise NotImplementedError("give make_app()")
+
+    def make_guard(self, **options: Any) -> Any:
+        """A guard with a memory of its own, of the adapter's colour."""
+        return AsyncGuard("memory://", **options) if self.protocol == "asgi" else Guard("memory://", **options)
+
+    def open(self, handle: Handle, *, guard: Any = None, **rules: Any) -> Site:
+        """The application with this handler, under these rules; closed with the test."""
+        rules = {"boundary": Opaque(), "principal": whose, **rules}
+        endpoint = rules["chosen"] if "chosen" in rules else Endpoint(**rules)
+        guard = guard or self.make_guard()
+        app = self.make_app(guard, endpoint, handle)
+        site = Site(guard, WsgiDriver(app) if self.protocol == "wsgi" else AsgiDriver(app))
+        self._sites.append(site)
+        return site
+
+    def setup_method(self) -> None:
+        self._sites: list[Site] = []
+
+    def teardown_method(self) -> None:
+        for site in self._sites:
+            site.close()
+
+
+class Site:
+    """An application that is being asked."""
+
+    def __init__(self, guard: Any, driver: Any) -> None:
+        self.guard, self._driver = guard, driver
+
+    def post(
+        self,
+        path: str = "/charges",
+        body: Any = b'{"amount": 200}',
+        *,
+        key: str | Iterable[str] | None = "k-1",
+        who: str | None = "ann.1",
+        method: str = "POST",
+        content_type: str = JSON,
+        query: str = "",
+        headers: Iterable[tuple[str, str]] = (),
+        cut: bool = False,
+        hangs_up: bool = False,
+    ) -> Got:
+        keys = () if key is None else (key,) if isinstance(key, str) else tuple(key)
+        whole = [*(("Idempotency-Key", one) for one in keys), ("Content-Type", content_type), *headers]
+        if who is not None:
+            whole.append(("Authorization", f"Bearer {who}"))
+        sent = body if isinstance(body, bytes) else json.dumps(body).encode()
+        got: Got = self._driver.send(Sent(method, path, query, tuple(whole), sent, cut, hangs_up))
+        return got
+
+    def together(self, *works: Callable[[], Got]) -> list[Got]:
+        return both(works)
+
+    def record(
+        self, key: str = "k-1", *, operation: str = "POST /charges", tenant: str | None = "ann"
+    ) -> Record | None:
+        found: Record | None = self._driver.call(lambda: self.guard.peek(operation, key, tenant))
+        return found
+
+    def close(self) -> None:
+        self._driver.call(self.guard.close)
+        self._driver.close()
+
+
+def problem(got: Got) -> str:
+    """The name of the problem that was answered."""
+    assert got.header("content-type") == "application/problem+json", (got.status, got.body, got.error)
+    told = json.loads(got.body)
+    assert told["status"] == got.status
+    assert told["title"]
+    return str(told["type"]).rpartition(":")[2]
+
+
+def same_answer(first: Got, second: Got) -> None:
+    """A replay: same status, same bytes, and it says so."""
+    assert (second.status, second.body) == (first.status, first.body), (first, second)
+    assert second.header("idempotent-replayed") == "true"
+    assert first.header("idempotent-replayed") is None
+    assert first.header("idempotency-key") == second.header("idempotency-key")
+
+
+QUICK = Policy(patience=0)  # whoever loses is told at once

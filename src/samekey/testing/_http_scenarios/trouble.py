@@ -1,0 +1,176 @@
+"""Crowds, exceptions, hang-ups and stores that are down."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from samekey import AsyncGuard, Guard, Policy, Repeatable, State
+from samekey.testing._http_drivers import Got
+from samekey.testing._http_scenarios.scene import QUICK, Called, Said, Scene, Shop, problem, same_answer
+from samekey.testing.faulty import AsyncFaultyStore, Fault, FaultyStore
+
+
+class Slow:
+    """A handler that waits to be let on."""
+
+    def __init__(self) -> None:
+        self.shop = Shop()
+        self.entered, self.go = threading.Event(), threading.Event()
+
+    def __call__(self, called: Called) -> Said:
+        self.entered.set()
+        assert self.go.wait(20)
+        return self.shop(called)
+
+
+class Trouble(Scene):
+    def test_many_at_once_are_one_effect(self) -> None:
+        """C01: everybody gets the one answer."""
+        shop = Shop()
+        site = self.open(shop)
+        got = site.together(*[site.post] * 8)
+
+        assert shop.count == 1
+        assert {(one.status, one.body) for one in got} == {(201, b'{"charge": 1}')}
+        assert [one.header("idempotent-replayed") for one in got].count("true") == 7
+
+    def test_the_loser_waits_for_the_answer(self) -> None:
+        slow = Slow()
+        site = self.open(slow)
+
+        def late() -> Got:
+            assert slow.entered.wait(20)
+            return site.post()
+
+        def release() -> None:
+            assert slow.entered.wait(20)
+            slow.go.set()
+
+        first, second, _ = site.together(site.post, late, release)  # type: ignore[arg-type]
+        same_answer(first, second)
+        assert slow.shop.count == 1
+
+    def test_out_of_patience_the_loser_is_told_when_to_come_back(self) -> None:
+        slow = Slow()
+        site = self.open(slow, policy=QUICK)
+
+        def late() -> Got:
+            assert slow.entered.wait(20)
+            try:
+                return site.post()
+            finally:
+                slow.go.set()
+
+        first, second = site.together(site.post, late)
+        assert (first.status, second.status, problem(second)) == (201, 409, "in-progress")
+        assert 1 <= int(second.header("retry-after") or 0) <= 5
+        same_answer(first, site.post())
+
+    def test_a_mismatch_is_told_before_in_progress(self) -> None:
+        """C46."""
+        slow = Slow()
+        site = self.open(slow, policy=QUICK)
+
+        def late() -> Got:
+            assert slow.entered.wait(20)
+            try:
+                return site.post(body={"amount": 500})
+            finally:
+                slow.go.set()
+
+        _, second = site.together(site.post, late)
+        assert (second.status, problem(second)) == (422, "key-reused")
+
+    def test_other_keys_are_not_in_the_way(self) -> None:
+        """C67."""
+        slow = Slow()
+        site = self.open(lambda called: slow(called) if called.path == "/slow" else slow.shop(called), policy=QUICK)
+
+        def others() -> list[int]:
+            assert slow.entered.wait(20)
+            try:
+                return [site.post(key=f"other-{number}").status for number in range(10)]
+            finally:
+                slow.go.set()
+
+        _, statuses = site.together(lambda: site.post("/slow"), others)  # type: ignore[arg-type]
+        assert statuses == [201] * 10  # type: ignore[comparison-overlap]
+
+    def test_an_exception_is_a_doubt_with_a_way_out(self) -> None:
+        """C23: never "in progress" for ever. It leaves as it came, and the next try is told what is known."""
+        shop = Shop(ValueError("boom"), Said(201))
+        site = self.open(shop)
+        first, second = site.post(), site.post()
+        record = site.record()
+
+        assert (first.status, second.status, problem(second), shop.count) == (500, 409, "in-doubt", 1)
+        assert record is not None and (record.state, record.error) == (State.IN_DOUBT, "ValueError")
+        assert b"samekey" not in second.body.split(b'"detail"')[1]  # nothing of the store, no command lines
+
+    def test_an_exception_behind_repeatable_runs_again(self) -> None:
+        shop = Shop(ValueError("boom"), Said(201))
+        site = self.open(shop, boundary=Repeatable())
+
+        assert [site.post().status, site.post().status, shop.count] == [500, 201, 2]
+
+    def test_an_exception_the_policy_knows_frees_the_key(self) -> None:
+        shop = Shop(ConnectionRefusedError("refused"), Said(201))
+        site = self.open(shop, policy=Policy(releases=(ConnectionRefusedError,)))
+
+        assert [site.post().status, site.post().status, shop.count] == [500, 201, 2]
+
+    def test_a_client_that_hangs_up_in_its_body_leaves_nothing(self) -> None:
+        """Nothing is claimed before the body is complete."""
+        shop = Shop()
+        site = self.open(shop)
+        site.post(cut=True)
+
+        assert (shop.count, site.record()) == (0, None)
+        assert site.post().status == 201
+
+    def test_a_client_that_hangs_up_later_changes_nothing(self) -> None:
+        """C21: the effect is recorded, and the retry gets its answer."""
+        shop = Shop()
+        site = self.open(shop)
+        site.post(hangs_up=True)
+        record, second = site.record(), site.post()
+
+        assert record is not None and record.state is State.COMPLETED
+        assert (second.status, second.body, shop.count) == (201, b'{"charge": 1}', 1)
+
+    def test_a_client_that_hangs_up_in_a_stream_changes_nothing(self) -> None:
+        shop = Shop(Said(200, [b"one ", b"two"], (("Content-Type", "text/plain"),)))
+        site = self.open(shop)
+        site.post(hangs_up=True)
+
+        assert (site.post().body, shop.count) == (b"one two", 1)
+
+    def test_a_client_that_hangs_up_in_a_long_stream_is_not_served_twice(self) -> None:
+        shop = Shop(Said(200, [b"x" * 600, b"y" * 600, b"z"], (("Content-Type", "text/plain"),)))
+        site = self.open(shop, policy=Policy(result_max_bytes=1000))
+        site.post(hangs_up=True)
+
+        assert (problem(site.post()), shop.count) == ("result-not-kept", 1)
+
+    def test_a_store_that_is_down_refuses(self) -> None:
+        """C27: nothing runs, and the client is told to come back."""
+        shop = Shop()
+        site = self.open(shop, guard=self._faulty(Fault("open")))
+        first, second = site.post(), site.post()
+
+        assert (first.status, problem(first), first.header("retry-after")) == (503, "store-unavailable", "1")
+        assert (second.status, shop.count) == (201, 1)
+
+    def test_a_store_that_is_down_may_be_passed_by_and_says_so(self) -> None:
+        shop = Shop()
+        site = self.open(shop, guard=self._faulty(Fault("open")), policy=Policy(store_down="run"))
+        got = site.post()
+
+        assert (got.status, got.header("idempotency-stored"), shop.count) == (201, "false", 1)
+
+    def _faulty(self, *faults: Fault) -> Any:
+        inner = self.make_guard().store
+        if self.protocol == "asgi":
+            return AsyncGuard(AsyncFaultyStore(inner, list(faults)))
+        return Guard(FaultyStore(inner, list(faults)))

@@ -1,0 +1,27 @@
+"""The HTTP suite: everything an adapter promises, as tests to inherit.
+
+    from samekey.testing.http_suite import Called, HttpAdapterSuite
+
+    class TestMyAdapter(HttpAdapterSuite):
+        protocol = "asgi"                      # or "wsgi"
+
+        def make_app(self, guard, endpoint, handle):
+            return MyMiddleware(my_app(handle), guard=guard, endpoint=endpoint)
+
+The application calls `handle(Called(method, path, body))` for every request - in a thread, if it is async - and
+answers what it says: a `Said`, whose body may be a list of parts to be streamed. Everything is driven without
+sockets, as a server would call the application. Needs pytest.
+"""
+
+from __future__ import annotations
+
+from samekey.testing._http_scenarios.answers import Answers
+from samekey.testing._http_scenarios.identity import Identity
+from samekey.testing._http_scenarios.scene import Called, Handle, Said
+from samekey.testing._http_scenarios.trouble import Trouble
+
+__all__ = ["Called", "Handle", "HttpAdapterSuite", "Said"]
+
+
+class HttpAdapterSuite(Identity, Answers, Trouble):
+    """Inherit from it and give `make_app`."""
