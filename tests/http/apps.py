@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from starlette.requests import Request
+
 from samekey.testing.http_suite import Called, Handle, Said
 
 
@@ -59,8 +61,6 @@ METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 
 
 def starlette_endpoint(handle: Handle) -> Any:
-    from starlette.requests import Request
-
     async def endpoint(request: Request) -> Any:
         body = await request.body()
         return starlette_answer(await asyncio.to_thread(handle, Called(request.method, request.url.path, body)))

@@ -23,6 +23,9 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+# Where the adapter of a framework that answers exceptions itself puts the exception, for the core to hear of it.
+RAISED = "samekey.raised"
+
 # Ways around `http.response.body`: an answer sent through them could not be kept.
 SHORTCUTS = ("http.response.pathsend", "http.response.zerocopysend", "http.response.trailers")
 
@@ -112,7 +115,7 @@ async def run_app(app: App, scope: Scope, exchange: _Exchange) -> None:
     except BaseException as error:  # whatever it is, the core must hear of it
         await exchange.failed(error)
         return
-    await exchange.returned()
+    await exchange.returned(scope.get(RAISED))
 
 
 class _Exchange:
@@ -193,23 +196,27 @@ class _Exchange:
         if self._bell is not None:
             self._bell.ring()
 
-    async def returned(self) -> None:
-        """The application came back."""
+    async def returned(self, raised: BaseException | None) -> None:
+        """The application came back; `raised` is the exception behind its answer, if the framework told."""
         if self._settled:
             return
         if self._start is None or not (self._complete or self._flowing):
             error = RuntimeError("the application returned without a whole answer")
             await self._visit.fail(error)
             raise error
-        await self._settle()
+        await self._settle(raised)
 
-    async def _settle(self) -> None:
+    async def _settle(self, raised: BaseException | None = None) -> None:
         if self._settled:
             return
         self._settled = True
         start = self._start or {}
         body = None if self._flowing else self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-        reply = await self._visit.leave(Reply(start["status"], list(start.get("headers", ())), body))
+        made = Reply(start["status"], list(start.get("headers", ())), body)
+        if raised is not None and made.status >= 500:  # an exception that became another answer is that answer
+            reply = await self._visit.fail(raised) or self._visit.endpoint.first(made, self._visit.asked.key)
+        else:
+            reply = await self._visit.leave(made)
         if not self._flowing:
             await send_reply(self._send, reply)
 

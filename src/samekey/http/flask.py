@@ -73,7 +73,7 @@ def run_view(app: Flask, dispatch: Any, visit: Visit) -> Any:
         except Exception as error:
             # What the application's own handlers make of it is its answer; without one it comes out again.
             response = app.make_response(app.handle_user_exception(error))
-        return answered(response, visit)
+        return answered(app, response, visit)
     except BaseException as error:
         reply = visit.fail(error)
         if reply is None:
@@ -81,7 +81,7 @@ def run_view(app: Flask, dispatch: Any, visit: Visit) -> Any:
         return response_of(app, reply)
 
 
-def answered(response: Response, visit: Visit) -> Response:
+def answered(app: Flask, response: Response, visit: Visit) -> Response:
     headers: list[Header] = [(name.lower().encode("latin-1"), as_bytes(value)) for name, value in response.headers]
     response.direct_passthrough = False
     if not response.is_streamed:
@@ -101,7 +101,7 @@ def answered(response: Response, visit: Visit) -> Response:
         out = visit.endpoint.first(out, visit.asked.key, stored=False)
     if out.status == reply.status and out.body is reply.body:
         return mark(response, out)
-    return Response(out.body, out.status, as_text(out))
+    return response_of(app, out)
 
 
 def gathered(response: Response, visit: Visit, *, endless: bool) -> bytes | None:
@@ -130,7 +130,10 @@ def mark(response: Response, reply: Reply) -> Response:
 
 
 def response_of(app: Flask, reply: Reply) -> Response:
-    return app.response_class(reply.body, reply.status, as_text(reply))
+    response = app.response_class(reply.body, reply.status)
+    del response.headers["Content-Type"]  # its own guess, where the answer has none
+    response.headers.extend(as_text(reply))
+    return response
 
 
 def as_text(reply: Reply) -> list[tuple[str, str]]:

@@ -1,31 +1,48 @@
-"""Litestar: one middleware for the application; `opt={"samekey": Endpoint(...)}` on a handler gives it its own rules,
-`opt={"samekey": None}` none at all."""
+"""Litestar: a plugin, `Litestar(..., plugins=[SamekeyPlugin(guard=guard, endpoint=Endpoint(...))])`.
+
+`opt={"samekey": Endpoint(...)}` on a handler gives it its own rules, `opt={"samekey": None}` none at all. The plugin's
+middleware stands inside those of the application, authentication among them.
+"""
 
 from __future__ import annotations
 
 from typing import Any, cast
 
+from litestar.config.app import AppConfig
 from litestar.enums import ScopeType
 from litestar.middleware import ASGIMiddleware
+from litestar.plugins import InitPlugin
 from litestar.types import ASGIApp, Receive, Scope, Send
 
 from samekey.guard import AsyncGuard
 from samekey.http._visit import Rules, check_rules
-from samekey.http.asgi import Passage
+from samekey.http.asgi import RAISED, Passage
 
 
-class SamekeyMiddleware(ASGIMiddleware):
-    """`Litestar(..., middleware=[SamekeyMiddleware(guard=guard, endpoint=Endpoint(...))])`"""
+class SamekeyPlugin(InitPlugin):
+    def __init__(self, *, guard: AsyncGuard, endpoint: Rules) -> None:
+        self._middleware = _Middleware(Passage(guard), check_rules(endpoint))
 
+    def on_app_init(self, app_config: AppConfig) -> AppConfig:
+        app_config.middleware.append(self._middleware)
+        app_config.after_exception.append(_raised)
+        return app_config
+
+
+class _Middleware(ASGIMiddleware):
     scopes = (ScopeType.HTTP,)
 
-    def __init__(self, *, guard: AsyncGuard, endpoint: Rules) -> None:
-        self._passage = Passage(guard)
-        self._endpoint = check_rules(endpoint)
+    def __init__(self, passage: Passage, rules: Rules) -> None:
+        self._passage, self._rules = passage, rules
 
     async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
         known = cast(Any, scope)
-        rules = known["route_handler"].opt.get("samekey", self._endpoint)
-        await self._passage(
-            cast(Any, next_app), rules, known, cast(Any, receive), cast(Any, send), route=known.get("path_template")
-        )
+        rules = known["route_handler"].opt.get("samekey", self._rules)
+        template = known.get("path_template")
+        route = template if template and "{" in template else None
+        await self._passage(cast(Any, next_app), rules, known, cast(Any, receive), cast(Any, send), route=route)
+
+
+async def _raised(error: Exception, scope: Scope) -> None:
+    """Litestar answers exceptions before a middleware sees them; the core must hear of the exception itself."""
+    cast(Any, scope)[RAISED] = error

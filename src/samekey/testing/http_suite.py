@@ -17,10 +17,10 @@ from __future__ import annotations
 
 from samekey.testing._http_scenarios.answers import Answers
 from samekey.testing._http_scenarios.identity import Identity
-from samekey.testing._http_scenarios.scene import Called, Handle, Said
+from samekey.testing._http_scenarios.scene import Called, Handle, Said, Scene
 from samekey.testing._http_scenarios.trouble import Trouble
 
-__all__ = ["Called", "Handle", "HttpAdapterSuite", "Said"]
+__all__ = ["Called", "Handle", "HttpAdapterSuite", "Said", "Scene"]
 
 
 class HttpAdapterSuite(Identity, Answers, Trouble):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from django.core.exceptions import RequestDataTooBig
@@ -48,6 +48,8 @@ def response_of(reply: Reply) -> HttpResponse:
     for name, value in reply.headers:
         if name.lower() != b"content-length":
             response.headers[name.decode("latin-1").title()] = value.decode("latin-1")
+    if reply.status not in (204, 304):
+        response.headers["Content-Length"] = str(len(response.content))
     return response
 
 
@@ -92,7 +94,8 @@ async def asettle(response: Any, visit: AsyncVisit) -> HttpResponseBase:
             response.content if len(response.content) <= visit.room else None,
         )
         return chosen(response, reply, await visit.leave(reply), visit)
-    parts = response.__aiter__() if response.is_async else as_async(response)
+    made = response.streaming_content
+    parts = aiter(made) if response.is_async else as_async(iter(made))
     held: list[bytes] = []
     size, endless = 0, is_endless(headers_of(response))
     while not endless and size <= visit.room:
@@ -104,34 +107,26 @@ async def asettle(response: Any, visit: AsyncVisit) -> HttpResponseBase:
             return chosen(response, reply, await visit.leave(reply), visit)
         held.append(part)
         size += len(part)
+    # Settled now, not at its end: a stream whose client is gone is never iterated, and nobody would come to tell us.
     reply = Reply(response.status_code, headers_of(response), None)
-    flowing(response, visit.endpoint.first(reply, visit.asked.key, stored=False))
-    response.streaming_content = flow(held, parts, visit, reply)
+    flowing(response, visit.endpoint.first(await visit.leave(reply), visit.asked.key, stored=False))
+    response.streaming_content = chained(held, parts)
     return response
 
 
-async def flow(held: list[bytes], parts: AsyncIterator[bytes], visit: AsyncVisit, reply: Reply) -> AsyncIterator[bytes]:
-    """What is too long to keep goes out as it is made; the end, or the client's end, settles it."""
-    try:
-        for part in held:
-            yield part
-        async for part in parts:
-            yield part
-    except Exception as error:
-        await visit.fail(error)
-        raise
-    except BaseException:  # the client hung up: what the view did, it did
-        await visit.leave(reply)
-        raise
-    await visit.leave(reply)
+async def chained(held: list[bytes], parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    for part in held:
+        yield part
+    async for part in parts:
+        yield part
 
 
 async def whole_of(body: bytes) -> AsyncIterator[bytes]:
     yield body
 
 
-async def as_async(response: Any) -> AsyncIterator[bytes]:
-    for part in response.streaming_content:
+async def as_async(parts: Iterator[bytes]) -> AsyncIterator[bytes]:
+    for part in parts:
         yield part
 
 

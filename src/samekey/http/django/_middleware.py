@@ -15,6 +15,7 @@ from samekey.core.errors import Misconfigured
 from samekey.http._exchange import Reply, Request, rules_of
 from samekey.http._visit import AsyncDoor, Door, check_rules, choose
 from samekey.http.django._exchange import asettle, body_of, request_of, response_of, settle
+from samekey.loops import running
 
 RAISED = "_samekey_raised"
 
@@ -66,6 +67,10 @@ class SamekeyMiddleware:
             return await self._get_response(asked)
         if isinstance(opened, Reply):
             return response_of(opened)
+        # Django cancels a view whose client hung up; one that holds a key goes on to its end.
+        return await running().shielded(lambda: self._guarded(asked, opened))
+
+    async def _guarded(self, asked: Any, opened: Any) -> HttpResponseBase:
         visit = await self._door.enter(*opened)
         if isinstance(visit, Reply):
             return response_of(visit)

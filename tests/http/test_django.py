@@ -1,0 +1,235 @@
+"""The Django adapter: the suite over sync and async views, middleware and decorator; REST framework; Atomic."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import django
+import pytest
+from asgiref.sync import sync_to_async
+from django.conf import settings
+
+if not settings.configured:
+    settings.configure(
+        ALLOWED_HOSTS=["*"],
+        DEBUG=False,
+        SECRET_KEY="for the tests alone",
+        ROOT_URLCONF="tests.http.django_urls",
+        DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
+        INSTALLED_APPS=["rest_framework"],
+        LOGGING_CONFIG=None,
+        REST_FRAMEWORK={"DEFAULT_AUTHENTICATION_CLASSES": [], "UNAUTHENTICATED_USER": None},
+    )
+    django.setup()
+
+from django.core.asgi import get_asgi_application
+from django.core.exceptions import PermissionDenied
+from django.core.wsgi import get_wsgi_application
+from django.db import connections, transaction
+from django.http import Http404, HttpResponse, StreamingHttpResponse
+from django.test import RequestFactory, override_settings
+from rest_framework.decorators import api_view
+from rest_framework.response import Response
+
+from samekey import Atomic, Guard, Misconfigured, Opaque
+from samekey.http import Endpoint, rules
+from samekey.http._exchange import rules_of
+from samekey.http.django import guarded
+from samekey.testing.http_suite import Called, Handle, HttpAdapterSuite, Scene
+from tests.http.apps import django_answer
+
+MIDDLEWARE = ["samekey.http.django.SamekeyMiddleware"]
+
+
+def called(request: Any) -> Called:
+    return Called(request.method, request.path, request.body)
+
+
+class Django(Scene):
+    """Makes applications of one view, under settings of their own."""
+
+    def application(self, view: Any, **given: Any) -> Any:
+        wsgi = self.protocol == "wsgi"
+        urls = "tests.http.django_urls" if wsgi else "tests.http.django_async_urls"
+        changed = override_settings(ROOT_URLCONF=urls, **given)
+        changed.enable()
+        self._undo.append(changed.disable)
+        app = get_wsgi_application() if wsgi else get_asgi_application()
+        if wsgi:
+            return lambda environ, start: app({**environ, "samekey.view": view}, start)
+        return lambda scope, receive, send: app({**scope, "samekey.view": view}, receive, send)
+
+    def setup_method(self) -> None:
+        super().setup_method()
+        self._undo: list[Any] = []
+
+    def teardown_method(self) -> None:
+        super().teardown_method()
+        for undo in reversed(self._undo):
+            undo()
+
+
+class DjangoSuite(Django, HttpAdapterSuite):
+    pass
+
+
+class TestSyncMiddleware(DjangoSuite):
+    protocol = "wsgi"
+
+    def make_app(self, guard: Any, endpoint: Any, handle: Handle) -> Any:
+        def view(request: Any) -> Any:
+            return django_answer(handle(called(request)))
+
+        return self.application(view, MIDDLEWARE=MIDDLEWARE, SAMEKEY={"guard": guard, "endpoint": endpoint})
+
+
+class TestAsyncMiddleware(DjangoSuite):
+    def make_app(self, guard: Any, endpoint: Any, handle: Handle) -> Any:
+        async def view(request: Any) -> Any:
+            said = await sync_to_async(handle, thread_sensitive=False)(called(request))
+            if isinstance(said.body, list):
+                parts = said.body
+
+                async def stream() -> Any:
+                    for part in parts:
+                        yield part
+
+                response = StreamingHttpResponse(stream(), status=said.status)
+                for name, value in said.headers:
+                    response.headers[name] = value
+                return response
+            return django_answer(said)
+
+        return self.application(view, MIDDLEWARE=MIDDLEWARE, SAMEKEY={"async_guard": guard, "endpoint": endpoint})
+
+
+class TestSyncDecorator(DjangoSuite):
+    protocol = "wsgi"
+
+    def make_app(self, guard: Any, endpoint: Any, handle: Handle) -> Any:
+        @guarded(guard, endpoint)
+        def view(request: Any) -> Any:
+            return django_answer(handle(called(request)))
+
+        return self.application(view, MIDDLEWARE=[])
+
+
+class TestAsyncDecorator(DjangoSuite):
+    def make_app(self, guard: Any, endpoint: Any, handle: Handle) -> Any:
+        @guarded(guard, endpoint)
+        async def view(request: Any) -> Any:
+            return django_answer(await sync_to_async(handle, thread_sensitive=False)(called(request)))
+
+        return self.application(view, MIDDLEWARE=[])
+
+
+class TestRestFramework(DjangoSuite):
+    """Its responses are rendered late; what is kept is what was rendered."""
+
+    protocol = "wsgi"
+
+    def make_app(self, guard: Any, endpoint: Any, handle: Handle) -> Any:
+        @api_view(["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
+        def view(request: Any) -> Any:
+            return django_answer(handle(called(request)))
+
+        return self.application(view, MIDDLEWARE=MIDDLEWARE, SAMEKEY={"guard": guard, "endpoint": endpoint})
+
+
+ENDPOINT = Endpoint(boundary=Opaque(), single_tenant=True)
+
+
+class TestOwn(Django):
+    protocol = "wsgi"
+
+    def make_app(self, guard: Any, endpoint: Any, handle: Any) -> Any:
+        return self.application(handle, MIDDLEWARE=MIDDLEWARE, SAMEKEY={"guard": guard, "endpoint": endpoint})
+
+    def test_what_is_not_found_and_what_is_forbidden_are_answers(self) -> None:
+        tries: list[int] = []
+
+        def view(request: Any) -> Any:
+            tries.append(1)
+            if len(tries) == 1:
+                raise Http404
+            if len(tries) == 2:
+                raise PermissionDenied
+            return HttpResponse("done")
+
+        site = self.open(view, chosen=ENDPOINT)
+        assert [site.post().status for _ in range(4)] == [404, 403, 200, 200]
+        assert len(tries) == 3
+
+    def test_rest_framework_responses_are_kept_as_rendered(self) -> None:
+        """C64: in a decorator they are not rendered yet."""
+        effects: list[int] = []
+
+        @api_view(["POST"])
+        def view(request: Any) -> Any:
+            effects.append(1)
+            return Response({"amount": request.data["amount"]}, status=201)
+
+        site = self.open(view, chosen=ENDPOINT)
+        first, second = site.post(), site.post()
+
+        assert (first.status, first.body, second.body, len(effects)) == (201, b'{"amount":200}', first.body, 1)
+        assert second.header("content-type") == "application/json"
+
+    def test_each_view_may_have_its_own_rules(self) -> None:
+        assert rules_of(rules(None)(lambda request: None), ENDPOINT) is None
+
+    def test_settings_are_needed(self) -> None:
+        with override_settings(MIDDLEWARE=MIDDLEWARE), pytest.raises(Misconfigured, match=r"settings\.SAMEKEY"):
+            get_wsgi_application()
+
+
+class TestAtomic:
+    """The decorator inside `transaction.atomic()`: record and rows commit together, or not at all."""
+
+    @pytest.fixture
+    def database(self, tmp_path: Path) -> Any:
+        path = str(tmp_path / "shop.db")
+        Guard(f"sqlite:///{path}").close()
+        connections.databases["shop"] = {**connections.databases["default"], "NAME": path}
+        with connections["shop"].cursor() as cursor:
+            cursor.execute("CREATE TABLE charges (amount INTEGER)")
+        yield path
+        connections["shop"].close()
+        del connections["shop"]
+        del connections.databases["shop"]
+
+    def test_record_and_rows_are_one(self, database: str) -> None:
+        guard = Guard(f"sqlite:///{database}")
+        shop = connections["shop"]
+        endpoint = Endpoint(boundary=Atomic("shop"), connection=lambda request: shop.connection, single_tenant=True)
+
+        @guarded(guard, endpoint)
+        def view(request: Any) -> Any:
+            with shop.cursor() as cursor:
+                cursor.execute("INSERT INTO charges VALUES (200)")
+            return HttpResponse("charged", status=int(request.GET.get("status", 200)))
+
+        def post(query: str = "", *, key: str = "k-1", roll_back: bool = False) -> Any:
+            request = RequestFactory().post(f"/charges{query}", b"{}", "application/json", HTTP_IDEMPOTENCY_KEY=key)
+            with transaction.atomic(using="shop"):
+                response = view(request)
+                transaction.set_rollback(roll_back, using="shop")
+            return response
+
+        def rows() -> int:
+            with shop.cursor() as cursor:
+                return int(cursor.execute("SELECT count(*) FROM charges").fetchone()[0])
+
+        refused = post("?status=400")
+        assert (refused.status_code, rows()) == (400, 0)  # the row went with the refusal, the key is free
+        post(key="k-2", roll_back=True)
+        assert (rows(), guard.peek("POST /charges", "k-2")) == (0, None)  # rolled back together
+        first, second = post(key="k-2"), post(key="k-2")
+        assert (first.content, second.content, second.headers["Idempotent-Replayed"], rows()) == (
+            b"charged",
+            b"charged",
+            "true",
+            1,
+        )
+        guard.close()

@@ -1,0 +1,148 @@
+"""The FastAPI adapter: the suite, and what is its own."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, FastAPI, HTTPException
+from pydantic import BaseModel
+
+from samekey import AsyncGuard, Opaque, State
+from samekey.http import Endpoint, rules
+from samekey.http.fastapi import samekey_route
+from samekey.testing.http_suite import Handle, HttpAdapterSuite, Scene
+from tests.http.apps import METHODS, starlette_endpoint
+
+
+class TestFastapi(HttpAdapterSuite):
+    def make_app(self, guard: Any, endpoint: Any, handle: Handle) -> Any:
+        app = FastAPI()
+        router = APIRouter(route_class=samekey_route(guard=guard, endpoint=endpoint))
+        for path in ("/charges", "/refunds", "/payments", "/free", "/slow"):
+            router.add_api_route(path, starlette_endpoint(handle), methods=METHODS)
+        app.include_router(router)
+        return app
+
+
+class Charge(BaseModel):
+    amount: int
+
+
+def failing_session() -> Any:
+    yield "session"
+    raise ConnectionError("the commit failed")
+
+
+ENDPOINT = Endpoint(boundary=Opaque(), single_tenant=True)
+
+
+class TestOwn(Scene):
+    def make_app(self, guard: Any, endpoint: Any, handle: Any) -> Any:
+        app = FastAPI()
+        router = APIRouter(prefix="/v1", route_class=samekey_route(guard=guard, endpoint=endpoint))
+        handle(router)
+        app.include_router(router)
+        return app
+
+    def test_models_and_dicts_are_answers(self) -> None:
+        """C64: what a handler returns is kept as the bytes it became."""
+        effects = []
+
+        def routes(router: APIRouter) -> None:
+            @router.post("/charges", response_model=Charge, status_code=201)
+            def charge(wanted: Charge) -> Any:
+                effects.append(wanted)
+                return {"amount": wanted.amount, "secret": "left out"}
+
+        site = self.open(routes, chosen=ENDPOINT)  # type: ignore[arg-type]
+        first, second = site.post("/v1/charges"), site.post("/v1/charges")
+
+        assert (first.status, first.body, second.body, len(effects)) == (201, b'{"amount":200}', b'{"amount":200}', 1)
+
+    def test_a_body_that_does_not_validate_frees_the_key(self) -> None:
+        def routes(router: APIRouter) -> None:
+            @router.post("/charges")
+            def charge(wanted: Charge) -> int:
+                return wanted.amount
+
+        site = self.open(routes, chosen=ENDPOINT)  # type: ignore[arg-type]
+        got = site.post("/v1/charges", {"amount": "much"})
+        record = site.record(operation="POST /v1/charges", tenant=None)
+
+        assert got.status == 422
+        assert getattr(record, "state", None) is State.RELEASED
+
+    def test_a_commit_that_fails_after_the_answer_is_not_called_done(self) -> None:
+        """A `yield` dependency ends after the handler: the record waits for it, and so does the client."""
+
+        def routes(router: APIRouter) -> None:
+            @router.post("/charges")
+            def charge(session: Annotated[str, Depends(failing_session)]) -> str:
+                return "charged"
+
+        site = self.open(routes, chosen=ENDPOINT)  # type: ignore[arg-type]
+        got = site.post("/v1/charges")
+        record = site.record(operation="POST /v1/charges", tenant=None)
+
+        assert got.status == 500
+        assert getattr(record, "state", None) is State.IN_DOUBT
+
+    def test_each_handler_may_have_its_own_rules(self) -> None:
+        def routes(router: APIRouter) -> None:
+            @router.post("/free")
+            @rules(None)
+            def free() -> str:
+                return "free"
+
+            @router.post("/strict")
+            @rules(Endpoint(boundary=Opaque(), single_tenant=True, required=True))
+            def strict() -> str:
+                return "strict"
+
+        site = self.open(routes, chosen=ENDPOINT)  # type: ignore[arg-type]
+        assert [site.post("/v1/strict", key=None).status, site.post("/v1/free", key=("a", "b")).status] == [400, 200]
+
+    def test_one_route_is_one_operation_and_its_path_belongs_to_the_request(self) -> None:
+        def routes(router: APIRouter) -> None:
+            @router.post("/orders/{order}/pay")
+            def pay(order: str) -> str:
+                return order
+
+        site = self.open(routes, chosen=ENDPOINT)  # type: ignore[arg-type]
+        first, other = site.post("/v1/orders/1/pay"), site.post("/v1/orders/2/pay")
+
+        assert (first.body, other.status) == (b'"1"', 422)
+        assert site.record(operation="POST /v1/orders/{order}/pay", tenant=None) is not None
+
+    def test_http_exceptions_are_answers(self) -> None:
+        def routes(router: APIRouter) -> None:
+            @router.post("/charges")
+            def charge() -> str:
+                raise HTTPException(402, "no funds")
+
+        site = self.open(routes, chosen=Endpoint(boundary=Opaque(), single_tenant=True, final={402}))  # type: ignore[arg-type]
+        first, second = site.post("/v1/charges"), site.post("/v1/charges")
+
+        assert (first.status, second.status, second.body) == (402, 402, first.body)
+        assert second.header("idempotent-replayed") == "true"
+
+    def test_the_openapi_document_tells_of_header_and_problems(self) -> None:
+        guard = AsyncGuard("memory://")
+        app = FastAPI()
+        router = APIRouter(route_class=samekey_route(guard=guard, endpoint=ENDPOINT))
+
+        @router.post("/charges")
+        def charge(wanted: Charge) -> int:
+            return wanted.amount
+
+        @router.get("/charges")
+        def charges() -> int:
+            return 0
+
+        app.include_router(router)
+        told = app.openapi()["paths"]["/charges"]
+
+        assert [one["name"] for one in told["post"]["parameters"]] == ["Idempotency-Key"]
+        assert {"400", "409", "413", "422", "503"} <= told["post"]["responses"].keys()
+        assert told["post"]["responses"]["422"]["content"].keys() == {"application/json", "application/problem+json"}
+        assert "parameters" not in told["get"]

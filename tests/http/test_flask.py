@@ -1,0 +1,103 @@
+"""The Flask adapter: the suite, and what is its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flask import Flask, abort, jsonify, session
+
+from samekey import Opaque
+from samekey.http import Endpoint, rules
+from samekey.http.flask import Samekey
+from samekey.testing.http_suite import Handle, HttpAdapterSuite, Scene
+from tests.http.apps import METHODS, flask_view
+
+
+class TestFlask(HttpAdapterSuite):
+    protocol = "wsgi"
+
+    def make_app(self, guard: Any, endpoint: Any, handle: Handle) -> Any:
+        app = Flask("shop")
+        view = flask_view(handle)
+        for path in ("/charges", "/refunds", "/payments", "/free", "/slow"):
+            app.add_url_rule(
+                path, path[1:], lambda path=path: view(path), methods=METHODS, provide_automatic_options=False
+            )
+        Samekey(app, guard=guard, endpoint=endpoint)
+        return app
+
+
+ENDPOINT = Endpoint(boundary=Opaque(), single_tenant=True)
+
+
+class TestOwn(Scene):
+    protocol = "wsgi"
+
+    def make_app(self, guard: Any, endpoint: Any, handle: Any) -> Any:
+        app = Flask("shop")
+        app.secret_key = "for the test alone"
+        handle(app)
+        Samekey(app, guard=guard, endpoint=endpoint)
+        return app
+
+    def test_dicts_and_sessions(self) -> None:
+        """What a view returns is kept as the bytes it became; the session's cookie is not."""
+        effects = []
+
+        def views(app: Flask) -> None:
+            @app.post("/charges")
+            def charge() -> Any:
+                effects.append(1)
+                session["who"] = "ann"
+                return {"charged": 1}, 201
+
+        site = self.open(views, chosen=ENDPOINT)  # type: ignore[arg-type]
+        first, second = site.post(), site.post()
+
+        assert (first.status, first.body, second.body, len(effects)) == (201, b'{"charged":1}\n', first.body, 1)
+        assert "session=" in (first.header("set-cookie") or "")
+        assert second.header("set-cookie") is None
+
+    def test_abort_and_error_handlers_are_answers(self) -> None:
+        """A 4xx that was raised frees the key, as one that was returned."""
+        tries: list[str] = []
+
+        def views(app: Flask) -> None:
+            @app.errorhandler(KeyError)
+            def missing(error: KeyError) -> Any:
+                return jsonify(missing=str(error)), 404
+
+            @app.post("/charges")
+            def charge() -> Any:
+                tries.append("")
+                if len(tries) == 1:
+                    abort(429)
+                if len(tries) == 2:
+                    raise KeyError("card")
+                return "done"
+
+        site = self.open(views, chosen=ENDPOINT)  # type: ignore[arg-type]
+        assert [site.post().status for _ in range(4)] == [429, 404, 200, 200]
+        assert len(tries) == 3
+
+    def test_each_view_may_have_its_own_rules(self) -> None:
+        def views(app: Flask) -> None:
+            @app.post("/free")
+            @rules(None)
+            def free() -> str:
+                return "free"
+
+            @app.post("/orders/<order>/pay")
+            @rules(Endpoint(boundary=Opaque(), single_tenant=True, required=True))
+            def pay(order: str) -> str:
+                return order
+
+        site = self.open(views, chosen=ENDPOINT)  # type: ignore[arg-type]
+        assert [site.post("/orders/1/pay", key=None).status, site.post("/free", key=("a", "b")).status] == [400, 200]
+        assert [site.post("/orders/1/pay").status, site.post("/orders/2/pay").status] == [200, 422]
+
+    def test_what_is_not_found_claims_nothing(self) -> None:
+        site = self.open(lambda app: None, chosen=ENDPOINT)  # type: ignore[arg-type, return-value]
+
+        assert site.post("/nowhere").status == 404
+        assert site.record(operation="POST /nowhere", tenant=None) is None
