@@ -1,0 +1,245 @@
+"""What HTTP means, without any framework: keys, bodies, answers, presets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from samekey import Atomic, Keyed, KeyMalformed, Misconfigured, Opaque
+from samekey.core.canonical import canonical
+from samekey.http import Endpoint, Reply, Request, answer
+from samekey.http._body import payload_of
+from samekey.http._exchange import key_header, operation_name, pack, unpack
+from samekey.http._key import parse_key
+from samekey.http._problems import PROBLEMS
+from samekey.http._remember import PRESETS, meaning_of
+
+JSON = "application/json"
+
+
+# -- keys
+
+
+@given(st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), min_size=1, max_size=255).filter(str.strip))
+def test_every_printable_key_comes_back_through_its_header(key: str):
+    assert parse_key(key_header(key)) == key
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_a_key_or_malformed(value: bytes):
+    try:
+        key = parse_key(value)
+    except KeyMalformed:
+        return
+    assert key
+    assert len(key) <= 255
+    assert key.isascii()
+    assert key.isprintable()
+
+
+@pytest.mark.parametrize("value", [b'"k"', b"k", b' "k" ', b"k\t", b'"k";v=1', b'"k"; a; b="x;y"', b'"k";a=?1'])
+def test_one_key_many_ways(value: bytes):
+    assert parse_key(value) == "k"
+
+
+@pytest.mark.parametrize("value", [b"k,k", b"k;a", b'"k" x', b'"k";', b'"k";=1', b'"\\n"', b'"k"k', b"(a)b, c", b'k"'])
+def test_what_is_not_one_string_is_malformed(value: bytes):
+    with pytest.raises(KeyMalformed):
+        parse_key(value)
+
+
+# -- bodies
+
+
+def same(first: bytes, second: bytes, content_type: str = JSON, other_type: str | None = None) -> bool:
+    one, two = payload_of(first, content_type, ""), payload_of(second, other_type or content_type, "")
+    return canonical(one) == canonical(two)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (b'{"a":1,"b":2}', b'{ "b": 2, "a": 1.0 }'),
+        (b'"\\u00e9"', '"é"'.encode()),
+        (b"[1]", b"[1.0]"),
+        (b'{"a":NaN}', b'{"a":NaN}'),  # no JSON: but the same bytes
+        (b'{"a":1,"a":1}', b'{"a":1,"a":1}'),
+        (b"{", b"{"),
+    ],
+)
+def test_one_intent(first: bytes, second: bytes):
+    assert same(first, second)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (b'{"amount":1,"amount":100}', b'{"amount":100}'),  # which one counts is the reader's choice
+        (b"0.1", b"0.1000000000000000055"),
+        (b"1E400", b"1E401"),
+        (b'{"a":1}'.decode().encode("utf-16"), b'{"a":1}'),
+        (b"100000000000000000000", b"100000000000000000001"),
+        (b'{"a":null}', b"{}"),
+        (b"", b"null"),
+        (b'{"1":"x"}', b'"x"'),  # members never look like what stands beside the body
+        (b"[" * 100 + b"]" * 100, b"[" * 101 + b"]" * 101),
+        (b'"\\ud800"', b'"\\udfff"'),
+    ],
+)
+def test_two_intents(first: bytes, second: bytes):
+    assert not same(first, second)
+
+
+def test_the_media_type_belongs_to_the_intent():
+    assert not same(b"{}", b"{}", JSON, "application/merge-patch+json")
+    assert not same(b"a=1", b"a=1", "application/x-www-form-urlencoded", "text/plain")
+    assert same(b"{}", b"{}", JSON, "Application/JSON; charset=utf-8")
+    assert canonical(payload_of(b"{}", JSON, "gzip")) != canonical(payload_of(b"{}", JSON, ""))
+
+
+def test_forms_keep_the_order_of_equal_names():
+    form = "application/x-www-form-urlencoded"
+    assert same(b"a=1&b=2&a=3", b"b=2&a=1&a=3", form)
+    assert not same(b"a=1&a=3", b"a=3&a=1", form)
+    assert not same(b"a=%ff", b"a=%fe", form)
+
+
+# -- answers as they are kept
+
+HEADERS = st.lists(
+    st.tuples(
+        st.from_regex(rb"[a-z][a-z0-9-]{0,20}", fullmatch=True),
+        st.binary(max_size=50).filter(lambda value: b"\n" not in value and b"\r" not in value),
+    ),
+    max_size=5,
+)
+
+
+@given(st.integers(200, 599), HEADERS, st.binary(max_size=200))
+def test_an_answer_comes_back_as_it_was_kept(status: int, headers: Any, body: bytes):
+    assert unpack(pack(Reply(status, headers, body))) == Reply(status, headers, body)
+
+
+@pytest.mark.parametrize("damaged", [b"", b"200", b"abc\n\n", b"200\nno colon\n\n", b"20\n\n"])
+def test_a_damaged_answer_is_not_guessed_at(damaged: bytes):
+    with pytest.raises(ValueError, match="not a kept answer"):
+        unpack(damaged)
+
+
+def test_what_a_person_gave_as_the_result_is_answered_as_json():
+    assert unpack({"id": "ch_1"}).body == b'{"id": "ch_1"}'
+    assert unpack(answer(201, "x", content_type="text/plain", location="/a")) == Reply(
+        201, [(b"content-type", b"text/plain"), (b"location", b"/a")], b"x"
+    )
+
+
+# -- operations
+
+
+def test_an_operation_has_a_name_every_store_can_keep():
+    assert operation_name("POST", "/orders/{id}") == "POST /orders/{id}"
+    assert operation_name("POST", "/caf\xe9 \n") == "POST /caf%C3%A9%20%0A"
+    first, second = operation_name("POST", "/" + "a" * 300), operation_name("POST", "/" + "a" * 301)
+    assert len(first) <= 255
+    assert first != second
+    assert operation_name("POST", "/\ud800").isascii()
+
+
+def test_a_name_of_its_own_makes_the_path_part_of_the_request():
+    endpoint = Endpoint(boundary=Opaque(), single_tenant=True, operation="charge")
+    one, two = (endpoint.asked(Request("POST", path), "k", None) for path in ("/v1/charges", "/v2/charges"))
+
+    assert not isinstance(one, Reply)
+    assert not isinstance(two, Reply)
+    assert one.operation == two.operation == "charge"
+    assert canonical(one.payload) != canonical(two.payload)
+
+
+# -- presets
+
+
+@pytest.mark.parametrize(
+    ("preset", "meanings"),
+    [
+        ("success_only", {200: "keep", 303: "keep", 400: "release", 429: "release", 500: "unknown", 503: "unknown"}),
+        ("ietf_draft", {200: "keep", 303: "keep", 400: "keep", 429: "keep", 500: "keep", 503: "keep"}),
+        ("stripe_v1", {200: "keep", 402: "keep", 400: "release", 401: "release", 429: "release", 500: "keep"}),
+        ("stripe_v2", {200: "keep", 402: "release", 429: "release", 500: "unknown"}),
+    ],
+)
+def test_what_each_preset_remembers(preset: str, meanings: dict[int, str]):
+    none: frozenset[int] = frozenset()
+    for status, meaning in meanings.items():
+        assert meaning_of(status, remember=preset, final=none, word="", reached_out=False) == meaning
+
+
+@given(st.sampled_from(PRESETS), st.integers(400, 599), st.booleans())
+def test_whoever_reached_out_never_frees_the_key_by_a_status(preset: str, status: int, final: bool):
+    """Only the handler's own word does."""
+    finals = frozenset({status} if final else ())
+    meaning = meaning_of(status, remember=preset, final=finals, word="", reached_out=True)
+    said = meaning_of(status, remember=preset, final=finals, word="release", reached_out=True)
+
+    assert meaning != "release"
+    assert said == "release"
+
+
+# -- rules
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, "whose key"),
+        ({"single_tenant": True, "principal": lambda request: "ann"}, "whose key"),
+        ({"single_tenant": True, "remember": "everything"}, "remember= is one of"),
+        ({"single_tenant": True, "remember": "stripe_v2"}, "stripe_v2"),
+        ({"single_tenant": True, "keep_headers": ("Set-Cookie",)}, "set-cookie must never"),
+        ({"single_tenant": True, "final": (200,)}, "final="),
+        ({"single_tenant": True, "settle": "never"}, "settle="),
+        ({"single_tenant": True, "connection": lambda request: None}, "Atomic and connection="),
+        ({"single_tenant": True, "boundary": Atomic("db")}, "Atomic and connection="),
+        ({"principal": "ann"}, "principal= takes a function"),
+    ],
+)
+def test_rules_that_cannot_work_are_told_at_once(given: dict[str, Any], told: str):
+    with pytest.raises(Misconfigured, match=told):
+        Endpoint(**{"boundary": Opaque(), **given})
+
+
+def test_the_boundary_must_be_said():
+    with pytest.raises(TypeError, match="boundary"):
+        Endpoint(single_tenant=True)  # type: ignore[call-arg]
+    with pytest.raises(Misconfigured, match="boundary="):
+        Endpoint(boundary=None, single_tenant=True)  # type: ignore[arg-type]
+    Endpoint(boundary=Keyed(), single_tenant=True, remember="stripe_v2")
+
+
+@pytest.mark.parametrize("who", [None, "", "a\nb", "x" * 256, 1.5, True, object(), "\ud800"])
+def test_whoever_has_no_name_is_nobody(who: Any):
+    endpoint = Endpoint(boundary=Opaque(), principal=lambda request: who)
+    refused = endpoint.asked(Request("POST", "/"), "k", who)
+
+    assert isinstance(refused, Reply)
+    assert refused.status == 401
+
+
+def test_every_problem_has_its_heading():
+    page = (Path(__file__).parents[2] / "docs" / "problems.md").read_text(encoding="utf-8")
+    headings = [line[3:] for line in page.splitlines() if line.startswith("## ")]
+
+    assert headings == [problem.name for problem in PROBLEMS]
+    assert all(f"`{problem.status}`" in page.split(f"## {problem.name}\n")[1].split("\n## ")[0] for problem in PROBLEMS)
+
+
+def test_problem_types_may_be_addresses():
+    endpoint = Endpoint(boundary=Opaque(), single_tenant=True, required=True, problems_at="https://api.example/p#")
+    refused = endpoint.opening("POST", [])
+
+    assert isinstance(refused, Reply)
+    assert json.loads(refused.body or b"")["type"] == "https://api.example/p#key-missing"

@@ -1,0 +1,154 @@
+"""Webhooks: the event's id is the key, and every end has its answer."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import threading
+from typing import Any
+
+import pytest
+
+from samekey import AsyncGuard, Guard, NotDone, Opaque, Policy, Refused, Repeatable
+from samekey.core.boundary import Boundary
+from samekey.http import Reply, Request
+from samekey.http.webhook import AsyncWebhook, Webhook
+
+SECRET = b"whsec_for_the_tests"
+
+
+def event(id: Any = "evt_1", *, secret: bytes = SECRET, **more: Any) -> Request:
+    body = json.dumps({"id": id, **more}).encode()
+    signature = hmac.digest(secret, body, "sha256").hex()
+    return Request("POST", "/hooks/stripe", headers=[(b"x-signature", signature.encode())], body=body)
+
+
+def verify(request: Request) -> bool:
+    ours = hmac.new(SECRET, request.body, hashlib.sha256).hexdigest()
+    return hmac.compare_digest(ours, request.header("x-signature") or "")
+
+
+def event_id(request: Request) -> Any:
+    return json.loads(request.body)["id"]
+
+
+class Side:
+    """A webhook in one of both colours, and a handler that counts."""
+
+    def __init__(self, colour: str, boundary: Boundary, *ends: Any, policy: Policy | None = None) -> None:
+        self.handled: list[Any] = []
+        self._ends = list(ends)
+        rules: Any = {"boundary": boundary, "verify": verify, "event_id": event_id, "policy": policy}
+        self._sync = Webhook(Guard("memory://"), "stripe", **rules) if colour == "sync" else None
+        self._async = AsyncWebhook(AsyncGuard("memory://"), "stripe", **rules)
+
+    async def receive(self, request: Request) -> Reply:
+        if self._sync is not None:
+            return self._sync.receive(request, self._handle)
+        return await self._async.receive(request, self._ahandle)
+
+    def _handle(self, request: Request) -> Any:
+        self.handled.append(request)
+        end = self._ends[min(len(self.handled), len(self._ends)) - 1] if self._ends else None
+        if isinstance(end, Exception):
+            raise end
+        return object()  # what a handler returns is nobody's answer
+
+    async def _ahandle(self, request: Request) -> Any:
+        return self._handle(request)
+
+
+both = pytest.mark.parametrize("colour", ["sync", "async"])
+
+
+def said(reply: Reply) -> tuple[int, str]:
+    told = json.loads(reply.body or b"{}")
+    return reply.status, told.get("event") or str(told["type"]).rpartition(":")[2]
+
+
+@both
+async def test_a_redelivery_is_handled_once(colour: str):
+    """Also when the sender wrote the event anew: Stripe counts its own deliveries in the body."""
+    side = Side(colour, Opaque())
+
+    assert said(await side.receive(event(pending=2))) == (200, "done")
+    assert said(await side.receive(event(pending=1))) == (200, "replayed")
+    assert said(await side.receive(event("evt_2"))) == (200, "done")
+    assert len(side.handled) == 2
+
+
+@both
+async def test_an_unsigned_event_learns_nothing(colour: str):
+    side = Side(colour, Opaque())
+    await side.receive(event())
+
+    assert said(await side.receive(event(secret=b"guessed"))) == (401, "bad-signature")
+    assert len(side.handled) == 1
+
+
+@both
+@pytest.mark.parametrize("id", [None, "", 7, "x" * 256, "a\nb"])
+async def test_an_event_without_an_id_is_refused(colour: str, id: Any):
+    side = Side(colour, Opaque())
+
+    assert said(await side.receive(event(id))) == (400, "key-malformed")
+    assert side.handled == []
+
+
+@both
+async def test_refused_for_good_is_accepted(colour: str):
+    """Sending it again would change nothing."""
+    side = Side(colour, Opaque(), Refused("an account we closed"))
+
+    assert [said(await side.receive(event())) for _ in range(2)] == [(200, "refused"), (200, "refused")]
+    assert len(side.handled) == 1
+
+
+@both
+async def test_not_done_comes_again(colour: str):
+    side = Side(colour, Opaque(), NotDone("later"), None)
+
+    first = await side.receive(event())
+    assert (said(first), dict(first.headers)[b"retry-after"]) == ((503, "not-done"), b"1")
+    assert said(await side.receive(event())) == (200, "done")
+
+
+@both
+async def test_in_doubt_is_accepted_and_parked(colour: str, caplog: pytest.LogCaptureFixture):
+    """Behind Opaque nobody can tell, and the sender can do nothing about it."""
+    side = Side(colour, Opaque(), ValueError("boom"))
+
+    assert [said(await side.receive(event())) for _ in range(2)] == [(200, "in doubt"), (200, "in doubt")]
+    assert len(side.handled) == 1
+    assert "parked" in caplog.text
+
+
+@both
+async def test_what_can_run_again_is_sent_again(colour: str):
+    side = Side(colour, Repeatable(), ValueError("boom"), None)
+
+    with pytest.raises(ValueError, match="boom"):
+        await side.receive(event())
+    assert said(await side.receive(event())) == (200, "done")
+
+
+def test_a_delivery_that_is_running_comes_again_later():
+    entered, go = threading.Event(), threading.Event()
+    hook = Webhook(
+        Guard("memory://"), "stripe", boundary=Opaque(), verify=verify, event_id=event_id, policy=Policy(patience=0)
+    )
+
+    def handle(request: Request) -> None:
+        entered.set()
+        assert go.wait(20)
+
+    first = threading.Thread(target=hook.receive, args=(event(), handle))
+    first.start()
+    assert entered.wait(20)
+    second = hook.receive(event(), handle)
+    go.set()
+    first.join()
+
+    assert said(second) == (409, "in-progress")
+    assert said(hook.receive(event(), handle)) == (200, "replayed")
