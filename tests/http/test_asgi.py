@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import Any
 
+import pytest
+import trio
+
+from samekey import AsyncGuard, Guard, Misconfigured, Opaque, State, current
+from samekey.http import Endpoint
 from samekey.http.asgi import SamekeyMiddleware
 from samekey.testing.http_suite import Handle, HttpAdapterSuite
 from tests.http.apps import METHODS, bare_asgi, starlette_endpoint
@@ -40,3 +47,205 @@ class TestStarletteRoute(HttpAdapterSuite):
         return Starlette(
             routes=[Route("/{path:path}", starlette_endpoint(handle), methods=METHODS, middleware=guarded)]
         )
+
+
+ENDPOINT = Endpoint(boundary=Opaque(), single_tenant=True)
+
+
+def scope(**more: Any) -> dict[str, Any]:
+    return {
+        "type": "http",
+        "method": "POST",
+        "path": "/charges",
+        "query_string": b"",
+        "headers": [(b"idempotency-key", b"k-1"), (b"content-type", b"application/json")],
+        **more,
+    }
+
+
+async def body() -> dict[str, Any]:
+    return {"type": "http.request", "body": b"{}", "more_body": False}
+
+
+class Sink:
+    """Where answers go, and what else happened meanwhile."""
+
+    def __init__(self) -> None:
+        self.story: list[str] = []
+        self.messages: list[Any] = []
+
+    async def __call__(self, message: Any) -> None:
+        self.story.append(message["type"].removeprefix("http.response."))
+        self.messages.append(message)
+
+    @property
+    def status(self) -> int:
+        return int(self.messages[0]["status"])
+
+
+def answering(sink: Sink, *, then: Callable[[], Any] | None = None, status: int = 200) -> Any:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": status, "headers": []})
+        await send({"type": "http.response.body", "body": b"done"})
+        sink.story.append("background")
+        if then is not None:
+            then()
+
+    return app
+
+
+async def state_of(guard: AsyncGuard) -> State | None:
+    record = await guard.peek("POST /charges", "k-1")
+    return None if record is None else record.state
+
+
+async def test_the_answer_waits_for_the_application_to_return():
+    """What runs after the answer may still fail: a commit, a task."""
+    sink, guard = Sink(), AsyncGuard("memory://")
+    await SamekeyMiddleware(answering(sink), guard=guard, endpoint=ENDPOINT)(scope(), body, sink)
+
+    assert sink.story == ["background", "start", "body"]
+
+
+async def test_the_answer_may_be_settled_and_sent_before_that():
+    """settle="before-send": background tasks do not keep the client waiting, and their errors change nothing."""
+
+    def fails() -> None:
+        raise ValueError("a mail could not be sent")
+
+    sink, guard = Sink(), AsyncGuard("memory://")
+    early = Endpoint(boundary=Opaque(), single_tenant=True, settle="before-send")
+    app = SamekeyMiddleware(answering(sink, then=fails), guard=guard, endpoint=early)
+    with pytest.raises(ValueError, match="mail"):
+        await app(scope(), body, sink)
+
+    assert sink.story == ["start", "body", "background"]
+    assert await state_of(guard) is State.COMPLETED
+
+
+async def test_a_failure_after_the_answer_is_not_a_success():
+    def fails() -> None:
+        raise ConnectionError("the commit failed")
+
+    sink, guard = Sink(), AsyncGuard("memory://")
+    app = SamekeyMiddleware(answering(sink, then=fails), guard=guard, endpoint=ENDPOINT)
+    with pytest.raises(ConnectionError):
+        await app(scope(), body, sink)
+
+    assert sink.messages == []
+    assert await state_of(guard) is State.IN_DOUBT
+
+
+async def test_an_application_that_does_not_answer_is_a_doubt():
+    async def silent(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    sink, guard = Sink(), AsyncGuard("memory://")
+    with pytest.raises(RuntimeError, match="whole answer"):
+        await SamekeyMiddleware(silent, guard=guard, endpoint=ENDPOINT)(scope(), body, sink)
+
+    assert (sink.messages, await state_of(guard)) == ([], State.IN_DOUBT)
+
+
+async def test_a_cancelled_request_is_a_doubt():
+    """C21: a server that cancels tells us nothing about the effect."""
+    entered = asyncio.Event()
+
+    async def endless(scope: Any, receive: Any, send: Any) -> None:
+        entered.set()
+        await asyncio.Event().wait()
+
+    sink, guard = Sink(), AsyncGuard("memory://")
+    task = asyncio.create_task(SamekeyMiddleware(endless, guard=guard, endpoint=ENDPOINT)(scope(), body, sink))
+    await entered.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert await state_of(guard) is State.IN_DOUBT
+
+
+async def test_whoever_listens_for_a_hang_up_hears_it_after_the_answer():
+    heard: list[str] = []
+
+    async def listening(scope: Any, receive: Any, send: Any) -> None:
+        assert (await receive())["type"] == "http.request"
+        later = asyncio.create_task(receive())
+        await asyncio.sleep(0)
+        heard.append(f"before: {later.done()}")
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"done"})
+        heard.append(f"after: {(await later)['type']}")
+
+    given = [{"type": "http.request", "body": b"{}", "more_body": False}]
+
+    async def receive() -> dict[str, Any]:
+        return given.pop() if given else {"type": "http.disconnect"}
+
+    guard = AsyncGuard("memory://")
+    await SamekeyMiddleware(listening, guard=guard, endpoint=ENDPOINT)(scope(), receive, Sink())
+
+    assert heard == ["before: False", "after: http.disconnect"]
+    assert await state_of(guard) is State.COMPLETED
+
+
+async def test_a_mark_before_the_provider_is_called_counts_as_reaching_out():
+    async def marking(scope: Any, receive: Any, send: Any) -> None:
+        await current().sending()
+        await send({"type": "http.response.start", "status": 402, "headers": []})
+        await send({"type": "http.response.body", "body": b"no"})
+
+    sink, guard = Sink(), AsyncGuard("memory://")
+    marked = Endpoint(boundary=Opaque(marked=True), single_tenant=True)
+    await SamekeyMiddleware(marking, guard=guard, endpoint=marked)(scope(), body, sink)
+
+    assert (sink.status, await state_of(guard)) == (402, State.IN_DOUBT)
+
+
+async def test_shortcuts_of_the_server_are_not_offered():
+    """An answer sent as a path could not be kept."""
+    seen: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(set(scope["extensions"]))
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body"})
+
+    offered = {"http.response.pathsend": {}, "tls": {}}
+    guarded = SamekeyMiddleware(app, guard=AsyncGuard("memory://"), endpoint=ENDPOINT)
+    await guarded(scope(extensions=offered), body, Sink())
+
+    assert seen == [{"tls"}]
+
+
+@pytest.mark.parametrize("kind", ["websocket", "lifespan"])
+async def test_other_scopes_are_left_alone(kind: str):
+    """C69."""
+    seen: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append((scope["type"], receive, send))
+
+    sink = Sink()
+    await SamekeyMiddleware(app, guard=AsyncGuard("memory://"), endpoint=ENDPOINT)({"type": kind}, body, sink)
+
+    assert seen == [(kind, body, sink)]
+
+
+def test_trio_runs_it_too():
+    sink = Sink()
+
+    async def main() -> None:
+        app = SamekeyMiddleware(answering(sink), guard=AsyncGuard("memory://"), endpoint=ENDPOINT)
+        await app(scope(), body, sink)
+        await app(scope(), body, sink)
+
+    trio.run(main)
+    assert sink.story == ["background", "start", "body", "start", "body"]
+
+
+def test_the_colour_must_fit():
+    with pytest.raises(Misconfigured, match="AsyncGuard"):
+        SamekeyMiddleware(answering(Sink()), guard=Guard("memory://"), endpoint=ENDPOINT)  # type: ignore[arg-type]
+    with pytest.raises(Misconfigured, match="endpoint="):
+        SamekeyMiddleware(answering(Sink()), guard=AsyncGuard("memory://"), endpoint=None)  # type: ignore[arg-type]

@@ -113,69 +113,71 @@ class AsgiDriver:
         return future.result(SECONDS_MAX)
 
     def send(self, sent: Sent) -> Got:
-        got: Got = self.call(lambda: self._send(sent))
+        got: Got = self.call(lambda: asgi_send(self._app, sent))
         return got
-
-    async def _send(self, sent: Sent) -> Got:
-        headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in sent.headers]
-        if not sent.cut:
-            headers.append((b"content-length", b"%d" % len(sent.body)))
-        scope = {
-            "type": "http",
-            "asgi": {"version": "3.0", "spec_version": "2.3"},
-            "http_version": "1.1",
-            "method": sent.method,
-            "scheme": "http",
-            "path": unquote_to_bytes(sent.path).decode("utf-8", "replace"),
-            "raw_path": sent.path.encode("latin-1"),
-            "query_string": sent.query.encode("latin-1"),
-            "root_path": "",
-            "headers": headers,
-            "client": ("127.0.0.1", 1),
-            "server": ("testserver", 80),
-        }
-        half = len(sent.body) // 2
-        messages: list[dict[str, Any]] = [{"type": "http.request", "body": sent.body[:half], "more_body": True}]
-        if not sent.cut:
-            messages.append({"type": "http.request", "body": sent.body[half:], "more_body": False})
-        if sent.cut or sent.hangs_up:
-            messages.append({"type": "http.disconnect"})
-        over = asyncio.Event()
-
-        async def receive() -> dict[str, Any]:
-            if messages:
-                return messages.pop(0)
-            if not (sent.cut or sent.hangs_up):
-                await over.wait()
-            return {"type": "http.disconnect"}
-
-        started: list[Any] = []
-        parts: list[bytes] = []
-
-        async def send(message: Any) -> None:
-            if sent.hangs_up:
-                raise BrokenPipeError("the client is gone")
-            if message["type"] == "http.response.start":
-                started[:] = [message["status"], list(message.get("headers", ()))]
-            elif message["type"] == "http.response.body":
-                parts.append(message.get("body", b""))
-                if not message.get("more_body"):
-                    over.set()
-
-        error: BaseException | None = None
-        try:
-            await self._app(scope, receive, send)
-        except Exception as raised:
-            error = raised
-        if not started:
-            return Got(500 if error is not None else 0, [], b"", error)
-        said = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in started[1]]
-        return Got(started[0], said, b"".join(parts), error)
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(SECONDS_MAX)
         self._loop.close()
+
+
+async def asgi_send(app: Any, sent: Sent) -> Got:
+    """One request into an ASGI application, in the loop that runs."""
+    headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in sent.headers]
+    if not sent.cut:
+        headers.append((b"content-length", b"%d" % len(sent.body)))
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": sent.method,
+        "scheme": "http",
+        "path": unquote_to_bytes(sent.path).decode("utf-8", "replace"),
+        "raw_path": sent.path.encode("latin-1"),
+        "query_string": sent.query.encode("latin-1"),
+        "root_path": "",
+        "headers": headers,
+        "client": ("127.0.0.1", 1),
+        "server": ("testserver", 80),
+    }
+    half = len(sent.body) // 2
+    messages: list[dict[str, Any]] = [{"type": "http.request", "body": sent.body[:half], "more_body": True}]
+    if not sent.cut:
+        messages.append({"type": "http.request", "body": sent.body[half:], "more_body": False})
+    if sent.cut or sent.hangs_up:
+        messages.append({"type": "http.disconnect"})
+    over = asyncio.Event()
+
+    async def receive() -> dict[str, Any]:
+        if messages:
+            return messages.pop(0)
+        if not (sent.cut or sent.hangs_up):
+            await over.wait()
+        return {"type": "http.disconnect"}
+
+    started: list[Any] = []
+    parts: list[bytes] = []
+
+    async def send(message: Any) -> None:
+        if sent.hangs_up:
+            raise BrokenPipeError("the client is gone")
+        if message["type"] == "http.response.start":
+            started[:] = [message["status"], list(message.get("headers", ()))]
+        elif message["type"] == "http.response.body":
+            parts.append(message.get("body", b""))
+            if not message.get("more_body"):
+                over.set()
+
+    error: BaseException | None = None
+    try:
+        await app(scope, receive, send)
+    except Exception as raised:
+        error = raised
+    if not started:
+        return Got(500 if error is not None else 0, [], b"", error)
+    said = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in started[1]]
+    return Got(started[0], said, b"".join(parts), error)
 
 
 def both(works: Sequence[Callable[[], Any]]) -> list[Any]:

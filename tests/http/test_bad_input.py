@@ -1,0 +1,178 @@
+"""What nobody should send, with a verdict each: no server error, no way around the key, no second effect.
+
+A verdict is what a request gets and what its exact repetition gets, and how many effects that makes:
+`GUARDED` runs once and replays; `MALFORMED` runs never; `TOO_LARGE` runs never; `NO_KEY` has no key and runs twice.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from samekey import AsyncGuard, Guard, Opaque
+from samekey.http import Endpoint
+from samekey.http.asgi import SamekeyMiddleware as AsgiMiddleware
+from samekey.http.wsgi import SamekeyMiddleware as WsgiMiddleware
+from samekey.testing._http_drivers import AsgiDriver, Sent, WsgiDriver
+from samekey.testing.http_suite import Called, Said
+from tests.http.apps import bare_asgi, bare_wsgi
+
+JSON, FORM = "application/json", "application/x-www-form-urlencoded"
+GUARDED, MALFORMED, TOO_LARGE, NO_KEY = (201, 201, 1), (400, 400, 0), (413, 413, 0), (201, 201, 2)
+LIMIT = 1 << 20
+
+BODIES: dict[str, tuple[str, bytes, tuple[int, int, int]]] = {
+    "empty": (JSON, b"", GUARDED),
+    "blank": (JSON, b" \n\t", GUARDED),
+    "half an object": (JSON, b'{"a":', GUARDED),
+    "trailing comma": (JSON, b"[1,]", GUARDED),
+    "two values": (JSON, b"{}{}", GUARDED),
+    "comment": (JSON, b"/* */{}", GUARDED),
+    "single quotes": (JSON, b"{'a':1}", GUARDED),
+    "leading zero": (JSON, b"[01]", GUARDED),
+    "plus sign": (JSON, b"[+1]", GUARDED),
+    "hex": (JSON, b"[0x1]", GUARDED),
+    "NaN": (JSON, b"[NaN]", GUARDED),
+    "infinity": (JSON, b"[-Infinity]", GUARDED),
+    "duplicate names": (JSON, b'{"amount":1,"amount":100}', GUARDED),
+    "escaped duplicate": (JSON, b'{"a":1,"\\u0061":2}', GUARDED),
+    "lone surrogate": (JSON, b'["\\ud800"]', GUARDED),
+    "surrogates reversed": (JSON, b'["\\udc00\\ud800"]', GUARDED),
+    "raw surrogate bytes": (JSON, b'["\xed\xa0\x80"]', GUARDED),
+    "overlong slash": (JSON, b'["\xc0\xaf"]', GUARDED),
+    "latin-1": (JSON, b'["caf\xe9"]', GUARDED),
+    "byte order mark": (JSON, b"\xef\xbb\xbf{}", GUARDED),
+    "utf-16": (JSON, '{"a":1}'.encode("utf-16"), GUARDED),
+    "utf-32": (JSON, '{"a":1}'.encode("utf-32"), GUARDED),
+    "nul": (JSON, b"\x00", GUARDED),
+    "nul in a string": (JSON, b'["a\x00b"]', GUARDED),
+    "escaped nul": (JSON, b'["\\u0000"]', GUARDED),
+    "deep lists": (JSON, b"[" * 100_000 + b"]" * 100_000, GUARDED),
+    "deep and open": (JSON, b"[" * 200_000, GUARDED),
+    "deep objects": (JSON, b'{"a":' * 50_000 + b"1" + b"}" * 50_000, GUARDED),
+    "huge integer": (JSON, b"[" + b"9" * 100_000 + b"]", GUARDED),
+    "huge exponent": (JSON, b"[1e999999999]", GUARDED),
+    "tiny exponent": (JSON, b"[1e-999999999]", GUARDED),
+    "exponent without end": (JSON, b"[1e" + b"9" * 5000 + b"]", GUARDED),
+    "many digits": (JSON, b"[0." + b"1" * 100_000 + b"]", GUARDED),
+    "negative zero": (JSON, b"[-0.0]", GUARDED),
+    "proto": (JSON, b'{"__proto__":{"x":1}}', GUARDED),
+    "empty name": (JSON, b'{"":1}', GUARDED),
+    "long name": (JSON, b'{"' + b"n" * 100_000 + b'":1}', GUARDED),
+    "many names": (JSON, b"{" + b",".join(b'"%d":1' % n for n in range(20_000)) + b"}", GUARDED),
+    "a text": (JSON, b'"just text"', GUARDED),
+    "at the limit": (JSON, b'"' + b"x" * (LIMIT - 2) + b'"', GUARDED),
+    "above the limit": (JSON, b'"' + b"x" * (LIMIT - 1) + b'"', TOO_LARGE),
+    "form of nothing": (FORM, b"&&==&", GUARDED),
+    "form not utf-8": (FORM, b"a=%ff%fe", GUARDED),
+    "form half escape": (FORM, b"a=%&b=%1", GUARDED),
+    "form of many": (FORM, b"&".join(b"a=1" for _ in range(5000)), GUARDED),
+    "multipart without boundary": ("multipart/form-data", b"--x\r\n\r\n--x--", GUARDED),
+    "multipart without end": ("multipart/form-data; boundary=x", b"--x\r\n\r\nhello", GUARDED),
+    "multipart without heads": ("multipart/form-data; boundary=x", b"--x\r\nhello\r\n--x--\r\n", GUARDED),
+    "multipart of garbage": ("multipart/form-data; boundary=x", bytes(range(256)), GUARDED),
+    "multipart long boundary": (f"multipart/form-data; boundary={'x' * 5000}", b"--x--", GUARDED),
+    "no content type": ("", b"{}", GUARDED),
+    "content type of garbage": ("\x80;;=,;", b"{}", GUARDED),
+    "json with odd charset": ("application/json; charset=utf-7", b"{}", GUARDED),
+}
+
+KEYS: dict[str, tuple[tuple[tuple[str, str], ...], tuple[int, int, int]]] = {
+    "a megabyte": ((("Idempotency-Key", "k" * (1 << 20)),), MALFORMED),
+    "a quoted megabyte": ((("Idempotency-Key", '"' + "\\\\" * (1 << 19) + '"'),), MALFORMED),
+    "256": ((("Idempotency-Key", "k" * 256),), MALFORMED),
+    "255": ((("Idempotency-Key", "k" * 255),), GUARDED),
+    "255 escaped": ((("Idempotency-Key", '"' + "\\\\" * 255 + '"'),), GUARDED),
+    "empty": ((("Idempotency-Key", ""),), MALFORMED),
+    "blank": ((("Idempotency-Key", " \t "),), MALFORMED),
+    "blank in quotes": ((("Idempotency-Key", '"  "'),), MALFORMED),
+    "nul": ((("Idempotency-Key", "a\x00b"),), MALFORMED),
+    "folded": ((("Idempotency-Key", "a\r\n b"),), MALFORMED),
+    "another header inside": ((("Idempotency-Key", "a\r\nSet-Cookie: x=1"),), MALFORMED),
+    "delete": ((("Idempotency-Key", "a\x7f"),), MALFORMED),
+    "latin-1": ((("Idempotency-Key", "caf\xe9"),), MALFORMED),
+    "utf-8": ((("Idempotency-Key", "caf\xc3\xa9"),), MALFORMED),
+    "twice": ((("Idempotency-Key", "k"), ("Idempotency-Key", "k")), MALFORMED),
+    "twice in two cases": ((("Idempotency-Key", "a"), ("IDEMPOTENCY-KEY", "b")), MALFORMED),
+    "twice, one empty": ((("Idempotency-Key", "a"), ("idempotency-key", "")), MALFORMED),
+    "joined": ((("Idempotency-Key", "a, b"),), MALFORMED),
+    "joined and quoted": ((("Idempotency-Key", '"a", "b"'),), MALFORMED),
+    "list": ((("Idempotency-Key", '("a" "b")'),), MALFORMED),
+    "unfinished": ((("Idempotency-Key", '"a'),), MALFORMED),
+    "finished twice": ((("Idempotency-Key", '"a"b"'),), MALFORMED),
+    "bad escape": ((("Idempotency-Key", '"\\a"'),), MALFORMED),
+    "parameters": ((("Idempotency-Key", '"a";v="1, 2"'),), GUARDED),
+    "parameters without end": ((("Idempotency-Key", '"a"' + ";a" * 400),), GUARDED),
+    "sql": ((("Idempotency-Key", "';DROP"),), MALFORMED),
+    "quoted sql": ((("Idempotency-Key", '"\'; DROP TABLE keys; --"'),), GUARDED),
+    "cluster tag": ((("Idempotency-Key", "{a}:{b}"),), GUARDED),
+    "path": ((("Idempotency-Key", "../../etc/passwd"),), GUARDED),
+    "percent": ((("Idempotency-Key", "%00%0d%0a"),), GUARDED),
+    "another name": ((("X-Idempotency-Key", "a"),), NO_KEY),
+    "none": ((), NO_KEY),
+}
+
+
+class Counted:
+    def __init__(self) -> None:
+        self.effects = 0
+
+    def __call__(self, called: Called) -> Said:
+        self.effects += 1
+        return Said(201)
+
+
+@pytest.fixture(params=["asgi", "wsgi"])
+def site(request: pytest.FixtureRequest) -> Iterator[Any]:
+    counted = Counted()
+    endpoint = Endpoint(boundary=Opaque(), single_tenant=True, body_max_bytes=LIMIT)
+    driver: Any
+    if request.param == "asgi":
+        driver = AsgiDriver(AsgiMiddleware(bare_asgi(counted), guard=AsyncGuard("memory://"), endpoint=endpoint))
+    else:
+        driver = WsgiDriver(WsgiMiddleware(bare_wsgi(counted), guard=Guard("memory://"), endpoint=endpoint))
+    yield lambda sent: verdict(driver, counted, sent)
+    driver.close()
+
+
+def verdict(driver: Any, counted: Counted, sent: Sent) -> tuple[int, int, int]:
+    first, second = driver.send(sent), driver.send(sent)
+    assert (first.error, second.error) == (None, None)
+    replayed = second.header("idempotent-replayed") == "true"
+    assert replayed == (counted.effects == 1), "one effect and a second answer is a replay, and nothing else is"
+    return first.status, second.status, counted.effects
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_bodies(site: Any, name: str):
+    content_type, body, expected = BODIES[name]
+
+    assert site(Sent("POST", "/x", "", (("Idempotency-Key", "k"), ("Content-Type", content_type)), body)) == expected
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_keys(site: Any, name: str):
+    headers, expected = KEYS[name]
+
+    assert site(Sent("POST", "/x", "", headers, b"{}")) == expected
+
+
+@pytest.mark.parametrize("query", ["a=%ff", "&&&", "a" * 10_000, "\xff\xfe", "%00", "a=1&a=2"])
+def test_queries(site: Any, query: str):
+    assert site(Sent("POST", "/x", query, (("Idempotency-Key", "k"),), b"{}")) == GUARDED
+
+
+@pytest.mark.parametrize("path", ["/%00", "/%ff%fe", "/" + "a" * 10_000, "//x", "/a/../b", "/%E2%80%AE", "/%0d%0aX: y"])
+def test_paths(site: Any, path: str):
+    assert site(Sent("POST", path, "", (("Idempotency-Key", "k"),), b"{}")) == GUARDED
+
+
+def test_a_bomb_is_never_unpacked(site: Any):
+    """Ten megabytes in ten kilobytes: only the bytes that came are looked at."""
+    bomb = gzip.compress(bytes(10 << 20), compresslevel=9)
+    headers = (("Idempotency-Key", "k"), ("Content-Type", JSON), ("Content-Encoding", "gzip"))
+
+    assert site(Sent("POST", "/x", "", headers, bomb)) == GUARDED
