@@ -24,6 +24,7 @@ from sybil.sybil import SybilCollection
 
 
 def _enter(namespace: dict[str, Any]) -> None:
+    namespace["__name__"] = "__main__"  # as in a script: frameworks look up the module of a handler
     namespace["_folder"] = tempfile.TemporaryDirectory(prefix="samekey-docs-")
     namespace["_before"] = os.getcwd()
     os.chdir(namespace["_folder"].name)

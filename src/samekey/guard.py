@@ -157,7 +157,10 @@ class Guard(Rules):
     ) -> Held | Answer[Any]:
         """Take the key by hand: a `Held` to enter with `with` and `complete()`, or the `Answer` there already is."""
         operation = self._by_hand(name, no_effect, ignore, boundary, policy)
-        call = self._call(operation, as_key(key, payload, operation), payload, tenant, attributes)
+        return self.hold_call(self._call(operation, as_key(key, payload, operation), payload, tenant, attributes))
+
+    def hold_call(self, call: Call) -> Held | Answer[Any]:
+        """For adapters, which check their rules once and make their calls by `new_call`."""
         performer = self._performer(call, no_effect)
         steps = attempt(performer.call)
         reached = performer.reach(steps)
@@ -367,7 +370,10 @@ class AsyncGuard(Rules):
     ) -> AsyncHeld | Answer[Any]:
         """Take the key by hand: an `AsyncHeld` to enter with `async with`, or the `Answer` there already is."""
         operation = self._by_hand(name, no_effect, ignore, boundary, policy)
-        call = self._call(operation, as_key(key, payload, operation), payload, tenant, attributes)
+        return await self.hold_call(self._call(operation, as_key(key, payload, operation), payload, tenant, attributes))
+
+    async def hold_call(self, call: Call) -> AsyncHeld | Answer[Any]:
+        """For adapters, which check their rules once and make their calls by `new_call`."""
         performer = self._performer(call, no_effect)
         steps = attempt(performer.call)
         reached = await performer.reach(steps)

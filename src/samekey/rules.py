@@ -212,6 +212,11 @@ class Rules:
             switch.depth > 0,
         )
 
+    def new_call(self, operation: Operation, key: str, payload: Any, tenant: str | None) -> Call:
+        """For adapters: one call under rules that were checked before."""
+        self._require_open()
+        return self._call(operation, key, payload, tenant)
+
     def _register(self, name: str | None, function: Any, aliases: Collection[str]) -> str:
         """The operation's name; two different functions under one name would answer for each other."""
         own = (getattr(function, "__module__", ""), getattr(function, "__qualname__", ""))

@@ -211,7 +211,7 @@ async def test_shortcuts_of_the_server_are_not_offered():
         await send({"type": "http.response.start", "status": 204, "headers": []})
         await send({"type": "http.response.body"})
 
-    offered = {"http.response.pathsend": {}, "tls": {}}
+    offered: dict[str, Any] = {"http.response.pathsend": {}, "tls": {}}
     guarded = SamekeyMiddleware(app, guard=AsyncGuard("memory://"), endpoint=ENDPOINT)
     await guarded(scope(extensions=offered), body, Sink())
 

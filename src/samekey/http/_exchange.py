@@ -53,6 +53,9 @@ NEVER_KEPT = frozenset({
 
 Header = tuple[bytes, bytes]
 
+REPLAYED: Header = (b"idempotent-replayed", b"true")
+NOT_STORED: Header = (b"idempotency-stored", b"false")  # a retry will not get this answer again
+
 
 class Request:
     """A request as every adapter shows it: to `principal=`, to `endpoint=` functions, to webhooks.
@@ -93,16 +96,13 @@ class Reply(NamedTuple):
     headers: list[Header]
     body: bytes | None
 
-    def with_headers(self, *more: Header) -> Reply:
-        names = {name for name, _ in more}
-        return self._replace(headers=[one for one in self.headers if one[0].lower() not in names] + list(more))
-
 
 def is_endless(headers: Iterable[Header]) -> bool:
     """An event stream has no end to wait for: it goes out at once, and says that it is not kept."""
-    return any(
-        name.lower() == b"content-type" and value.lower().startswith(b"text/event-stream") for name, value in headers
-    )
+    for name, value in headers:
+        if value[:17].lower() == b"text/event-stream" and name.lower() == b"content-type":
+            return True
+    return False
 
 
 class Asked(NamedTuple):
@@ -278,8 +278,10 @@ class Endpoint:
 
     def first(self, reply: Reply, key: str, *, stored: bool = True) -> Reply:
         """The application's own answer."""
-        echo = (self._header, key_header(key))
-        return reply.with_headers(echo) if stored else reply.with_headers(echo, (b"idempotency-stored", b"false"))
+        said = [*reply.headers, (self._header, key_header(key))]
+        if not stored:
+            said.append(NOT_STORED)
+        return Reply(reply.status, said, reply.body)
 
     def replay(self, result: Any, key: str) -> Reply:
         """The answer a record keeps, marked as a replay."""
@@ -289,7 +291,9 @@ class Endpoint:
             return self.problem(
                 NOT_KEPT, "It is done and is not done again, but what was kept cannot be read.", key=key
             )
-        return reply.with_headers((self._header, key_header(key)), (b"idempotent-replayed", b"true"))
+        reply.headers.append((self._header, key_header(key)))
+        reply.headers.append(REPLAYED)
+        return reply
 
     def answer_to(self, error: Exception, key: str | None = None) -> Reply | None:
         """The answer to an error of ours, or to an effect's word; None: not ours to answer."""
@@ -330,7 +334,9 @@ def operation_name(method: str, route: str) -> str:
 
 
 def key_header(key: str) -> bytes:
-    return b'"%b"' % key.replace("\\", "\\\\").replace('"', '\\"').encode("ascii")
+    if "\\" in key or '"' in key:
+        key = key.replace("\\", "\\\\").replace('"', '\\"')
+    return b'"%b"' % key.encode("ascii")
 
 
 View = TypeVar("View", bound=Callable[..., Any])
@@ -357,9 +363,12 @@ def pack(reply: Reply, kept: Collection[bytes] | None = None) -> bytes:
     lines = [b"%d" % reply.status]
     for name, value in reply.headers:
         name = name.lower()
-        if (kept is None or name in kept) and b"\n" not in value and b"\r" not in value:
+        if kept is None or name in kept:
             lines.append(b"%b: %b" % (name, value))
-    return b"%b\n\n%b" % (b"\n".join(lines), reply.body or b"")
+    head = b"\n".join(lines)
+    if b"\r" in head or head.count(b"\n") != len(lines) - 1:  # no server would send such a header on
+        head = b"\n".join(line for line in lines if b"\r" not in line and b"\n" not in line)
+    return b"%b\n\n%b" % (head, reply.body or b"")
 
 
 def unpack(result: Any) -> Reply:

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from samekey.core.call import Answer
+from samekey.core.call import Answer, Call
 from samekey.core.errors import Misconfigured, NotDone, Refused, SamekeyError
 from samekey.guard import AsyncGuard, Guard
 from samekey.held import AsyncHeld, Held
 from samekey.http._exchange import Asked, Endpoint, Reply, Request
+from samekey.rules import OPERATIONS_MAX, Operation
 
 # What remember="stripe_v1" keeps for an exception: the page that went out is the framework's, and not ours to see.
 FAILURE = Reply(
@@ -45,6 +46,7 @@ class Door:
         if not isinstance(guard, Guard):
             raise Misconfigured(f"a sync application is guarded by Guard, not {type(guard).__name__}")
         self.guard = guard
+        self._rules = _Operations()
 
     def enter(self, endpoint: Endpoint, request: Request, key: str) -> Reply | Visit:
         who = None if endpoint.principal is None else endpoint.principal(request)
@@ -53,15 +55,7 @@ class Door:
             return asked
         try:
             guard = self.guard if endpoint.connection is None else self.guard.on(endpoint.connection(request))
-            held = guard.hold(
-                asked.operation,
-                key=asked.key,
-                payload=asked.payload,
-                tenant=asked.tenant,
-                ignore=endpoint.ignore,
-                boundary=endpoint.boundary,
-                policy=endpoint.policy,
-            )
+            held = guard.hold_call(self._rules.call(guard, endpoint, asked))
         except Exception as error:
             return answered(endpoint, asked, error)
         if isinstance(held, Answer):
@@ -111,6 +105,7 @@ class AsyncDoor:
         if not isinstance(guard, AsyncGuard):
             raise Misconfigured(f"an async application is guarded by AsyncGuard, not {type(guard).__name__}")
         self.guard = guard
+        self._rules = _Operations()
 
     async def enter(self, endpoint: Endpoint, request: Request, key: str) -> Reply | AsyncVisit:
         who: Any = None if endpoint.principal is None else endpoint.principal(request)
@@ -121,15 +116,7 @@ class AsyncDoor:
             return asked
         try:
             guard = self.guard if endpoint.connection is None else self.guard.on(endpoint.connection(request))
-            held = await guard.hold(
-                asked.operation,
-                key=asked.key,
-                payload=asked.payload,
-                tenant=asked.tenant,
-                ignore=endpoint.ignore,
-                boundary=endpoint.boundary,
-                policy=endpoint.policy,
-            )
+            held = await guard.hold_call(self._rules.call(guard, endpoint, asked))
         except Exception as error:
             return answered(endpoint, asked, error)
         if isinstance(held, Answer):
@@ -166,6 +153,25 @@ class AsyncVisit:
             if ours is not error:
                 return answered(self.endpoint, self.asked, ours)
         return after_failure(self.endpoint, self.asked, self.held, error)
+
+
+class _Operations:
+    """The checked rules of each endpoint's operations: looked up by every request, made once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Endpoint, str], Operation] = {}
+
+    def call(self, guard: Any, endpoint: Endpoint, asked: Asked) -> Call:
+        which = (endpoint, asked.operation)
+        operation = self._known.get(which)
+        if operation is None:
+            operation = guard.operation(
+                asked.operation, ignore=endpoint.ignore, boundary=endpoint.boundary, policy=endpoint.policy
+            )
+            if len(self._known) < OPERATIONS_MAX:
+                self._known[which] = operation
+        call: Call = guard.new_call(operation, asked.key, asked.payload, asked.tenant)
+        return call
 
 
 # -- what both colours decide, once --------------------------------------------------------------------------------

@@ -121,18 +121,20 @@ async def run_app(app: App, scope: Scope, exchange: _Exchange) -> None:
 class _Exchange:
     """The application's side of one guarded request: what it receives, and what becomes of what it sends."""
 
+    _start: Message | None = None
+    _complete = False  # the application has said its last word
+    _flowing = False  # too long to keep, or endless: goes out as it comes
+    _settled = False
+    _gone = False
+    _bell: Any = None
+
     def __init__(self, visit: AsyncVisit, body: bytes, receive: Receive, send: Send) -> None:
         self._visit = visit
         self._body: bytes | None = body
         self._receive, self._send = receive, send
-        self._start: Message | None = None
         self._parts: list[bytes] = []
         self._room = visit.room
-        self._complete = False  # the application has said its last word
-        self._flowing = False  # too long to keep, or endless: goes out as it comes
-        self._settled = False
-        self._gone = False
-        self._bell: Any = None
+        self._early = visit.endpoint.settle == "before-send"
 
     async def receive(self) -> Message:
         if self._body is not None:
@@ -147,29 +149,28 @@ class _Exchange:
         return await self._receive()
 
     async def send(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
+        kind = message["type"]
+        if kind == "http.response.body":
+            more = message.get("more_body", False)
+            if self._flowing:
+                await self._forward(message)
+            else:
+                part = bytes(message.get("body", b""))
+                self._parts.append(part)
+                self._room -= len(part)
+                if self._room < 0:
+                    await self._flow(more=more)
+            if not more:
+                self._complete = True
+                self._ring()
+                if self._early:
+                    await self._settle()
+        elif kind == "http.response.start":
             self._start = message
             if is_endless(message.get("headers", ())):
                 await self._flow(more=True)
-        elif message["type"] == "http.response.body":
-            await self._part(message)
         else:  # early hints and the like are for this client alone
             await self._forward(message)
-
-    async def _part(self, message: Message) -> None:
-        part, more = message.get("body", b""), message.get("more_body", False)
-        if not self._flowing:
-            self._parts.append(bytes(part))
-            self._room -= len(part)
-            if self._room < 0:
-                await self._flow(more=more)
-        else:
-            await self._forward(message)
-        if not more:
-            self._complete = True
-            self._ring()
-            if self._visit.endpoint.settle == "before-send":
-                await self._settle()
 
     async def _flow(self, *, more: bool) -> None:
         """From now on it goes out as it comes."""
@@ -232,10 +233,12 @@ class _Exchange:
 
 
 async def send_reply(send: Send, reply: Reply) -> None:
-    body = reply.body or b""
-    headers = reply.headers
-    if reply.status >= 200 and reply.status not in (204, 304):
-        headers = [one for one in headers if one[0].lower() not in (b"content-length", b"transfer-encoding")]
-        headers.append((b"content-length", b"%d" % len(body)))
-    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    status, headers, body = reply
+    body = body or b""
+    if status >= 200 and status not in (204, 304):
+        length = b"%d" % len(body)
+        if (b"content-length", length) not in headers:
+            headers = [one for one in headers if one[0].lower() not in (b"content-length", b"transfer-encoding")]
+            headers.append((b"content-length", length))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body, "more_body": False})
