@@ -304,3 +304,28 @@ def test_a_hold_in_one_thread_keeps_another_thread_waiting_until_it_is_done(plac
 
     assert second.result().result == "held"
     assert len(ledger) == 0
+
+
+@pytest.mark.parametrize("word", ["release", "keep"])
+def test_words_about_an_answer_need_an_answer(memory: Place, word: str):
+    """They speak about an HTTP answer; a plain effect would think it had said something."""
+    guard = memory.guard()
+
+    with pytest.raises(Misconfigured, match=rf"{word}\(\) speaks about the answer of an HTTP request"):
+        guard.run("charge", lambda: getattr(current(), word)(), key="o-1", payload={}, boundary=Repeatable())
+
+
+def test_a_hold_knows_whether_it_may_have_reached_its_provider(memory: Place):
+    guard = memory.guard()
+    reached = []
+    with guard.hold("charge", key="o-1", payload={}) as held:
+        reached.append(held.reached_out)
+        held.provider_key()
+        reached.append(held.reached_out)
+        held.complete()
+    with guard.hold("charge", key="o-2", payload={}) as held:
+        held.sending()
+        reached.append(held.reached_out)
+        held.complete()
+
+    assert reached == [False, True, True]
