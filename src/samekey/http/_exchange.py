@@ -257,17 +257,19 @@ class Endpoint:
     def meaning(self, status: int, *, word: str | None, reached_out: bool) -> Meaning:
         return meaning_of(status, remember=self.remember, final=self.final, word=word, reached_out=reached_out)
 
-    def packed(self, reply: Reply) -> Any:
-        """What the record keeps of an answer."""
-        return BodyNotKept() if reply.body is None else pack(reply, self._kept)
+    def packed(self, reply: Reply, room: int) -> bytes | None:
+        """What the record keeps of an answer; None if that is more than `room` bytes."""
+        if reply.body is None:
+            return None
+        kept = pack(reply, self._kept)
+        return kept if len(kept) <= room else None
 
-    def error_of(self, meaning: Meaning, reply: Reply) -> Exception | None:
+    def error_of(self, meaning: Meaning, reply: Reply, kept: bytes | None) -> Exception | None:
         """What the core shall hear; None: completed."""
         match meaning:
             case "keep":
                 return None
             case "close":
-                kept = None if reply.body is None else pack(reply, self._kept)
                 return Final(f"answered {reply.status}", detail=kept)
             case "release":
                 return NotDone(f"answered {reply.status}")
@@ -287,7 +289,7 @@ class Endpoint:
         """The answer a record keeps, marked as a replay."""
         try:
             reply = unpack(result)
-        except ValueError:
+        except (ValueError, TypeError):  # damaged; or a lookup's result that is no JSON
             return self.problem(
                 NOT_KEPT, "It is done and is not done again, but what was kept cannot be read.", key=key
             )

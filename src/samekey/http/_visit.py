@@ -13,13 +13,15 @@ from samekey.core.call import Answer, Call
 from samekey.core.errors import Misconfigured, NotDone, Refused, SamekeyError
 from samekey.guard import AsyncGuard, Guard
 from samekey.held import AsyncHeld, Held
-from samekey.http._exchange import Asked, Endpoint, Reply, Request
+from samekey.http._exchange import Asked, BodyNotKept, Endpoint, Reply, Request, pack
 from samekey.rules import OPERATIONS_MAX, Operation
 
 # What remember="stripe_v1" keeps for an exception: the page that went out is the framework's, and not ours to see.
 FAILURE = Reply(
     500, [(b"content-type", b"application/problem+json")], b'{"title": "Internal Server Error", "status": 500}'
 )
+
+ENVELOPE_BYTES = 2  # version and codec
 
 Rules = Endpoint | Callable[[Request], Endpoint | None]
 
@@ -68,21 +70,22 @@ class Door:
 class Visit:
     """The application runs, and we hold its key."""
 
+    stored = True
     _over = False
 
     def __init__(self, endpoint: Endpoint, asked: Asked, held: Held, guard: Guard) -> None:
         self.endpoint, self.asked, self.held = endpoint, asked, held
-        self.room = (endpoint.policy or guard.policy).result_max_bytes  # for the body of an answer
+        self.room = (endpoint.policy or guard.policy).result_max_bytes - ENVELOPE_BYTES  # for an answer as it is kept
 
     def leave(self, reply: Reply) -> Reply:
         """The application answered this: settle, and hear what goes out."""
         self._over = True
-        error = judged(self.endpoint, self.held, reply)
+        error = judged(self, reply)
         try:
             self.held.__exit__(None if error is None else type(error), error, None)
         except SamekeyError as ours:
             return answered(self.endpoint, self.asked, ours)
-        return settled(self.endpoint, self.asked, self.held, reply)
+        return settled(self, reply)
 
     def fail(self, error: BaseException) -> Reply | None:
         """The application raised this. None: raise it on; it is not ours to answer."""
@@ -127,20 +130,21 @@ class AsyncDoor:
 
 
 class AsyncVisit:
+    stored = True
     _over = False
 
     def __init__(self, endpoint: Endpoint, asked: Asked, held: AsyncHeld, guard: AsyncGuard) -> None:
         self.endpoint, self.asked, self.held = endpoint, asked, held
-        self.room = (endpoint.policy or guard.policy).result_max_bytes
+        self.room = (endpoint.policy or guard.policy).result_max_bytes - ENVELOPE_BYTES
 
     async def leave(self, reply: Reply) -> Reply:
         self._over = True
-        error = judged(self.endpoint, self.held, reply)
+        error = judged(self, reply)
         try:
             await self.held.__aexit__(None if error is None else type(error), error, None)
         except SamekeyError as ours:
             return answered(self.endpoint, self.asked, ours)
-        return settled(self.endpoint, self.asked, self.held, reply)
+        return settled(self, reply)
 
     async def fail(self, error: BaseException) -> Reply | None:
         if self._over:
@@ -185,23 +189,27 @@ def answered(endpoint: Endpoint, asked: Asked, error: Exception) -> Reply:
     return reply
 
 
-def judged(endpoint: Endpoint, held: Any, reply: Reply) -> Exception | None:
+def judged(visit: Any, reply: Reply) -> Exception | None:
     """What the core shall hear of this answer: an error, or None after the hold was completed with it."""
+    endpoint, held = visit.endpoint, visit.held
+    kept = endpoint.packed(reply, visit.room)
+    visit.stored = kept is not None
     meaning = endpoint.meaning(reply.status, word=held.word, reached_out=held.reached_out)
-    error = endpoint.error_of(meaning, reply)
+    error: Exception | None = endpoint.error_of(meaning, reply, kept)
     if error is None:
-        held.complete(endpoint.packed(reply))
+        held.complete(BodyNotKept() if kept is None else kept)
     return error
 
 
-def settled(endpoint: Endpoint, asked: Asked, held: Any, reply: Reply) -> Reply:
+def settled(visit: Any, reply: Reply) -> Reply:
     """What goes out: the application's answer, unless the record says another."""
-    said: Answer[Any] | None = held.answer
-    if said is None:
-        return endpoint.first(reply, asked.key)
-    if said.replayed:
-        return endpoint.replay(said.result, asked.key)
-    return endpoint.first(reply, asked.key, stored=said.recorded and said.guarded)
+    said: Answer[Any] | None = visit.held.answer
+    if said is not None and said.replayed:
+        replay: Reply = visit.endpoint.replay(said.result, visit.asked.key)
+        return replay
+    stored = visit.stored and (said is None or (said.recorded and said.guarded))
+    first: Reply = visit.endpoint.first(reply, visit.asked.key, stored=stored)
+    return first
 
 
 def failure(endpoint: Endpoint, held: Any, error: BaseException) -> BaseException | None:
@@ -211,7 +219,7 @@ def failure(endpoint: Endpoint, held: Any, error: BaseException) -> BaseExceptio
     if held.word == "release":
         return NotDone(f"released, then {type(error).__name__}")
     if endpoint.remember == "stripe_v1":
-        held.complete(endpoint.packed(FAILURE))
+        held.complete(pack(FAILURE))
         return None
     return error
 

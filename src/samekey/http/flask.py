@@ -97,8 +97,6 @@ def answered(app: Flask, response: Response, visit: Visit) -> Response:
         response.call_on_close(lambda: visit.leave(reply))
         return response
     out = visit.leave(reply)
-    if body is None:
-        out = visit.endpoint.first(out, visit.asked.key, stored=False)
     if out.status == reply.status and out.body is reply.body:
         return mark(response, out)
     return response_of(app, out)

@@ -66,7 +66,7 @@ def settle(response: Any, visit: Visit) -> HttpResponseBase:
         flowing(response, visit.endpoint.first(reply, visit.asked.key, stored=False))
         response._resource_closers.append(lambda: visit.leave(reply))
         return response
-    return chosen(response, reply, visit.leave(reply), visit)
+    return chosen(response, reply, visit.leave(reply))
 
 
 def body_kept(response: Any, visit: Visit) -> bytes | None:
@@ -93,7 +93,7 @@ async def asettle(response: Any, visit: AsyncVisit) -> HttpResponseBase:
             headers_of(response),
             response.content if len(response.content) <= visit.room else None,
         )
-        return chosen(response, reply, await visit.leave(reply), visit)
+        return chosen(response, reply, await visit.leave(reply))
     made = response.streaming_content
     parts = aiter(made) if response.is_async else as_async(iter(made))
     held: list[bytes] = []
@@ -104,12 +104,12 @@ async def asettle(response: Any, visit: AsyncVisit) -> HttpResponseBase:
             whole = b"".join(held)
             response.streaming_content = whole_of(whole)
             reply = Reply(response.status_code, headers_of(response), whole)
-            return chosen(response, reply, await visit.leave(reply), visit)
+            return chosen(response, reply, await visit.leave(reply))
         held.append(part)
         size += len(part)
     # Settled now, not at its end: a stream whose client is gone is never iterated, and nobody would come to tell us.
     reply = Reply(response.status_code, headers_of(response), None)
-    flowing(response, visit.endpoint.first(await visit.leave(reply), visit.asked.key, stored=False))
+    flowing(response, await visit.leave(reply))
     response.streaming_content = chained(held, parts)
     return response
 
@@ -136,9 +136,8 @@ def render(response: Any) -> None:
         response.render()
 
 
-def chosen(response: Any, reply: Reply, out: Reply, visit: Any) -> HttpResponseBase:
-    if reply.body is None:
-        out = visit.endpoint.first(out, visit.asked.key, stored=False)
+def chosen(response: Any, reply: Reply, out: Reply) -> HttpResponseBase:
+    """What goes out: the view's own response, or another if the record says so."""
     if out.status == reply.status and out.body is reply.body:
         return flowing(response, out)
     return response_of(out)

@@ -116,8 +116,17 @@ class Answers(Scene):
         site = self.open(shop, policy=Policy(result_max_bytes=1000))
         first, second = site.post(), site.post()
 
-        assert (first.status, len(first.body)) == (200, 2000)
+        assert (first.status, len(first.body), first.header("idempotency-stored")) == (200, 2000, "false")
         assert (second.status, problem(second), shop.count) == (409, "result-not-kept", 1)
+
+    def test_an_answer_that_just_fits_is_kept(self) -> None:
+        """Its headers count too: one byte more, and it says that it is not kept."""
+        said = {size: Said(200, b"x" * size, (("Content-Type", "text/plain"),)) for size in (900, 990)}
+        kept, not_kept = [
+            self.open(Shop(one), policy=Policy(result_max_bytes=1000)).post() for one in (said[900], said[990])
+        ]
+
+        assert (kept.header("idempotency-stored"), not_kept.header("idempotency-stored")) == (None, "false")
 
     def test_an_event_stream_says_that_it_is_not_kept(self) -> None:
         shop = Shop(Said(200, [b"data: 1\n\n", b"data: 2\n\n"], (("Content-Type", "text/event-stream"),)))
