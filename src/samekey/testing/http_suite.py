@@ -10,7 +10,8 @@
 
 The application calls `handle(Called(method, path, body))` for every request - in a thread, if it is async - and
 answers what it says: a `Said`, whose body may be a list of parts to be streamed. Everything is driven without
-sockets, as a server would call the application. Needs pytest.
+sockets, as a server would call the application. No pytest plugin is needed, only a runner that calls `setup_method`
+and `teardown_method` around each test, as pytest does.
 """
 
 from __future__ import annotations
