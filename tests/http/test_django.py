@@ -5,38 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import django
 import pytest
 from asgiref.sync import sync_to_async
-from django.conf import settings
-
-if not settings.configured:
-    settings.configure(
-        ALLOWED_HOSTS=["*"],
-        DEBUG=False,
-        SECRET_KEY="for the tests alone",
-        ROOT_URLCONF="tests.http.django_urls",
-        DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
-        INSTALLED_APPS=["rest_framework"],
-        LOGGING_CONFIG=None,
-        REST_FRAMEWORK={"DEFAULT_AUTHENTICATION_CLASSES": [], "UNAUTHENTICATED_USER": None},
-    )
-    django.setup()
-
 from django.core.asgi import get_asgi_application
 from django.core.exceptions import PermissionDenied
 from django.core.wsgi import get_wsgi_application
 from django.db import connections, transaction
 from django.http import Http404, HttpResponse, StreamingHttpResponse
 from django.test import RequestFactory, override_settings
-from rest_framework.decorators import api_view
-from rest_framework.response import Response
 
 from samekey import Atomic, Guard, Misconfigured, Opaque
 from samekey.http import Endpoint, rules
 from samekey.http._exchange import rules_of
 from samekey.http.django import guarded
 from samekey.testing.http_suite import Called, Handle, HttpAdapterSuite, Scene
+from tests.django_settings import Response, api_view
 from tests.http.apps import django_answer
 
 MIDDLEWARE = ["samekey.http.django.SamekeyMiddleware"]

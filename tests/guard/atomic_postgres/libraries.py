@@ -13,21 +13,18 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 import asyncpg
-import django
 import psycopg
 import sqlalchemy
-from django.conf import settings
 from django.db import connections, transaction
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.pool import NullPool
 
+import tests.django_settings  # noqa: F401
+
 Effect = Callable[["Conn"], Awaitable[Any]]
 
 os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"  # nothing else runs in the loops of these tests
-if not settings.configured:
-    settings.configure(DATABASES={}, USE_TZ=True)
-    django.setup()
 
 
 def finished(work: Any) -> Any:
