@@ -2,6 +2,8 @@
 
 Python blocks run as they stand. In console blocks the lines `$ samekey ...` run too, and what is printed under
 them must be what they print (`...` stands for anything); `make`, `pip` and the like are what CI itself runs.
+The pages in WITH_POSTGRES have a private server: `POSTGRES_URL` is the address of an empty database, and
+`POSTGRES_MIGRATED_URL` that of one with our tables.
 """
 
 from __future__ import annotations
@@ -12,10 +14,13 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from contextlib import ExitStack
 from typing import Any
 
+import pytest
 from sybil import Example, Sybil
 from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser, SkipParser
+from sybil.sybil import SybilCollection
 
 
 def _enter(namespace: dict[str, Any]) -> None:
@@ -24,14 +29,36 @@ def _enter(namespace: dict[str, Any]) -> None:
     os.chdir(namespace["_folder"].name)
 
 
+WITH_POSTGRES = ["docs/postgresql.md", "docs/atomic.md"]
+
+
+def _enter_with_postgres(namespace: dict[str, Any]) -> None:
+    from samekey.drivers.psycopg import migrate
+    from samekey.testing.servers import NoServer, postgres
+
+    servers = ExitStack()
+    try:
+        server = servers.enter_context(postgres())
+    except NoServer as missing:
+        pytest.skip(str(missing))
+    _enter(namespace)
+    namespace["_servers"] = servers
+    namespace["POSTGRES_URL"] = server.create_database()
+    namespace["POSTGRES_MIGRATED_URL"] = server.create_database()
+    migrate(namespace["POSTGRES_MIGRATED_URL"])
+
+
 def _leave(namespace: dict[str, Any]) -> None:
     os.chdir(namespace["_before"])
+    os.environ.pop("SAMEKEY_STORE", None)  # a page says which store its commands are about; the next one has its own
     guard = namespace.get("guard")
     if hasattr(guard, "close"):
         closing = guard.close()
         if closing is not None:  # an AsyncGuard's; the loop that used it is gone
             closing.close()
     namespace["_folder"].cleanup()
+    if "_servers" in namespace:
+        namespace["_servers"].close()
 
 
 def _run_console(example: Example) -> str | None:
@@ -53,13 +80,16 @@ def _run_console(example: Example) -> str | None:
     return None
 
 
-pytest_collect_file = Sybil(
-    parsers=[
-        PythonCodeBlockParser(doctest_optionflags=doctest.ELLIPSIS),
-        CodeBlockParser(language="console", evaluator=_run_console),
-        SkipParser(),
-    ],
-    patterns=["README.md", "docs/*.md", "docs/**/*.md"],
-    setup=_enter,
-    teardown=_leave,
+PARSERS = [
+    PythonCodeBlockParser(doctest_optionflags=doctest.ELLIPSIS),
+    CodeBlockParser(language="console", evaluator=_run_console),
+    SkipParser(),
+]
+PAGES = ["README.md", "docs/*.md", "docs/**/*.md"]
+
+pytest_collect_file = SybilCollection(
+    (
+        Sybil(parsers=PARSERS, patterns=PAGES, excludes=WITH_POSTGRES, setup=_enter, teardown=_leave),
+        Sybil(parsers=PARSERS, patterns=WITH_POSTGRES, setup=_enter_with_postgres, teardown=_leave),
+    )
 ).pytest()

@@ -1,4 +1,6 @@
-"""One file per group, each with its `EXPERIMENTS`. A new group is a file here and a line below.
+"""One file per group, or several with its name in front, each with its `EXPERIMENTS`.
+
+A new group is a file here and a line below.
 
 Imported when asked for: a group whose driver is not installed must not hide the others.
 """
@@ -6,13 +8,16 @@ Imported when asked for: a group whose driver is not installed must not hide the
 from __future__ import annotations
 
 from importlib import import_module
+from pkgutil import iter_modules
 
 from bench.figures import Experiment
 
 ALWAYS = "machine"  # measured with every run: without it no other number can be judged
-NAMES = (ALWAYS, "fingerprint", "memory", "sqlite", "storm")
+NAMES = (ALWAYS, "fingerprint", "memory", "postgres", "sqlite", "storm")
 
 
 def experiments(name: str) -> tuple[Experiment, ...]:
-    found: tuple[Experiment, ...] = import_module(f"bench.groups.{name}").EXPERIMENTS
-    return found
+    """Of `name.py`, and of every `name_more.py`: a large group has a file for each of its questions."""
+    files = sorted(found.name for found in iter_modules(__path__))
+    some = [import_module(f"bench.groups.{one}") for one in files if one == name or one.startswith(f"{name}_")]
+    return tuple(experiment for one in some for experiment in one.EXPERIMENTS)

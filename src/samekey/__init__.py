@@ -37,6 +37,7 @@ from samekey.core.errors import (
     SamekeyError,
     StoreError,
     StoreUnavailable,
+    TransactionConflict,
     Uncertain,
 )
 from samekey.core.policy import Policy
@@ -86,6 +87,7 @@ __all__ = [
     "StillUnknown",
     "StoreError",
     "StoreUnavailable",
+    "TransactionConflict",
     "Uncertain",
     "current",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Mapping
 from importlib import import_module
@@ -19,6 +20,9 @@ SCHEMES: Mapping[str, tuple[str, str]] = {
     "postgres": ("samekey.stores.postgres:PostgresStore", "samekey.stores.postgres:AsyncPostgresStore"),
     "sqlite": ("samekey.stores.sqlite:SqliteStore", "samekey.stores.sqlite:AsyncSqliteStore"),
 }
+
+_PASSWORD = re.compile(r"://([^/?#@:\s]*):[^/?#\s]*@")
+_PASSWORD_OPTION = re.compile(r"([?&])[^=&#\s]*pass(?:word|wd)?[^=&#\s]*=[^&#\s]*", re.IGNORECASE)
 
 
 # Scheme -> the sync and the async front, for the first of two addresses: "redis://cache/0 postgresql://db/app".
@@ -69,6 +73,11 @@ def _imported(dotted: str, scheme: str) -> Any:
     except ModuleNotFoundError as error:
         extra = "postgres" if scheme.startswith("postgres") else scheme
         raise Misconfigured(f"{scheme}:// needs {error.name}: pip install 'samekey[{extra}]'") from error
+
+
+def public(address: str) -> str:
+    """The address as people may see it, in errors and logs: without its passwords."""
+    return _PASSWORD_OPTION.sub(r"\1", _PASSWORD.sub(r"://\1@", address))
 
 
 def check_store(store: Any, *, asynchronous: bool) -> Any:

@@ -1,225 +1,432 @@
 """Inside the caller's transaction: claim, effect and result in one commit.
 
 Two savepoints do it. One before the claim: an error nobody can classify rolls back to it, record and effect
-together, as if nothing had run. One after the claim: whatever the effect did before it raised is undone, and
-`Refused` and `NotDone` keep their word in the record. There is no single flight and no lease here: nobody else
-sees the record before the commit.
+together, as if nothing had run (in a transaction that we began, its beginning is that savepoint). One after the
+claim: whatever the effect did before it raised is undone, and `Refused` and `NotDone` keep their word in the
+record. There is no single flight and no lease here: nobody else sees the record before the commit.
+
+What is to be done is said once, as steps for both colours: each yields something to call, and whoever drives the
+steps calls it, or calls and awaits it.
 """
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Generator
+from functools import partial
+from typing import Any
 
-from samekey.core.attempt import note
+from samekey.core.attempt import attempt, note
 from samekey.core.call import Answer, Call, Failed
-from samekey.core.commands import Command, Open, Outcome, Raised, StoreCommand, Undo, Wait
-from samekey.core.errors import Misconfigured, StoreError, StoreUnavailable
+from samekey.core.commands import Command, Open, Outcome, Raised, Returned, RunEffect, StoreCommand, Take, Undo, Wait
+from samekey.core.drive import adrive, drive
+from samekey.core.errors import Misconfigured, StoreError, StoreUnavailable, TransactionConflict
 from samekey.core.ports import Hook
 from samekey.core.record import Record
+from samekey.core.transaction import (
+    CLAIM,
+    EFFECT,
+    Act,
+    AsyncTransaction,
+    Commit,
+    Release,
+    RollbackTo,
+    Savepoint,
+    SavepointGone,
+    Transaction,
+    TransactionAborted,
+)
+from samekey.held import depth
 from samekey.loops import running
 from samekey.performing import AsyncPerformer, Performer
+from samekey.rules import new_attempt
 
-CLAIM, EFFECT = "claim", "effect"  # the two savepoints
 BUSY_PAUSE_SECONDS = 0.002  # while another transaction holds what ours needs
+TRANSACTIONS_MAX = 20  # whole transactions tried, where we began them and they lost against others; 2 is the rule
+WAIT_MIN_SECONDS = 0.001  # a database takes 0 for "for ever"
 
+_log = logging.getLogger("samekey")
 
-class Transaction(Protocol):
-    """What a database store offers inside a transaction of the caller's connection. Nothing in it waits."""
-
-    name: str
-
-    @staticmethod
-    def takes(connection: Any) -> bool: ...
-    def same_database(self) -> bool: ...
-    @property
-    def in_transaction(self) -> bool: ...
-    def begin_transaction(self) -> None: ...
-    def commit_transaction(self) -> None: ...
-    def rollback_transaction(self) -> None: ...
-    def savepoint(self, name: str) -> None: ...
-    def rollback_to(self, name: str) -> None: ...
-    def release_savepoint(self, name: str) -> None: ...
-    def perform(self, command: StoreCommand) -> Record | None: ...
-    def worth_waiting(self, error: StoreError) -> bool:
-        """Whether another transaction is in the way, and may soon be out of it."""
+Steps = Generator[Any, Any, Any]  # yields what is to be called
 
 
 class _InTransaction:
-    """The part that both colours share: savepoints around the core's commands."""
+    """What both colours share: savepoints around the core's commands."""
 
     call: Call
     _patience_ends: float
 
-    def _prepare(self, transaction: Transaction) -> None:
+    def _prepare(self, transaction: Transaction | AsyncTransaction, begins: bool) -> None:
         self._transaction = transaction
-        self._began = False
-        self._marked: list[str] = []
+        self._begins = begins  # what nobody else began
+        self._depth = depth()  # the effects around us may have savepoints on the same connection
+        self._began = self._claim_marked = self._effect_marked = self._checked = self._undone = False
+        self._over = False  # our own transaction was committed together with what was settled
+        self._outcome: Outcome | None = None  # of the effect, until its savepoint is dealt with
 
-    def _store_command(self, command: Command) -> Any:
+    # -- from the beginning to the end ---------------------------------------------------------------------
+
+    def _whole(self, work: Callable[[], Any]) -> Steps:
+        """One attempt in one transaction; what we began ourselves and lost against another is begun again."""
+        for tries_left in reversed(range(TRANSACTIONS_MAX)):
+            begins = self._begins and not self._transaction.in_transaction
+            again = begins and tries_left > 0
+            self._undone = self._over = False
+            try:
+                if begins:
+                    yield from self._patiently(self._transaction.begin)
+                    self._began = True
+                ended = yield work
+                yield from self._end()
+            except TransactionConflict:
+                yield from self._leave()
+                if not again or not self._patience_left():
+                    raise
+            else:
+                lost = self._undone and isinstance(ended, Failed) and self._transaction.conflicts(ended.error)
+                if not (lost and again and self._patience_left()):
+                    return ended
+            self.call = self.call._replace(attempt=new_attempt())  # an id is used for one hold only
+        raise AssertionError("the last try returns or raises")
+
+    def _end(self) -> Steps:
+        """The core came to an end: give the savepoints back, and commit what we began."""
+        if self._claim_marked and self._transaction.in_transaction:
+            yield partial(self._carry_out, Release(CLAIM, self._depth))  # and with it the one inside
+        self._claim_marked = False
+        if self._began and self._transaction.in_transaction:
+            yield self._transaction.commit
+        self._began = False
+
+    def _leave(self) -> Steps:
+        """It did not come to an end: nothing of it stays."""
+        began, marked = self._began, self._claim_marked
+        self._began = self._claim_marked = self._effect_marked = False
+        self._outcome = None
+        try:
+            if began:
+                yield self._transaction.rollback
+            elif marked and self._transaction.in_transaction:
+                yield partial(self._carry_out, RollbackTo(CLAIM, self._depth), Release(CLAIM, self._depth))
+        except StoreError:
+            pass  # the connection is gone, and the transaction with it
+
+    # -- the core's commands -------------------------------------------------------------------------------
+
+    def _obey(self, command: Command) -> Steps:
         match command:
             case Wait():
                 return command.seen  # others' uncommitted work cannot be waited for in here
             case Undo(claim_too):
                 if claim_too:
-                    self._went_back_to(CLAIM)
-                return None  # back to before the effect it went already, when the effect raised
-            case Open() if not self._marked:
-                self._mark(CLAIM)
-        if isinstance(command, StoreCommand):
-            return self._transaction.perform(command)
+                    yield from self._back_to_claim()
+                return None  # back to before the effect it goes together with what is settled
+            case StoreCommand() if self._outcome is not None:
+                return (yield from self._settle_effect(command))
+            case StoreCommand():
+                return (yield from self._ask(command))
         raise TypeError(f"{type(command).__name__} has no place in a transaction")
 
-    def _mark(self, name: str) -> None:
-        self._transaction.savepoint(name)
-        self._marked.append(name)
-
-    def before_effect(self) -> None:
-        self._mark(EFFECT)
-
-    def after_effect(self, outcome: Outcome) -> Outcome:
-        """Undo what a failed effect did; and tell one that ended the transaction itself that it broke the promise."""
-        if isinstance(outcome, Raised):
-            if not self._went_back_to(EFFECT):
-                # Its own error matters more: `with connection:` rolls back on every error.
-                note(outcome.error, f"samekey: {self._broken()}")
-            return outcome
-        if self._gave_back(EFFECT):
-            return outcome
-        self._marked.clear()
-        return Raised(Misconfigured(self._broken()))
-
-    def _went_back_to(self, name: str) -> bool:
-        """Whether the savepoint was still there to roll back to: it is not, if the effect ended the transaction."""
+    def _ask(self, command: StoreCommand) -> Steps:
+        """Before the effect: claim, and set the savepoints around the claim."""
+        if self._over:
+            raise StoreUnavailable(f"the transaction of {self.call.key} is committed already")
         try:
-            if self._marked and self._transaction.in_transaction:
-                self._transaction.rollback_to(name)
-                return True
-        except StoreError:
-            pass
-        self._marked.clear()
-        return False
+            if not self._checked:
+                if not (yield self._transaction.same_database):
+                    raise another_database(self._transaction)
+                self._checked = True
+            ahead = isinstance(command, Open | Take) and self._transaction.marks_ahead
+            acts: list[Act] = [command, Savepoint(EFFECT, self._depth)] if ahead else [command]
+            if not self._began and not self._claim_marked:
+                acts.insert(0, Savepoint(CLAIM, self._depth))
+                self._claim_marked = True  # from here on there may be something to come back to
+            record = yield from self._patiently(partial(self._carry_out, *acts))
+        except TransactionAborted as error:
+            raise aborted() from error
+        self._effect_marked = ahead
+        return record
 
-    def _gave_back(self, name: str) -> bool:
+    def _mark_effect(self) -> Steps:
+        if not self._effect_marked:
+            yield partial(self._carry_out, Savepoint(EFFECT, self._depth))
+            self._effect_marked = True
+
+    def _judge(self, outcome: Outcome) -> Steps:
+        """The effect ended: what the library still has to write for it is the effect's, too."""
+        if isinstance(outcome, Returned) and self._transaction.in_transaction:
+            try:
+                yield self._transaction.effect_returned
+            except (SavepointGone, TransactionAborted) as error:
+                outcome = Raised(Misconfigured(self._broken(error)))
+            except Exception as error:
+                outcome = Raised(error)
+        self._outcome = outcome
+        return outcome
+
+    def _settle_effect(self, command: StoreCommand) -> Steps:
+        """After the effect: undo it if it raised, settle, and give the savepoints back, all in one trip."""
+        outcome, self._outcome = self._outcome, None
+        acts: list[Act] = [RollbackTo(EFFECT, self._depth)] if isinstance(outcome, Raised) else []
+        acts += [command, Release(CLAIM if self._claim_marked else EFFECT, self._depth)]
+        last = self._began and self._transaction.commits_along
+        if last:
+            acts.append(Commit())
         try:
-            if self._transaction.in_transaction:
-                self._transaction.release_savepoint(name)
-                return True
-        except StoreError:
-            pass
-        return False
+            if not self._transaction.in_transaction:
+                raise SavepointGone("no transaction")
+            record = yield from self._patiently(partial(self._carry_out, *acts))
+        except (SavepointGone, TransactionAborted) as error:
+            if isinstance(error, SavepointGone):
+                self._claim_marked = False
+            told = self._broken(error)
+            if isinstance(outcome, Raised):
+                note(outcome.error, f"samekey: {told}")  # its own error matters more
+                raise StoreUnavailable(told) from error
+            raise Misconfigured(told) from error
+        self._claim_marked = False
+        self._over = last
+        self._began = self._began and not last
+        return record
 
-    def _broken(self) -> str:
+    def _back_to_claim(self) -> Steps:
+        """Effect and claim are undone; an effect that ended the transaction itself is told so."""
+        outcome = self._outcome
+        there = self._transaction.in_transaction
+        yield from self._leave()
+        self._undone = True
+        if isinstance(outcome, Raised) and not there and not self._transaction.lost:
+            note(outcome.error, f"samekey: {self._broken(None)}")  # `with connection:` rolls back on every error
+
+    def _broken(self, error: StoreError | None) -> str:
+        if isinstance(error, TransactionAborted):
+            return (
+                f"a statement in the effect of {self.call.key} failed and its error was swallowed, so the database "
+                "aborted the transaction: nothing of the effect is kept. Let the error out, or put the statement "
+                "into a savepoint of its own"
+            )
+        if self._transaction.lost:
+            return f"the connection was lost while the effect of {self.call.key} ran: record and effect are rolled back"
         return (
             f"the effect of {self.call.key} committed or rolled back the transaction it was given: "
             "record and effect are no longer one. Leave the commit to the guard or to the caller"
         )
 
-    def _end(self, ended: Answer[Any] | Failed | Command | None) -> None:
-        """Give the savepoints back; commit only what we began, and only if the core came to an end."""
-        if self._marked and self._transaction.in_transaction:
-            self._transaction.release_savepoint(CLAIM)  # and with it the one inside
-        self._marked.clear()
-        if not self._began or not self._transaction.in_transaction:
-            return
-        if ended is None:
-            self._transaction.rollback_transaction()
-            return
-        try:
-            self._transaction.commit_transaction()
-        except BaseException:  # a deferred constraint speaks here: what we began, we end
-            self._transaction.rollback_transaction()
-            raise
+    # -- waiting -------------------------------------------------------------------------------------------
 
-    def _straight(self, command: Any) -> Any:
-        return self._transaction.perform(command)
+    def _carry_out(self, *acts: Act) -> Any:
+        return self._transaction.carry_out(*acts, patience=max(WAIT_MIN_SECONDS, self._patience_left()))
+
+    def _patiently(self, work: Callable[[], Any]) -> Steps:
+        while True:
+            try:
+                return (yield work)
+            except StoreUnavailable as error:
+                if not (self._transaction.worth_waiting(error) and self._patience_left()):
+                    raise
+            yield self._pause
+
+    def _patience_left(self) -> float:
+        return max(0.0, self._patience_ends - time.monotonic())
+
+    def _pause(self) -> Any:
+        raise TypeError("a performer has a colour")
 
     def finish(self) -> None:
-        """The end of a hold entered by hand."""
-        self._end(None)
+        """There is no flight in here that anybody could wait for."""
 
-    def abandon(self) -> None:
-        """A hold thrown away unentered claims nothing."""
-        try:
-            self._went_back_to(CLAIM)
-            self._end(None)
-        except Exception:  # the collector may run in another thread than the connection's: then it stays claimed
-            self._marked.clear()
 
-    def _must_wait(self, error: StoreUnavailable) -> bool:
-        return self._transaction.worth_waiting(error) and time.monotonic() < self._patience_ends
+def _do(work: Any) -> Any:
+    return work()
 
 
 class AtomicPerformer(_InTransaction, Performer):
     """Carries out commands on the caller's connection."""
 
     def __init__(
-        self, call: Call, effect: Callable[[], Any], transaction: Transaction, *, hooks: tuple[Hook, ...]
+        self, call: Call, effect: Callable[[], Any], transaction: Transaction, *, begins: bool, hooks: tuple[Hook, ...]
     ) -> None:
         Performer.__init__(self, call, effect, guard=None, flights=None, leases=None, hooks=hooks)
-        self._prepare(transaction)
+        self._prepare(transaction, begins)
+
+    def whole(self) -> Answer[Any] | Failed:
+        """The attempt in the caller's transaction, or in one of our own."""
+        ended: Answer[Any] | Failed = self._or_leave(
+            lambda: self._go(self._whole(lambda: drive(attempt(self.call), self.perform)))
+        )
+        return ended
+
+    def reach(self, steps: Generator[Command, Any, Any]) -> Any:
+        def work() -> Any:
+            reached = drive(steps, self.perform, until=RunEffect)
+            self._go(self._mark_effect() if isinstance(reached, RunEffect) else self._end())
+            return reached
+
+        return self._or_leave(work)
+
+    def end(self, steps: Generator[Command, Any, Any], outcome: Outcome) -> Any:
+        def work() -> Any:
+            ended = drive(steps, self.perform, reply=self.after_effect(outcome))
+            self._go(self._end())
+            return ended
+
+        return self._or_leave(work)
+
+    def abandon(self) -> None:
+        """A hold thrown away unentered claims nothing."""
+        try:
+            self._go(self._leave())
+        except Exception:  # the collector may run in another thread than the connection's
+            _log.warning("a hold of %s was never entered, and stays claimed", self.call.key.operation)
 
     def perform(self, command: Any) -> Any:
         if isinstance(command, (StoreCommand, Undo)):
-            return self._patiently(lambda: self._store_command(command))
+            return self._go(self._obey(command))
         return super().perform(command)
 
-    def whole(self, work: Callable[[], Any]) -> Any:
-        """Do the attempt in the caller's transaction, or in one of our own."""
-        ended = None
-        if not self._transaction.in_transaction:
-            self._patiently(self._transaction.begin_transaction)
-            self._began = True
-        try:
-            ended = work()
-        finally:
-            self._end(ended)
-        return ended
+    def before_effect(self) -> None:
+        self._go(self._mark_effect())
 
-    def _patiently(self, work: Callable[[], Any]) -> Any:
-        while True:
-            try:
-                return work()
-            except StoreUnavailable as error:
-                if not self._must_wait(error):
-                    raise
-            time.sleep(BUSY_PAUSE_SECONDS)
+    def after_effect(self, outcome: Outcome) -> Outcome:
+        judged: Outcome = self._go(self._judge(outcome))
+        return judged
+
+    def _straight(self, command: Any) -> Record | None:
+        record: Record | None = self._carry_out(command)
+        return record
+
+    def _or_leave(self, work: Callable[[], Any]) -> Any:
+        try:
+            return work()
+        except BaseException:
+            self._go(self._leave())
+            raise
+
+    def _go(self, steps: Steps) -> Any:
+        return drive(steps, _do)
+
+    def _pause(self) -> None:
+        time.sleep(BUSY_PAUSE_SECONDS)
 
 
 class AsyncAtomicPerformer(_InTransaction, AsyncPerformer):
-    """The same for async effects; the connection's own calls are short and stay in the loop, the waiting does not."""
+    """The same, awaited."""
 
     def __init__(
-        self, call: Call, effect: Callable[[], Any], transaction: Transaction, *, hooks: tuple[Hook, ...]
+        self,
+        call: Call,
+        effect: Callable[[], Any],
+        transaction: AsyncTransaction,
+        *,
+        begins: bool,
+        hooks: tuple[Hook, ...],
     ) -> None:
         AsyncPerformer.__init__(self, call, effect, guard=None, flights=None, leases=None, hooks=hooks)
-        self._prepare(transaction)
+        self._prepare(transaction, begins)
+        self._immediate = transaction.immediate
 
-    async def _straight(self, command: Any) -> Any:
-        return self._transaction.perform(command)
+    async def whole(self) -> Answer[Any] | Failed:
+        """The attempt in the caller's transaction, or in one of our own."""
+        ended: Answer[Any] | Failed = await self._or_leave(
+            lambda: self._go(self._whole(lambda: adrive(attempt(self.call), self.perform)))
+        )
+        return ended
+
+    async def reach(self, steps: Generator[Command, Any, Any]) -> Any:
+        async def work() -> Any:
+            reached = await adrive(steps, self.perform, until=RunEffect)
+            await self._go(self._mark_effect() if isinstance(reached, RunEffect) else self._end())
+            return reached
+
+        return await self._or_leave(work)
+
+    async def end(self, steps: Generator[Command, Any, Any], outcome: Outcome) -> Any:
+        async def work() -> Any:
+            ended = await adrive(steps, self.perform, reply=await self.after_effect(outcome))
+            await self._go(self._end())
+            return ended
+
+        return await self._or_leave(work)
+
+    def abandon(self) -> None:
+        """A hold thrown away unentered claims nothing - where that can be said without waiting."""
+        if not self._immediate:
+            _log.warning(
+                "a hold of %s was never entered, and stays claimed: roll its transaction back", self.call.key.operation
+            )
+            return
+        leaving = self._go(self._leave())
+        try:
+            leaving.send(None)
+        except StopIteration:
+            pass
+        except Exception:  # the collector may run in another thread than the connection's
+            _log.warning("a hold of %s was never entered, and stays claimed", self.call.key.operation)
 
     async def perform(self, command: Any) -> Any:
         if isinstance(command, (StoreCommand, Undo)):
-            return await self._patiently(lambda: self._store_command(command))
+            return await self._go(self._obey(command))
         return await super().perform(command)
 
-    async def whole(self, work: Callable[[], Awaitable[Any]]) -> Any:
-        ended = None
-        if not self._transaction.in_transaction:
-            await self._patiently(self._transaction.begin_transaction)
-            self._began = True
-        try:
-            ended = await work()
-        finally:
-            self._end(ended)
-        return ended
+    async def before_effect(self) -> None:
+        await self._go(self._mark_effect())
 
-    async def _patiently(self, work: Callable[[], Any]) -> Any:
-        while True:
-            try:
-                return work()
-            except StoreUnavailable as error:
-                if not self._must_wait(error):
-                    raise
-            await running().sleep(BUSY_PAUSE_SECONDS)
+    async def after_effect(self, outcome: Outcome) -> Outcome:
+        judged: Outcome = await self._go(self._judge(outcome))
+        return judged
+
+    async def _straight(self, command: Any) -> Record | None:
+        record: Record | None = await self._carry_out(command)
+        return record
+
+    async def _or_leave(self, work: Callable[[], Awaitable[Any]]) -> Any:
+        try:
+            return await work()
+        except BaseException:
+            await running().shielded(lambda: self._go(self._leave()))
+            raise
+
+    def _go(self, steps: Steps) -> Any:
+        return adrive(steps, _do)
+
+    async def _pause(self) -> None:
+        await running().sleep(BUSY_PAUSE_SECONDS)
+
+
+# -- whose transaction ---------------------------------------------------------------------------------------------
+
+
+def join(store: Any, connection: Any) -> Any:
+    """The store inside this connection's transactions: a Transaction, or an AsyncTransaction of an async store."""
+    joined = getattr(store, "join", None)
+    if joined is None:
+        raise Misconfigured(f"{store.name} cannot take part in a transaction: Atomic needs a database store")
+    return joined(connection)
+
+
+def another_database(transaction: Transaction | AsyncTransaction) -> Misconfigured:
+    return Misconfigured(f"the connection belongs to another database than {transaction.name}: it cannot be atomic")
+
+
+def require_same_database(transaction: Transaction) -> None:
+    try:
+        if not transaction.same_database():
+            raise another_database(transaction)
+    except TransactionAborted as error:
+        raise aborted() from error
+
+
+def aborted() -> Misconfigured:
+    return Misconfigured(
+        "the transaction is aborted: a statement failed in it before the guard was asked. "
+        "Roll it back, or put what may fail into a savepoint of its own"
+    )
+
+
+def require_transaction(transaction: Transaction | AsyncTransaction) -> None:
+    if not (transaction.in_transaction or transaction.begins_by_itself):
+        raise Misconfigured(
+            "the connection is in no transaction, so nothing would be atomic: begin one first "
+            "(for sqlite3: connection.execute('BEGIN IMMEDIATE'))"
+        )

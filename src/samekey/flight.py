@@ -2,8 +2,9 @@
 
 The first caller flies; the others read over its shoulder. They get the record it holds (so that a wrong
 payload is told at once), wait for it to land, and replay what it settled - all decided by the core, which
-cannot tell our reply from the store's. Only a settled record is ever handed on: anything else the
-followers ask the store themselves.
+cannot tell our reply from the store's. If another process holds the key, the first caller waits for it, and the
+others for the first caller. Only a settled record is ever handed on: anything else the followers ask the store
+themselves, each with the patience it has left.
 
 There is no mutex. Each step is one operation on a dict or a list, which no other thread can see half done; a
 follower adds its bell first and looks second, the flyer lands first and rings second, so no ring is lost.

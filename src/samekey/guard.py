@@ -11,18 +11,26 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, cast
 
-from samekey.atomic import AsyncAtomicPerformer, AtomicPerformer, Transaction
+from samekey import switch
+from samekey.atomic import (
+    AsyncAtomicPerformer,
+    AtomicPerformer,
+    join,
+    require_same_database,
+    require_transaction,
+)
 from samekey.binding import Bound, Content, KeyRule, TenantRule
 from samekey.core.attempt import attempt
 from samekey.core.boundary import Boundary, Kind, Opaque, Terms
 from samekey.core.call import Answer, Call
 from samekey.core.commands import Open, Read, RunEffect
 from samekey.core.drive import adrive, drive
-from samekey.core.errors import Misconfigured, SamekeyError
+from samekey.core.errors import SamekeyError
 from samekey.core.key import as_text, make_key
 from samekey.core.policy import Policy
 from samekey.core.ports import AsyncStore, Hook, Store
 from samekey.core.record import Record
+from samekey.core.transaction import AsyncTransaction, Transaction
 from samekey.guarded import AsyncGuarded, Guarded
 from samekey.held import AsyncHeld, Held
 from samekey.leases import Leases
@@ -90,7 +98,7 @@ class Guard(Rules):
                 policy=policy,
                 aliases=aliases,
             )
-            return Guarded(function, binding, operation, answer=self._answer, peek=self.peek)
+            return Guarded(function, binding, operation, guard=self, answer=self._answer, peek=self.peek)
 
         return decorate
 
@@ -152,22 +160,16 @@ class Guard(Rules):
         call = self._call(operation, as_key(key, payload, operation), payload, tenant, attributes)
         performer = self._performer(call, no_effect)
         steps = attempt(performer.call)
-        try:
-            reached = drive(steps, performer.perform, until=RunEffect)
-        except BaseException:
-            performer.finish()
-            raise
+        reached = performer.reach(steps)
         if isinstance(reached, RunEffect):
-            performer.before_effect()
             held = performer.new_hold(reached.held)
             held._steps = steps
             return held
-        performer.finish()
         return performer.conclude(reached)
 
     def on(self, connection: Any) -> Guard:
         """This guard inside the caller's transaction: record and effect commit together, or not at all."""
-        return _GuardOn(self, connection)
+        return self if switch.depth else _GuardOn(self, connection)
 
     def peek(self, name: str, key: Any, tenant: str | None = None) -> Record | None:
         """The record of a key, or None; looking changes nothing."""
@@ -190,7 +192,7 @@ class Guard(Rules):
     def _answer(self, operation: Operation, bound: Bound, effect: Callable[[], Any]) -> Answer[Any]:
         self._require_open()
         call = self._call(operation, bound.key, bound.payload, bound.tenant)
-        if operation.terms.kind is Kind.ATOMIC:
+        if operation.terms.kind is Kind.ATOMIC and not call.unguarded:
             return self._carry_out_atomic(call, effect, bound.connection)
         return self._carry_out(call, effect)
 
@@ -207,8 +209,8 @@ class Guard(Rules):
 
     def _carry_out_atomic(self, call: Call, effect: Callable[[], Any], connection: Any) -> Answer[Any]:
         transaction = join(self.store, connection)
-        performer = AtomicPerformer(call, effect, transaction, hooks=self._hooks)
-        return performer.conclude(performer.whole(lambda: drive(attempt(call), performer.perform)))
+        performer = AtomicPerformer(call, effect, transaction, begins=True, hooks=self._hooks)
+        return performer.conclude(performer.whole())
 
     def _run_some(
         self, operation: Operation, effect: Callable[[Any], Any], some: list[Any], key: Any, tenant: str | None
@@ -223,12 +225,15 @@ class Guard(Rules):
                 answers[number] = error
                 continue
             performer = self._performer(call, functools.partial(effect, payload))
+            if call.unguarded:
+                answers[number] = self._run_alone(performer)
+                continue
             performer._flights = None  # the batch itself is the flight
             steps = attempt(call)
             command = drive(steps, performer.perform, until=Open)
             begun.append((number, steps, performer, cast(Open, command)))
         try:
-            replies: list[Any] = self.store.batch([command for *_, command in begun])
+            replies: list[Any] = self.store.batch([command for *_, command in begun]) if begun else []
         except SamekeyError as error:
             replies = [error] * len(begun)  # one store, one answer: each call judges it by its own policy
         except BaseException:
@@ -252,6 +257,13 @@ class Guard(Rules):
         check_effect(effect, asynchronous=False)
         refuse_atomic(boundary)
         return self.operation(name, ignore=ignore, boundary=boundary, policy=policy)
+
+    def _run_alone(self, performer: Performer) -> Answer[Any] | Exception:
+        """One of a batch, outside of it: there is nothing to claim together."""
+        try:
+            return performer.conclude(performer.go_on(attempt(performer.call), None))
+        except Exception as error:
+            return error
 
     def _let_go(self, begun: list[tuple[int, Any, Performer, Open]]) -> None:
         for _, steps, performer, command in begun:
@@ -300,7 +312,7 @@ class AsyncGuard(Rules):
                 policy=policy,
                 aliases=aliases,
             )
-            return AsyncGuarded(function, binding, operation, answer=self._answer, peek=self.peek)
+            return AsyncGuarded(function, binding, operation, guard=self, answer=self._answer, peek=self.peek)
 
         return decorate
 
@@ -358,22 +370,16 @@ class AsyncGuard(Rules):
         call = self._call(operation, as_key(key, payload, operation), payload, tenant, attributes)
         performer = self._performer(call, no_effect)
         steps = attempt(performer.call)
-        try:
-            reached = await adrive(steps, performer.perform, until=RunEffect)
-        except BaseException:
-            performer.finish()
-            raise
+        reached = await performer.reach(steps)
         if isinstance(reached, RunEffect):
-            performer.before_effect()
             held = performer.new_hold(reached.held)
             held._steps = steps
             return held
-        performer.finish()
         return performer.conclude(reached)
 
     def on(self, connection: Any) -> AsyncGuard:
         """This guard inside the caller's transaction: record and effect commit together, or not at all."""
-        return _AsyncGuardOn(self, connection)
+        return self if switch.depth else _AsyncGuardOn(self, connection)
 
     async def peek(self, name: str, key: Any, tenant: str | None = None) -> Record | None:
         """The record of a key, or None; looking changes nothing."""
@@ -396,7 +402,7 @@ class AsyncGuard(Rules):
     async def _answer(self, operation: Operation, bound: Bound, effect: Callable[[], Any]) -> Answer[Any]:
         self._require_open()
         call = self._call(operation, bound.key, bound.payload, bound.tenant)
-        if operation.terms.kind is Kind.ATOMIC:
+        if operation.terms.kind is Kind.ATOMIC and not call.unguarded:
             return await self._carry_out_atomic(call, effect, bound.connection)
         return await self._carry_out(call, effect)
 
@@ -412,9 +418,9 @@ class AsyncGuard(Rules):
         return AsyncPerformer(call, effect, self, flights=self._flights, leases=self._leases, hooks=self._hooks)
 
     async def _carry_out_atomic(self, call: Call, effect: Callable[[], Any], connection: Any) -> Answer[Any]:
-        transaction = join(cast(Any, self.store).sync, connection)
-        performer = AsyncAtomicPerformer(call, effect, transaction, hooks=self._hooks)
-        return performer.conclude(await performer.whole(lambda: adrive(attempt(call), performer.perform)))
+        transaction = join(self.store, connection)
+        performer = AsyncAtomicPerformer(call, effect, transaction, begins=True, hooks=self._hooks)
+        return performer.conclude(await performer.whole())
 
     async def _run_some(
         self, operation: Operation, effect: Callable[[Any], Any], some: list[Any], key: Any, tenant: str | None
@@ -429,12 +435,15 @@ class AsyncGuard(Rules):
                 answers[number] = error
                 continue
             performer = self._performer(call, functools.partial(effect, payload))
+            if call.unguarded:
+                answers[number] = await self._run_alone(performer)
+                continue
             performer._flights = None  # the batch itself is the flight
             steps = attempt(call)
             command = await adrive(steps, performer.perform, until=Open)
             begun.append((number, steps, performer, cast(Open, command)))
         try:
-            replies: list[Any] = await self.store.batch([command for *_, command in begun])
+            replies: list[Any] = await self.store.batch([command for *_, command in begun]) if begun else []
         except SamekeyError as error:
             replies = [error] * len(begun)  # one store, one answer: each call judges it by its own policy
         except BaseException:
@@ -460,6 +469,12 @@ class AsyncGuard(Rules):
         refuse_atomic(boundary)
         return self.operation(name, ignore=ignore, boundary=boundary, policy=policy)
 
+    async def _run_alone(self, performer: AsyncPerformer) -> Answer[Any] | Exception:
+        try:
+            return performer.conclude(await performer.go_on(attempt(performer.call), None))
+        except Exception as error:
+            return error
+
     async def _let_go(self, begun: list[tuple[int, Any, AsyncPerformer, Open]]) -> None:
         for _, steps, performer, command in begun:
             steps.close()
@@ -474,21 +489,21 @@ class _GuardOn(Guard):
 
     def __init__(self, guard: Guard, connection: Any) -> None:
         self.__dict__.update(guard.__dict__)
-        self._transaction = join(guard.store, connection)
+        self._transaction: Transaction = join(guard.store, connection)
         require_transaction(self._transaction)
+        require_same_database(self._transaction)
 
     def _by_hand(self, name: str, effect: Any, ignore: Any, boundary: Boundary, policy: Policy | None) -> Operation:
         check_effect(effect, asynchronous=False)
         return self.operation(name, ignore=ignore, boundary=boundary, policy=policy)
 
-    def _performer(self, call: Call, effect: Callable[[], Any]) -> Performer:
+    def _performer(self, call: Call, effect: Callable[[], Any]) -> AtomicPerformer:
         require_transaction(self._transaction)
-        return AtomicPerformer(atomic_call(call), effect, self._transaction, hooks=self._hooks)
+        return AtomicPerformer(atomic_call(call), effect, self._transaction, begins=False, hooks=self._hooks)
 
     def _carry_out(self, call: Call, effect: Callable[[], Any]) -> Answer[Any]:
-        require_transaction(self._transaction)
-        performer = AtomicPerformer(atomic_call(call), effect, self._transaction, hooks=self._hooks)
-        return performer.conclude(performer.whole(lambda: drive(attempt(performer.call), performer.perform)))
+        performer = self._performer(call, effect)
+        return performer.conclude(performer.whole())
 
     def _run_some(
         self, operation: Operation, effect: Callable[[Any], Any], some: list[Any], key: Any, tenant: str | None
@@ -506,21 +521,20 @@ class _GuardOn(Guard):
 class _AsyncGuardOn(AsyncGuard):
     def __init__(self, guard: AsyncGuard, connection: Any) -> None:
         self.__dict__.update(guard.__dict__)
-        self._transaction = join(cast(Any, guard.store).sync, connection)
-        require_transaction(self._transaction)
+        self._transaction: AsyncTransaction = join(guard.store, connection)
+        require_transaction(self._transaction)  # whether it is the same database, the first call asks
 
     def _by_hand(self, name: str, effect: Any, ignore: Any, boundary: Boundary, policy: Policy | None) -> Operation:
         check_effect(effect, asynchronous=True)
         return self.operation(name, ignore=ignore, boundary=boundary, policy=policy)
 
-    def _performer(self, call: Call, effect: Callable[[], Any]) -> AsyncPerformer:
+    def _performer(self, call: Call, effect: Callable[[], Any]) -> AsyncAtomicPerformer:
         require_transaction(self._transaction)
-        return AsyncAtomicPerformer(atomic_call(call), effect, self._transaction, hooks=self._hooks)
+        return AsyncAtomicPerformer(atomic_call(call), effect, self._transaction, begins=False, hooks=self._hooks)
 
     async def _carry_out(self, call: Call, effect: Callable[[], Any]) -> Answer[Any]:
-        require_transaction(self._transaction)
-        performer = AsyncAtomicPerformer(atomic_call(call), effect, self._transaction, hooks=self._hooks)
-        return performer.conclude(await performer.whole(lambda: adrive(attempt(performer.call), performer.perform)))
+        performer = self._performer(call, effect)
+        return performer.conclude(await performer.whole())
 
     async def _run_some(
         self, operation: Operation, effect: Callable[[Any], Any], some: list[Any], key: Any, tenant: str | None
@@ -533,27 +547,6 @@ class _AsyncGuardOn(AsyncGuard):
             return await self._carry_out(call, functools.partial(effect, payload))
         except Exception as error:
             return error
-
-
-def join(store: Any, connection: Any) -> Transaction:
-    """The store inside this connection's transaction, if it is the same database."""
-    joined = getattr(store, "join", None)
-    if joined is None:
-        raise Misconfigured(f"{store.name} cannot take part in a transaction: Atomic needs a database store")
-    transaction: Transaction = joined(connection)
-    if not transaction.takes(connection):
-        raise Misconfigured(f"Atomic on {store.name} takes its own kind of connection, not {type(connection).__name__}")
-    if not transaction.same_database():
-        raise Misconfigured(f"the connection belongs to another database than {store.name}: it cannot be atomic")
-    return transaction
-
-
-def require_transaction(transaction: Transaction) -> None:
-    if not transaction.in_transaction:
-        raise Misconfigured(
-            "the connection is in no transaction, so nothing would be atomic: begin one first "
-            "(for sqlite3: connection.execute('BEGIN IMMEDIATE'))"
-        )
 
 
 def atomic_call(call: Call) -> Call:

@@ -27,11 +27,12 @@ class Guarded(Generic[P, T]):
         binding: Binding,
         operation: Operation,
         *,
+        guard: Any,
         answer: Callable[[Operation, Bound, Callable[[], T]], Answer[T]],
         peek: Callable[[str, Any, str | None], Record | None],
     ) -> None:
         functools.update_wrapper(self, function)
-        self.operation = operation
+        self.operation, self.guard = operation, guard
         self._function, self._binding, self._answer, self._peek = function, binding, answer, peek
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -84,13 +85,14 @@ class AsyncGuarded(Generic[P, T]):
         binding: Binding,
         operation: Operation,
         *,
+        guard: Any,
         answer: Callable[[Operation, Bound, Callable[[], Awaitable[T]]], Awaitable[Answer[T]]],
         peek: Callable[[str, Any, str | None], Awaitable[Record | None]],
     ) -> None:
         functools.update_wrapper(self, function)
         if hasattr(inspect, "markcoroutinefunction"):
             inspect.markcoroutinefunction(self)  # frameworks ask before they await
-        self.operation = operation
+        self.operation, self.guard = operation, guard
         self._function, self._binding, self._answer, self._peek = function, binding, answer, peek
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:

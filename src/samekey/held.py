@@ -34,9 +34,9 @@ class Carrier(Protocol):
 
     @property
     def perform(self) -> Any: ...
-    def finish(self) -> None: ...
+    @property
+    def end(self) -> Any: ...
     def abandon(self) -> None: ...
-    def after_effect(self, outcome: Outcome) -> Outcome: ...
     def conclude(self, ended: Any) -> Answer[Any]: ...
 
 
@@ -54,6 +54,12 @@ class _Left(NamedTuple):
     order: int
     lineage: tuple[str, ...]
     thread: int
+
+
+def depth() -> int:
+    """Inside how many effects we are."""
+    outer = _current.get()
+    return 0 if outer is None else len(outer.lineage)
 
 
 def leaving(error: BaseException) -> BaseException:
@@ -209,14 +215,8 @@ class Held(_Hold):
     ) -> None:
         self.leave()
         steps, self._steps = self._steps, None
-        if steps is None:
-            return
-        try:
-            outcome = self._performer.after_effect(self.outcome(error))
-            ended = drive(steps, self._performer.perform, reply=outcome)
-        finally:
-            self._performer.finish()
-        self._ended(ended, error)
+        if steps is not None:
+            self._ended(self._performer.end(steps, self.outcome(error)), error)
 
 
 class AsyncHeld(_Hold):
@@ -240,12 +240,5 @@ class AsyncHeld(_Hold):
     ) -> None:
         self.leave()
         steps, self._steps = self._steps, None
-        if steps is None:
-            return
-        try:
-            ended = await adrive(
-                steps, self._performer.perform, reply=self._performer.after_effect(self.outcome(error))
-            )
-        finally:
-            self._performer.finish()
-        self._ended(ended, error)
+        if steps is not None:
+            self._ended(await self._performer.end(steps, self.outcome(error)), error)

@@ -55,6 +55,10 @@ class Leases:
     def leave(self, lease: Lease) -> None:
         self._held.pop(id(lease), None)
 
+    def forget(self) -> None:
+        """Renew nobody who is here now: whoever held it is gone."""
+        self._held.clear()
+
     def _wake(self, part: float) -> None:
         with self._mutex:
             self._pause = min(self._pause, part)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any
 
-from samekey.core.attempt import withdraw
+from samekey.core.attempt import last_word, withdraw
 from samekey.core.boundary import Absent, Conflicting, Declined, Happened, StillUnknown, Verdict
 from samekey.core.call import Answer, Call, Failed
 from samekey.core.commands import (
@@ -21,7 +21,6 @@ from samekey.core.commands import (
     Command,
     Open,
     Outcome,
-    Read,
     Renew,
     Returned,
     RunEffect,
@@ -29,10 +28,11 @@ from samekey.core.commands import (
     Sleep,
     Take,
     Tell,
+    Testify,
     Wait,
 )
 from samekey.core.drive import adrive, drive
-from samekey.core.errors import Misconfigured, SamekeyError
+from samekey.core.errors import Misconfigured, SamekeyError, StoreUnavailable
 from samekey.core.ports import AsyncStore, Event, Hook, Store
 from samekey.core.record import Record
 from samekey.core.recovery import stop_asking
@@ -48,7 +48,8 @@ _log = logging.getLogger("samekey")
 _OURS: dict[type[Command], str] = {
     Open: "_open",
     Take: "_claim",
-    Settle: "_settle",
+    Settle: "_say",
+    Testify: "_say",
     Wait: "_wait",
     RunEffect: "_run_effect",
     CallLookup: "_lookup",
@@ -64,6 +65,7 @@ class _Performer:
     _flight: Flight | None = None  # ours, when we are the one who flies
     _followed: Flight | None = None
     _settled: Record | None = None
+    _unsaid: Settle | Testify | None = None  # what the store has not acknowledged yet
     _early: Any = None  # the hold of a claim made in a batch, kept alive until its turn comes
 
     def __init__(
@@ -117,13 +119,6 @@ class _Performer:
             self.tell("unmarked", held.record)
             _log.error("an effect of %s is marked=True and never called held.sending()", self.call.key.operation)
 
-    def before_effect(self) -> None:
-        """Right before the effect, or before a hold is handed out."""
-
-    def after_effect(self, outcome: Outcome) -> Outcome:
-        """What the core shall hear of an effect's end."""
-        return outcome
-
     def abandon(self) -> None:
         """As finish, for the garbage collector."""
         if self._flight is not None and self._flights is not None:
@@ -152,12 +147,13 @@ class _Performer:
     def _boarded(self, record: Record) -> Record:
         """The store answered the one who flies."""
         if self._flight is not None and self._flights is not None:
-            if record.attempt == self.call.attempt:
+            if record.attempt == self.call.attempt or record.lease_live:
+                # Ours; or another process holds it, and then we wait for all who stand behind us.
                 self._flights.hold(self._flight, record)
             elif record.state in SETTLED:
                 self._settled = record
             else:
-                self.finish()  # somebody else's, and not settled: everybody asks the store
+                self.finish()  # nobody's, and not settled: everybody asks the store
         return record
 
     def _seen_in_flight(self, flight: Flight) -> Record | None:
@@ -224,26 +220,40 @@ class Performer(_Performer):
     def _straight(self, command: Any) -> Any:
         return getattr(self.store, command.verb)(command)
 
-    def _settle(self, command: Settle) -> Record | None:
+    def _say(self, command: Settle | Testify) -> Record | None:
+        self._unsaid = command
+        start = time.monotonic()
         try:
-            return self._note(self.store.settle(command))
+            record: Record | None = getattr(self.store, command.verb)(command)
+        except StoreUnavailable as unavailable:
+            unavailable.tried_seconds = time.monotonic() - start
+            raise
         except (Exception, GeneratorExit):
             raise
         except BaseException:  # Ctrl-C in the middle of the write: said again, it recognises itself
-            try:
-                self._note(self.store.settle(command))
-            except Exception:  # and still it is Ctrl-C that must come out
-                _log.warning("a record of %s could not be settled; its lease speaks", command.key.operation)
+            self._last_word()
             raise
+        self._unsaid = None
+        return self._note(record)
+
+    def _last_word(self) -> None:
+        """Say what is still unsaid, before the interruption comes out."""
+        if self._unsaid is None:
+            return
+        try:
+            self._note(drive(last_word(self.call, self._unsaid), self._straight))  # type: ignore[arg-type]
+        except Exception:  # and still it is Ctrl-C that must come out
+            _log.warning("a record of %s could not be settled; its lease speaks", self.call.key.operation)
 
     def _wait(self, command: Wait) -> Record | None:
         flight = self._followed
         if flight is not None and flight.held is not None and flight.held.fence == command.seen.fence:
-            settled = self._watch(flight, lambda: flight.landed, command.seen.lease_left)
+            self._watch(flight, lambda: flight.landed, command.seen.lease_left)
+            settled = flight.settled
             self._followed = None  # landed, or its lease is over as far as we know: the store knows better
-            if flight.landed:
-                return settled or self.store.read(Read(command.key))
-        return self.store.wait(command, max(0.0, self._patience_left()))
+            if settled is not None:
+                return settled
+        return self._note(self.store.wait(command, max(0.0, self._patience_left())))
 
     def _watch(self, flight: Flight, enough: Callable[[], bool], seconds: float = math.inf) -> Record | None:
         flights = self._flights
@@ -262,12 +272,34 @@ class Performer(_Performer):
             flights.leave(flight, bell)
         return self._seen_in_flight(flight)
 
+    def reach(self, steps: Generator[Command, Any, Any]) -> Any:
+        """The command to run the effect, for a hold to be handed out; or how the attempt ended without it."""
+        try:
+            reached = drive(steps, self.perform, until=RunEffect)
+        except BaseException:
+            self.finish()
+            raise
+        if not isinstance(reached, RunEffect):
+            self.finish()
+        return reached
+
+    def end(self, steps: Generator[Command, Any, Any], outcome: Outcome) -> Any:
+        """The rest of an attempt whose hold was handed out and has been left."""
+        return self.go_on(steps, outcome)
+
     def go_on(self, steps: Generator[Command, Any, Any], reply: Any) -> Any:
         """The rest of an attempt whose claim was made with others in one batch."""
         try:
             return drive(steps, self.perform, reply=reply)
         finally:
             self.finish()
+
+    def before_effect(self) -> None:
+        """Right before the effect."""
+
+    def after_effect(self, outcome: Outcome) -> Outcome:
+        """What the core shall hear of an effect's end."""
+        return outcome
 
     def _run_effect(self, command: RunEffect) -> Outcome:
         held: Held = self._early or self.new_hold(command.held)
@@ -302,7 +334,13 @@ class Performer(_Performer):
             raise
 
     def _sleep(self, command: Sleep) -> None:
-        time.sleep(command.seconds)
+        try:
+            time.sleep(command.seconds)
+        except (Exception, GeneratorExit):
+            raise
+        except BaseException:  # between two tries of a write: once more, and out
+            self._last_word()
+            raise
 
     def _tell(self, command: Tell) -> None:
         self.tell(command.event, command.record, command.detail)
@@ -359,26 +397,42 @@ class AsyncPerformer(_Performer):
     async def _straight(self, command: Any) -> Any:
         return await getattr(self.store, command.verb)(command)
 
-    async def _settle(self, command: Settle) -> Record | None:
+    async def _say(self, command: Settle | Testify) -> Record | None:
+        self._unsaid = command
+        start = time.monotonic()
         try:
-            return self._note(await self.store.settle(command))
+            record: Record | None = await getattr(self.store, command.verb)(command)
+        except StoreUnavailable as unavailable:
+            unavailable.tried_seconds = time.monotonic() - start
+            raise
         except (Exception, GeneratorExit):
             raise
         except BaseException:  # cancelled in the middle of the write: said again, it recognises itself
-            try:
-                self._note(await running().shielded(lambda: self.store.settle(command)))
-            except Exception:  # and still it is the cancellation that must come out
-                _log.warning("a record of %s could not be settled; its lease speaks", command.key.operation)
+            await self._last_word()
             raise
+        self._unsaid = None
+        return self._note(record)
+
+    async def _last_word(self) -> None:
+        """Say what is still unsaid, before the cancellation comes out."""
+        unsaid = self._unsaid
+        if unsaid is None:
+            return
+        try:
+            said = await running().shielded(lambda: adrive(last_word(self.call, unsaid), self._straight))
+            self._note(said)  # type: ignore[arg-type]
+        except Exception:  # and still it is the cancellation that must come out
+            _log.warning("a record of %s could not be settled; its lease speaks", self.call.key.operation)
 
     async def _wait(self, command: Wait) -> Record | None:
         flight = self._followed
         if flight is not None and flight.held is not None and flight.held.fence == command.seen.fence:
-            settled = await self._watch(flight, lambda: flight.landed, command.seen.lease_left)
+            await self._watch(flight, lambda: flight.landed, command.seen.lease_left)
+            settled = flight.settled
             self._followed = None  # landed, or its lease is over as far as we know: the store knows better
-            if flight.landed:
-                return settled or await self.store.read(Read(command.key))
-        return await self.store.wait(command, max(0.0, self._patience_left()))
+            if settled is not None:
+                return settled
+        return self._note(await self.store.wait(command, max(0.0, self._patience_left())))
 
     async def _watch(self, flight: Flight, enough: Callable[[], bool], seconds: float = math.inf) -> Record | None:
         flights = self._flights
@@ -397,6 +451,21 @@ class AsyncPerformer(_Performer):
             flights.leave(flight, bell)
         return self._seen_in_flight(flight)
 
+    async def reach(self, steps: Generator[Command, Any, Any]) -> Any:
+        """The command to run the effect, for a hold to be handed out; or how the attempt ended without it."""
+        try:
+            reached = await adrive(steps, self.perform, until=RunEffect)
+        except BaseException:
+            self.finish()
+            raise
+        if not isinstance(reached, RunEffect):
+            self.finish()
+        return reached
+
+    async def end(self, steps: Generator[Command, Any, Any], outcome: Outcome) -> Any:
+        """The rest of an attempt whose hold was handed out and has been left."""
+        return await self.go_on(steps, outcome)
+
     async def go_on(self, steps: Generator[Command, Any, Any], reply: Any) -> Any:
         """The rest of an attempt whose claim was made with others in one batch."""
         try:
@@ -404,11 +473,18 @@ class AsyncPerformer(_Performer):
         finally:
             self.finish()
 
+    async def before_effect(self) -> None:
+        """Right before the effect."""
+
+    async def after_effect(self, outcome: Outcome) -> Outcome:
+        """What the core shall hear of an effect's end."""
+        return outcome
+
     async def _run_effect(self, command: RunEffect) -> Outcome:
         held: AsyncHeld = self._early or self.new_hold(command.held)
         if command.held is not None:
             self.tell("claimed", command.held)
-        self.before_effect()
+        await self.before_effect()
         held.enter()
         try:
             outcome: Outcome = Returned(await self._effect())
@@ -418,7 +494,7 @@ class AsyncPerformer(_Performer):
             held.leave()
         if self.call.terms.marked:
             self.check_mark(held, outcome)
-        return self.after_effect(outcome)
+        return await self.after_effect(outcome)
 
     async def _lookup(self, command: CallLookup) -> Verdict:
         lookup = self.call.boundary.asks_with
@@ -437,7 +513,13 @@ class AsyncPerformer(_Performer):
             raise
 
     async def _sleep(self, command: Sleep) -> None:
-        await running().sleep(command.seconds)
+        try:
+            await running().sleep(command.seconds)
+        except (Exception, GeneratorExit):
+            raise
+        except BaseException:
+            await self._last_word()
+            raise
 
     async def _tell(self, command: Tell) -> None:
         self.tell(command.event, command.record, command.detail)

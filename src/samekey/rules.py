@@ -7,11 +7,13 @@ import inspect
 import os
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar, get_type_hints
 
-from samekey.addresses import check_address, check_store, open_store, refuse_gevent
+from samekey import switch
+from samekey.addresses import check_address, check_store, open_store, public, refuse_gevent
 from samekey.binding import Binding, Content, KeyRule, TenantRule, check_function, default_name
 from samekey.core.boundary import Atomic, Boundary, Keyed, Terms
 from samekey.core.call import Call
@@ -23,6 +25,7 @@ from samekey.core.ports import Hook
 from samekey.core.record import ATTRIBUTE_MAX_CHARS, ATTRIBUTES_MAX
 from samekey.core.shapes import data_types, storable_type
 from samekey.flight import Flights
+from samekey.leases import Leases
 
 T = TypeVar("T")
 
@@ -60,6 +63,7 @@ class Rules:
     """What both colours share: rules, names, secrets. No I/O in here."""
 
     _asynchronous: bool
+    _leases: Leases
 
     def __init__(
         self,
@@ -98,6 +102,21 @@ class Rules:
                     self._opened = self._open()
         return self._opened
 
+    def as_new_process(self) -> None:
+        """Forget what only the process knows - callers in flight, holds to renew - as after a restart."""
+        self._flights = Flights()
+        self._leases.forget()
+
+    @contextmanager
+    def through(self, wrap: Callable[[Any], Any]) -> Iterator[None]:
+        """For tests: until the block ends, every command goes to `wrap(store)`."""
+        real = self.store
+        self._opened = wrap(real)
+        try:
+            yield
+        finally:
+            self._opened = real
+
     def _after_fork(self) -> None:
         # The parent's callers are not ours, nor is a lock that one of them held.
         self._flights, self._opening = Flights(), threading.Lock()
@@ -115,7 +134,7 @@ class Rules:
     def store_name(self) -> str:
         """What to call the store in a command line; known also while it cannot be reached."""
         known = self._opened or self._given
-        return str(self._address) if known is None else str(known.name)
+        return public(str(self._address)) if known is None else str(known.name)
 
     def declared(self) -> list[Declared]:
         """The operations of decorated functions."""
@@ -190,6 +209,7 @@ class Rules:
             aliases,
             check_attributes(attributes) if attributes else (),
             self.store_name,
+            switch.depth > 0,
         )
 
     def _register(self, name: str | None, function: Any, aliases: Collection[str]) -> str:

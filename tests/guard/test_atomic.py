@@ -434,6 +434,31 @@ def test_a_commit_that_fails_leaves_no_open_transaction(sqlite: Place, guard: An
     assert sqlite.look("child", "o-1") is None
 
 
+def test_a_settle_that_fails_undoes_effect_and_claim(sqlite: Place, guard: Any, connection):
+    """Committed, the effect would stand beside a record that does not know of it, and be in doubt for ever."""
+    connection.execute("CREATE TRIGGER full BEFORE UPDATE ON samekey_records BEGIN SELECT RAISE(ABORT, 'no room'); END")
+    connection.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreUnavailable):
+        guard.on(connection).run("order", lambda: insert(connection), key="o-1", payload={})
+    connection.execute("COMMIT")
+
+    assert (orders(sqlite), sqlite.look("order", "o-1")) == ([], None)
+
+
+def test_a_store_that_is_down_does_not_mean_run_in_a_transaction(sqlite: Place, guard: Any, ledger: Ledger):
+    """What is down is the effect's own database."""
+
+    @guard.once(name="order", key="key", boundary=Atomic("session"), policy=Policy(patience=0.1, store_down="run"))
+    def order(session: sqlite3.Connection, key: str) -> int:
+        return ledger.add()
+
+    with connected(sqlite, timeout=0) as own:
+        own.execute("CREATE TRIGGER full BEFORE INSERT ON samekey_records BEGIN SELECT RAISE(ABORT, 'no room'); END")
+        with pytest.raises(StoreUnavailable):
+            order(own, "o-1")
+    assert len(ledger) == 0
+
+
 # -- others -------------------------------------------------------------------------------------------------------
 
 

@@ -369,6 +369,22 @@ def test_c28_a_store_down_at_completion_tells_the_caller_and_never_repeats(place
     assert len(ledger) == 1
 
 
+@pytest.mark.slow
+def test_c28_the_time_that_a_silent_store_takes_counts_too(place: Place, colour: str, ledger: Ledger):
+    """Each try takes as long as the store's own timeouts: for a lease of 0.4 s two of them are enough, not a dozen."""
+    side, spy = spied_side(place, colour, policy=Policy(lease=0.4))
+
+    def silent(command: Any) -> None:
+        time.sleep(0.3)
+        raise StoreUnavailable("no answer")
+
+    spy.before["settle"] = silent
+    answer = side.run("charge", ledger.add, key="o-1", payload={})
+
+    assert (answer.result, answer.recorded) == (1, False)
+    assert spy.count("settle") <= 2
+
+
 @pytest.mark.parametrize("error", [Refused("stolen"), NotDone("funds"), TimeoutError()], ids=repr)
 def test_c28_an_error_that_cannot_be_recorded_still_comes_out_and_says_so(place: Place, colour: str, error):
     side, spy = spied_side(place, colour, policy=Policy(lease=0.1))

@@ -296,3 +296,52 @@ def test_a_store_down_with_run_lets_every_caller_run(place: Place, colour: str, 
 
     assert len(ledger) == 5
     assert not any(answer.guarded for answer in answers)
+
+
+def test_many_who_wait_for_another_process_cost_the_store_one_claim_and_one_wait(place: Place, colour: str):
+    """The first caller asks and waits; those behind it read its answer over its shoulder."""
+    other, (side, spy) = place.side("sync"), spied_side(place, colour)
+    inside, go = threading.Event(), threading.Event()
+
+    def effect():
+        inside.set()
+        assert go.wait(10)
+        return "done"
+
+    holder = Thread(lambda: other.run("charge", effect, key="o-1", payload={}))
+    assert inside.wait(5)
+    threads = [Thread(lambda: side.run("charge", int, key="o-1", payload={}).result) for _ in range(20)]
+    until(lambda: waiting(side.guard) == 19)
+    with pytest.raises(KeyReused):
+        side.run("charge", int, key="o-1", payload={"amount": 500})
+    go.set()
+    holder.result()
+
+    assert [thread.result() for thread in threads] == ["done"] * 20
+    assert (spy.count("open"), spy.count("wait"), spy.count("read", "take", "settle")) == (1, 1, 0)
+
+
+def test_who_stands_behind_an_impatient_one_keeps_its_own_patience(place: Place, colour: str):
+    """The first caller gives up on the other process; the one behind it goes on waiting, and gets the answer."""
+    other, (side, spy) = place.side("sync"), spied_side(place, colour)
+    inside, go = threading.Event(), threading.Event()
+
+    def effect():
+        inside.set()
+        assert go.wait(10)
+        return "done"
+
+    holder = Thread(lambda: other.run("charge", effect, key="o-1", payload={}))
+    assert inside.wait(5)
+    hasty = Policy(patience=0.3)
+    first = Thread(lambda: side.run("charge", int, key="o-1", payload={}, policy=hasty))
+    until(lambda: spy.count("wait") == 1)
+    second = Thread(lambda: side.run("charge", int, key="o-1", payload={}).result)
+    with pytest.raises(InProgress):
+        first.result()
+    until(lambda: spy.count("wait") == 2)
+    go.set()
+    holder.result()
+
+    assert second.result() == "done"
+    assert spy.count("open") == 1

@@ -391,6 +391,18 @@ def test_an_alias_answers_for_the_old_name(place: Place, colour: str, ledger: Le
     assert place.look("old", "o-2") is None
 
 
+def test_old_code_beside_a_rename_does_not_see_what_was_claimed_under_the_new_name(place: Place, ledger: Ledger):
+    """The window of a rolling deploy: aliases look back, nobody looks ahead. Finish the old processes first."""
+    old, new = place.guard(), place.guard()
+    before = old.once(name="old", key="order_id")(lambda order_id: ledger.add())
+    after = new.once(name="new", key="order_id", aliases=["old"])(lambda order_id: ledger.add())
+
+    after("o-1")
+    before("o-1")
+
+    assert len(ledger) == 2
+
+
 def test_an_alias_that_is_free_or_in_doubt_is_carried_on_under_the_old_name(place: Place, colour: str):
     """Not claimed a second time under the new name: that would be two keys for one intent."""
     old, new = place.side(colour), place.side(colour)

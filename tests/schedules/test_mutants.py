@@ -15,9 +15,9 @@ import pytest
 
 from samekey.core import attempt as core_attempt
 from samekey.core import recovery, register
-from samekey.core.boundary import Asks, Boundary, Keyed, Kind, Opaque, Repeatable, parse_terms
+from samekey.core.boundary import Absent, Asks, Boundary, Keyed, Kind, Opaque, Repeatable, parse_terms
 from samekey.core.call import Answer, take
-from samekey.core.commands import Begin, Raised, Read, Settle, StoreCommand, Take, Testify
+from samekey.core.commands import Begin, CallLookup, Open, Raised, Read, Settle, StoreCommand, Take, Testify
 from samekey.core.envelope import decode
 from samekey.core.errors import Fenced, InProgress
 from samekey.core.record import Record
@@ -34,6 +34,7 @@ from samekey.testing.schedules import (
     released_is_true,
 )
 from samekey.testing.world import look_in_the_books
+from tests.schedules.test_others import operator
 
 attempt: Any = core_attempt  # whose imported names are patched too
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -86,6 +87,27 @@ def believe_absent_at_once(patch):
 
 def believe_absent_where_nobody_agreed(patch):
     patch.setattr(recovery, "believed", lambda *_: True)
+
+
+def count_the_belief_from_the_answer(patch):
+    real = recovery.ask
+
+    def ask(call, record, terms) -> Steps:
+        steps = real(call, record, terms)
+        command = next(steps)
+        while True:
+            reply = yield command
+            if isinstance(command, CallLookup) and isinstance(reply, Absent):
+                now = yield from Read(record.key)
+                if now is not None and recovery.believed(terms, -now.lease_left):
+                    steps.close()
+                    return (yield from recovery.run_again(call, now))
+            try:
+                command = steps.send(reply)
+            except StopIteration as stop:
+                return stop.value
+
+    patch.setattr(recovery, "ask", ask)
 
 
 def fence_by_token_alone(patch):
@@ -279,6 +301,29 @@ def take_what_evidence_forbids_again_and_again(patch):
     patch.setattr(attempt, "recover", lambda call, record: real(call, record._replace(evidence=())))
 
 
+def a_ttl_on_a_live_claim(patch):
+    real = register.expired
+
+    def expired(record, moment) -> bool:
+        return real(record, moment) or (record.state is State.STARTED and not register.lease_live(record, moment))
+
+    patch.setattr(register, "expired", expired)
+
+
+def a_claim_committed_together_with_its_effect(patch):
+    def opened(record, command, moment, real) -> Any:
+        return real(None if record.state is State.STARTED else record, command, moment)
+
+    rule(patch, Open, opened)
+
+
+def keep_the_reference_after_an_operators_word(patch):
+    def settle(record, command, moment, real) -> Any:
+        return real(record, replace(command, next_round=False) if command.role is Role.OPERATOR else command, moment)
+
+    rule(patch, Settle, settle)
+
+
 ASKS, BELIEVES = Asks(look_in_the_books), Asks(look_in_the_books, believe_absent_after=BELIEF)
 FORGETS, FORGETS_LATER = Provider(dedups=True, retention=45.0), Provider(dedups=True, retention=75.0)
 BELIEVES_MARKED = Asks(look_in_the_books, believe_absent_after=BELIEF, marked=True)
@@ -287,6 +332,7 @@ MUTANTS = [
     Mutant(run_again_whatever_the_boundary_says, "one_effect", Opaque()),
     Mutant(believe_absent_at_once, "one_effect", BELIEVES),
     Mutant(believe_absent_where_nobody_agreed, "one_effect", ASKS),
+    Mutant(count_the_belief_from_the_answer, "one_effect", BELIEVES),
     Mutant(
         fence_by_token_alone,
         "fenced",
@@ -331,6 +377,15 @@ MUTANTS = [
     Mutant(look_at_the_window_only_before_the_take, "one_effect", Keyed(window=75.0), FORGETS_LATER),
     Mutant(count_the_window_from_the_takeover, "one_effect", Keyed(window=75.0), FORGETS_LATER),
     Mutant(say_it_once, "evidence_kept", Keyed(), DEDUPS, options={"crashes": 0, "outages": 1}),
+    Mutant(a_ttl_on_a_live_claim, "one_effect", Opaque()),
+    Mutant(a_claim_committed_together_with_its_effect, "one_effect", Opaque()),
+    Mutant(
+        keep_the_reference_after_an_operators_word,
+        "released_is_true",
+        ASKS,
+        Provider(broke=True),
+        options={"others": (("O", operator),), "crashes": 1, "expiries": 0, "ages": 0},
+    ),
     Mutant(
         take_what_evidence_forbids_again_and_again,
         "heals",

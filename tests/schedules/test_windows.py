@@ -44,6 +44,7 @@ def test_a_holder_that_sleeps_longer_than_lease_and_belief_charges_twice():
         "B settles in_doubt as passer-by",
         "B wants to ask",
         "B asks the provider",
+        "B is answered",
         "B takes",
         "B sends",
         "B's request lands",
@@ -70,6 +71,7 @@ def test_the_mark_closes_that_window_up_to_the_send():
         "B settles in_doubt as passer-by",
         "B wants to ask",
         "B asks the provider",
+        "B is answered",
         "B takes",
         "B marks",
         "B sends",
@@ -160,6 +162,7 @@ def test_a_double_effect_is_told_by_the_lookup():
             "Z settles in_doubt as passer-by",
             "Z wants to ask",
             "Z asks the provider",
+            "Z is answered",
             "Z testifies",
             "Z ends its asking",
         ],
@@ -264,11 +267,22 @@ def test_a_provider_that_dedups_survives_a_lost_claim():
     explore(Keyed(), provider=DEDUPS, crashes=1, expiries=1, losses=1, unless=others).check()
 
 
+@pytest.mark.parametrize("keyed", [Keyed(keeps_declines=True), Keyed(lookup=look_in_the_books)])
+def test_a_lost_claim_keeps_its_provider_key(keyed):
+    """A charged, the store forgot it, B gave up: the next one must not go by another provider key than A did."""
+    others = [promise for promise in PROMISES if promise is not one_effect]
+    provider = Provider(dedups=True, keeps_declines=True)
+
+    explore(
+        keyed, provider=provider, effect=("charge", "give up", "charge"), crashes=1, expiries=1, losses=1, unless=others
+    ).check()
+
+
 def test_asking_first_after_a_loss_finds_what_landed():
     """Asks: what looks new is looked up before its first run. What is still on its way is found by nobody."""
     asks = World(Asks(look_in_the_books), losses=1)
     start = ["A opens", "A sends"]
-    lost = ["the store loses its memory", "B opens", "B asks the provider"]
+    lost = ["the store loses its memory", "B opens", "B asks the provider", "B is answered"]
     found_it = replay(asks, [*start, "A's request lands", *lost, "B settles completed as holder"])[-1]
     scene = told(asks, *start, *lost, "B sends", "B's request lands", "A's request lands")
 
@@ -284,8 +298,9 @@ def test_whoever_takes_over_after_a_loss_asks_first_too():
     """
     world = World(Asks(look_in_the_books, marked=True), losses=1)
     before = ["A opens", "A marks", "A sends", "A's request lands", "the store loses its memory"]
-    after = ["B opens", "B crashes", "A crashes", "faults stop, Z comes", "Z opens", "Z takes", "Z asks the provider"]
-    last = replay(world, [*before, *after, "Z settles completed as holder"])[-1]
+    after = ["B opens", "B crashes", "A crashes", "faults stop, Z comes", "Z opens", "Z takes"]
+    asked = ["Z asks the provider", "Z is answered"]
+    last = replay(world, [*before, *after, *asked, "Z settles completed as holder"])[-1]
 
     assert last.end is not None
     assert (last.end.what, [charge.by for charge in last.scene.books.charges]) == ("completed", ["A"])

@@ -1,6 +1,8 @@
-"""The PostgreSQL store keeps the contract, in both colours, on two majors."""
+"""The PostgreSQL store keeps the contract, in both colours, on two majors, in one piece and in partitions."""
 
 from __future__ import annotations
+
+import os
 
 import pytest
 
@@ -9,14 +11,20 @@ from samekey.stores.postgres import AsyncPostgresStore, PostgresStore
 from samekey.testing.servers import NoServer, postgres
 from samekey.testing.store_suite import AsyncStoreSuite, StoreSuite
 
+# Majors and partitions; the whole suite in partitions with the full budget, tests of their own in test_postgres_sweep.
+PLACES = {"postgres-15": (15, 0), "postgres-18": (18, 0)}
+if os.environ.get("SAMEKEY_BUDGET") == "full":
+    PLACES |= {"postgres-15-partitions": (15, 16), "postgres-18-partitions": (18, 16)}
 
-@pytest.fixture(scope="module", params=[15, 18], ids=lambda major: f"postgres-{major}")
+
+@pytest.fixture(scope="module", params=list(PLACES.values()), ids=list(PLACES))
 def address(request: pytest.FixtureRequest):
     """One database for both suites: no scenario needs an empty one."""
+    major, partitions = request.param
     try:
-        with postgres(request.param) as server:
+        with postgres(major) as server:
             url = server.create_database()
-            migrate(url)
+            migrate(url, partitions=partitions)
             yield url
     except NoServer as missing:
         pytest.skip(str(missing))

@@ -10,6 +10,7 @@ import pytest
 from samekey.core.commands import Read
 from samekey.core.errors import RecordUnreadable
 from samekey.core.key import Key
+from samekey.drivers import sqlite as driver
 from samekey.stores.sqlite import AsyncSqliteStore, SqliteStore
 from samekey.testing._store_scenarios.scene import A, B, Scene
 from samekey.testing.clock import ManualClock
@@ -93,6 +94,23 @@ def test_both_colours_share_the_file(file: Path):
     assert other.sync.open(scene.opening(by=B)).fence == held.fence
     store.close()
     other.sync.close()
+
+
+def test_the_setting_that_survives_a_power_loss_is_on_and_the_other_one_is_told(file: Path):
+    """A power cut cannot be made here; SQLite's own setting against it can be looked at."""
+    levels = {"normal": 1, "full": 2}
+    for synchronous in ("full", "normal"):
+        connection = driver.connect(file, synchronous=synchronous)
+        assert connection.execute("PRAGMA synchronous").fetchone() == (levels[synchronous],)
+        connection.close()
+    full, normal = SqliteStore(file), SqliteStore(file, synchronous="normal")
+    told = [one.health() for one in (full, normal)]
+    full.close()
+    normal.close()
+
+    assert "and power losses" in told[0].guarantee
+    assert any("a power loss may forget the last claims" in warning for warning in told[1].warnings)
+    assert not any("power" in warning for warning in told[0].warnings)
 
 
 def test_a_record_of_another_key_is_not_ours(file: Path):

@@ -23,6 +23,8 @@ COMMANDS = {
     "explain": ("samekey.cli.records:explain", "the story of a key: what happened, whose turn it is, what to do"),
     "resolve": ("samekey.cli.resolve:resolve", "say how a doubt ended, with name and reason"),
     "doctor": ("samekey.cli.doctor:doctor", "is the store sound, and does anything wait for somebody?"),
+    "sweep": ("samekey.cli.sweep:sweep", "delete what is past its retention, at a measured pace"),
+    "migrate": ("samekey.cli.migrate:migrate", "make the tables of a store, or bring them up to date"),
     "demo": ("samekey.cli.demo:demo", "see a double charge happen, and not happen"),
 }
 

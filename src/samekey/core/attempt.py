@@ -49,8 +49,8 @@ from samekey.core.commands import (
 )
 from samekey.core.errors import Fenced, InProgress, Refused, StoreUnavailable
 from samekey.core.record import Record
-from samekey.core.recovery import recover, spoken
-from samekey.core.states import Role, State
+from samekey.core.recovery import may_rotate, recover, spoken
+from samekey.core.states import SETTLED, Role, State
 
 ROUNDS_MAX = 20  # lost races before we call the key busy; 3 is already rare
 SETTLE_PAUSE_SECONDS = 0.05  # first pause before a settle is tried again; doubles up to
@@ -59,11 +59,14 @@ SETTLE_PAUSE_MAX_SECONDS = 2.0
 
 def attempt(call: Call) -> Generator[Command, Any, Answer[Any] | Failed]:
     """The steps of one call; ends in an Answer, in the effect's own failure, or in a SamekeyError."""
+    if call.unguarded:
+        return (yield from run_unguarded(call))
     try:
         # `yield` where every call comes by: `yield from command` is the same, typed, and makes a generator for it.
         record: Record | None = (yield from find(call)) if call.aliases else (yield open_command(call))
     except StoreUnavailable:
-        if call.policy.store_down == "refuse":
+        # In a transaction the store is the very database that the effect writes: there is nothing to run without it.
+        if call.policy.store_down == "refuse" or call.terms.kind is Kind.ATOMIC:
             raise
         return (yield from run_unguarded(call))
 
@@ -198,6 +201,8 @@ def complete(call: Call, held: Record, value: Any) -> Generator[Command, Any, An
     settled = yield from settle(call, held, State.COMPLETED, result=result, error=error)
     if isinstance(settled, StoreUnavailable):
         yield from Tell("not_recorded", held, type(settled).__name__)
+        if call.terms.kind is Kind.ATOMIC:
+            raise settled  # undone with the claim: there is no answer
         return Answer(value, State.COMPLETED, False, call.key.text, held.token, held.attempts, recorded=False)
     if settled is not None and settled.settled_by == call.attempt and settled.state is State.COMPLETED:
         # The record's bytes are ours, so our own object is what the record says.
@@ -233,7 +238,7 @@ def release(call: Call, held: Record, outcome: Raised) -> Generator[Command, Any
         # A provider that replays an old decline needs a new key for the next try; one that is asked needs a new
         # reference, or an old decline would speak for a later request. Only after the holder's own "not done",
         # and never with an older attempt in doubt: that one may still land under this key.
-        next_round=call.terms.new_round_after_decline and not held.unsure and _said_not_done(call, outcome),
+        next_round=may_rotate(held, call.terms) and not held.unsure and _said_not_done(call, outcome),
     )
     if isinstance(settled, StoreUnavailable):
         note(outcome.error, f"samekey: {call.key} could not be released and stays held until its lease ends")
@@ -267,21 +272,25 @@ def settle(
 ) -> Generator[Command, Any, Record | None | StoreUnavailable]:
     """Settle as the holder."""
     command = Settle(held, Role.HOLDER, state, call.attempt, result, error, "", retain_seconds(call, state), next_round)
-    return (yield from insist(call, command))
+    settled = yield from insist(call, command)
+    if isinstance(settled, StoreUnavailable) and call.terms.kind is Kind.ATOMIC:
+        yield from Undo(claim_too=True)  # an effect must not be committed beside a record that does not know of it
+    return settled
 
 
 def insist(call: Call, command: Settle | Testify) -> Generator[Command, Any, Record | None | StoreUnavailable]:
     """What we know must be written: tried again with growing pauses for as long as a lease may live."""
-    slept, pause = 0.0, SETTLE_PAUSE_SECONDS
+    waited, pause = 0.0, SETTLE_PAUSE_SECONDS
     while True:
         try:
             record: Record | None = yield command
             return record
         except StoreUnavailable as unavailable:
-            if slept >= call.policy.lease_seconds or call.terms.kind is Kind.ATOMIC:
+            waited += unavailable.tried_seconds  # a store that says nothing takes longer than our pauses
+            if waited >= call.policy.lease_seconds or call.terms.kind is Kind.ATOMIC:
                 return unavailable
         yield from Sleep(pause)
-        slept, pause = slept + pause, min(pause * 2, SETTLE_PAUSE_MAX_SECONDS)
+        waited, pause = waited + pause, min(pause * 2, SETTLE_PAUSE_MAX_SECONDS)
 
 
 def too_late(
@@ -322,6 +331,17 @@ def too_late(
     raise fenced(call, held, f"its outcome ({state}) is kept as evidence")
 
 
+def last_word(call: Call, command: Settle | Testify) -> Generator[Command, Any, Record | None]:
+    """We were interrupted while saying how it ended: say it once more; if it comes too late, keep it as evidence."""
+    record = yield from command
+    if isinstance(command, Testify) or command.role is not Role.HOLDER or command.state not in SETTLED:
+        return record
+    if record is not None and record.settled_by == call.attempt and record.state is command.state:
+        return record
+    seen = command.seen
+    return (yield from Testify(seen.key, call.attempt, seen.token, command.state, command.result, "settled too late"))
+
+
 def fenced(call: Call, held: Record, what: str) -> Fenced:
     return Fenced(
         f"this attempt at {call.key} lost its hold while it ran; {what}. "
@@ -344,7 +364,7 @@ def sending(call: Call, held: Record) -> Generator[Command, Any, Record]:
 
 
 def run_unguarded(call: Call) -> Generator[Command, Any, Answer[Any] | Failed]:
-    """The store is down and the policy says run: counted, told, and marked on the answer."""
+    """The store is down and the policy says run, or a test runs without: counted, told, and marked on the answer."""
     yield from Tell("unguarded", None)
     outcome = yield from RunEffect(None)
     if isinstance(outcome, Raised):

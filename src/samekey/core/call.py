@@ -36,7 +36,7 @@ class Answer(Generic[T]):
     token: int
     attempts: int
     recorded: bool = True  # False: the store could not be told; outside the same-answer promise
-    guarded: bool = True  # False: the store was down and the policy said run
+    guarded: bool = True  # False: the store was down and the policy said run, or a test switched guards off
 
 
 @dataclass(slots=True)
@@ -60,6 +60,7 @@ class Call(NamedTuple):
     aliases: tuple[Key, ...] = ()
     attributes: tuple[tuple[str, str], ...] = ()
     store_name: str = ""
+    unguarded: bool = False  # guards are switched off, for a test
 
     @property
     def sends(self) -> bool:

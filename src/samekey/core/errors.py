@@ -75,6 +75,12 @@ class InProgress(Busy):
     token: int
 
 
+class TransactionConflict(Busy):
+    """The caller's transaction lost against another one: roll it back and run it again, as a whole."""
+
+    key: str
+
+
 class Uncertain(SamekeyError):
     """A provider or a person must decide."""
 
@@ -111,6 +117,8 @@ class StoreError(SamekeyError):
 
 class StoreUnavailable(StoreError):
     """The store could not be reached, or did not answer in time."""
+
+    tried_seconds: float = 0.0  # how long it was waited for, where somebody looked at a clock
 
 
 class RecordUnreadable(StoreError):

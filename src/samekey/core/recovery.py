@@ -182,11 +182,20 @@ def write_down(call: Call, record: Record, verdict: Verdict, role: Role) -> Gene
         error=error,
         why=f"the provider says {type(verdict).__name__.lower()}",
         retain_seconds=call.policy.retention_seconds,
-        next_round=state is State.RELEASED and parse_terms(record.boundary).new_round_after_decline,
+        next_round=state is State.RELEASED and may_rotate(record, parse_terms(record.boundary)),
     )
     if settled is not None:
         yield from Tell("resolved", settled, type(verdict).__name__)
     return settled
+
+
+def may_rotate(record: Record, terms: Terms) -> bool:
+    """Whether the next try after a known decline goes by a new provider key.
+
+    After the store lost its memory an attempt that nobody here remembers may have happened under the old one, and
+    where the provider dedups, that key is all that still protects it.
+    """
+    return terms.new_round_after_decline and not (record.after_loss and terms.kind is Kind.KEYED)
 
 
 def spoken(verdict: Verdict) -> str:

@@ -98,7 +98,9 @@ SELECT set_config('synchronous_commit', %s, false), set_config('statement_timeou
        set_config('lock_timeout', %s, false), set_config('default_transaction_isolation', 'read committed', false),
        set_config('idle_session_timeout', '0', false),
        -- A plan made while the table was empty would read all of it for ever.
-       set_config('enable_seqscan', %s, false)
+       set_config('enable_seqscan', %s, false),
+       -- Each of our statements has one good plan; to make it anew for every batch took longer than to carry it out.
+       set_config('plan_cache_mode', %s, false)
 """
 
 _FACTS = """
@@ -138,7 +140,7 @@ def greeting(address: Address, durable: bool, desk: bool) -> Generator[tuple[str
         milliseconds = (
             f"{seconds * 1000:.0f}" for seconds in (DESK_SECONDS if desk else STATEMENT_SECONDS, LOCK_SECONDS)
         )
-        yield _SESSION, (wanted, *milliseconds, "on" if desk else "off")
+        yield _SESSION, (wanted, *milliseconds, "on" if desk else "off", "auto" if desk else "force_generic_plan")
         known[6] = "read committed"
     try:
         (incarnation,) = yield _INCARNATION, ()
@@ -146,7 +148,7 @@ def greeting(address: Address, durable: bool, desk: bool) -> Generator[tuple[str
         if getattr(error, "sqlstate", None) not in _NOT_TOLD:
             raise
         incarnation = "unknown"  # a managed server that does not tell: the tables' own epoch has to do
-    incarnation = f"{incarnation}/{str(epoch)[:8]}"
+    incarnation = f"{incarnation}/{epoch}"
     (lost_at,) = yield "SELECT samekey_greet(%s)", (incarnation,)
     server, fsync, full_page_writes, _, standbys, encoding, isolation = known
     yield Facts(

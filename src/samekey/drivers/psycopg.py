@@ -1,30 +1,39 @@
 """PostgreSQL: how it is reached, what it promises, what its errors mean, and how its tables are made.
 
-Only a primary is ever spoken to, over connections of our own, in autocommit: each statement is one
-transaction, and no transaction is ever open while anything else happens. A statement has a deadline on both
-sides: the server's `statement_timeout` (which never strikes during a commit), and ours, a little later,
-for a server that says nothing any more. Ours closes the connection; it never sends a cancel, because a cancelled
-commit is kept by the primary and may be missing on its standby. Whoever asked asks again, by attempt id.
+Only a primary is ever spoken to, over connections of our own (`_psycopg_connection`), in autocommit: each statement is
+one transaction, and no transaction is ever open while anything else happens.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from importlib import resources
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import psycopg
-from psycopg import errors, waiting
+from psycopg import errors
 
 from samekey.core.errors import Misconfigured, RecordUnreadable, StoreError, StoreUnavailable
+from samekey.drivers._psycopg_connection import (
+    AsyncConnection as AsyncConnection,
+)
+from samekey.drivers._psycopg_connection import (
+    Connection as Connection,
+)
+from samekey.drivers._psycopg_connection import (
+    Landed as Landed,
+)
+from samekey.drivers._psycopg_connection import (
+    Silent as Silent,
+)
+from samekey.drivers._psycopg_exchange import (
+    Query as Query,
+)
 from samekey.drivers._psycopg_greeting import (
     DESK_SECONDS,
     LOCK_SECONDS,
-    SCHEMA,
     Values,
     greeting,
     migrate_line,
@@ -39,14 +48,26 @@ from samekey.drivers._psycopg_greeting import (
 from samekey.drivers._psycopg_greeting import (
     Facts as Facts,
 )
+from samekey.drivers._psycopg_migrations import (
+    COUNTED,
+    FIRST_PAUSE_SECONDS,
+    LAST_PAUSE_SECONDS,
+    TRIES_MAX,
+    Phase,
+    Which,
+    due,
+)
+from samekey.drivers._psycopg_migrations import (
+    Migration as Migration,
+)
+from samekey.drivers._psycopg_migrations import (
+    migrations as migrations,
+)
 
 DriverError = psycopg.Error
 
 CONNECT_SECONDS = 5  # whole seconds, libpq's own rule; a primary on the same network answers in milliseconds
-SILENCE_SECONDS = 6.0  # after that the server is taken for gone, whatever the network says
-MIGRATION_LOCK = 0x73616D656B6579  # "samekey"
-MIGRATION_LOCK_SECONDS = 30.0
-_WAIT_INTERVAL = 0.1  # how often a waiting thread looks up, for Ctrl-C and for its deadline
+MIGRATION_SECONDS = 600.0  # one statement of a migration; most make new things only and take milliseconds
 
 
 # -- addresses ---------------------------------------------------------------------------------------------
@@ -88,56 +109,6 @@ def check_durability(given: Any) -> Durability:
 # -- connections -------------------------------------------------------------------------------------------
 
 
-class Connection(psycopg.Connection[tuple[Any, ...]]):
-    """A connection whose statements have a deadline, and are never cancelled."""
-
-    silence_seconds: float | None = None
-    not_replicated = False
-
-    def wait(self, gen: Any, interval: float = _WAIT_INTERVAL, timeout: float | None = None) -> Any:
-        try:
-            return waiting.wait(_bounded(gen, self.silence_seconds or SILENCE_SECONDS), self.pgconn.socket, interval)
-        except BaseException as error:
-            if not isinstance(error, psycopg.Error) or isinstance(error, Silent):
-                self.pgconn.finish()  # in the middle of a statement: what it did is asked over another connection
-            raise
-
-
-class AsyncConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
-    """The same, awaited."""
-
-    silence_seconds: float | None = None
-    not_replicated = False
-
-    async def wait(self, gen: Any, interval: float = _WAIT_INTERVAL, timeout: float | None = None) -> Any:
-        try:
-            return await waiting.wait_async(
-                _bounded(gen, self.silence_seconds or SILENCE_SECONDS), self.pgconn.socket, interval
-            )
-        except BaseException as error:
-            if not isinstance(error, psycopg.Error) or isinstance(error, Silent):
-                self.pgconn.finish()
-            raise
-
-
-class Silent(psycopg.OperationalError):
-    """The server did not answer in time."""
-
-
-def _bounded(gen: Any, seconds: float) -> Generator[Any, Any, Any]:
-    """The driver's own steps; when nothing comes for too long, an error instead of the next one."""
-    deadline = time.monotonic() + seconds
-    try:
-        state = next(gen)
-        while True:
-            ready = yield state
-            if not ready and time.monotonic() > deadline:
-                raise Silent(f"no answer within {seconds:.0f} s")
-            state = gen.send(ready)
-    except StopIteration as stop:
-        return stop.value
-
-
 def connect(address: Address, *, durable: bool = True, desk: bool = False) -> tuple[Connection, Facts]:
     """A connection to the primary, checked.
 
@@ -146,7 +117,7 @@ def connect(address: Address, *, durable: bool = True, desk: bool = False) -> tu
     """
     with translated(address):
         connection = Connection.connect(address.url, **_arguments(address))
-        _watch_commits(connection, desk)
+        _set_up(address, connection, desk)
         try:
             steps = greeting(address, durable, desk)
             said: tuple[str, Values] | Facts = next(steps)
@@ -167,7 +138,7 @@ async def connect_async(address: Address, *, durable: bool = True, desk: bool = 
     """The same, awaited."""
     with translated(address):
         connection = await AsyncConnection.connect(address.url, **_arguments(address))
-        _watch_commits(connection, desk)
+        _set_up(address, connection, desk)
         try:
             steps = greeting(address, durable, desk)
             said: tuple[str, Values] | Facts = next(steps)
@@ -184,23 +155,16 @@ async def connect_async(address: Address, *, durable: bool = True, desk: bool = 
     return connection, said
 
 
-def _watch_commits(connection: Connection | AsyncConnection, desk: bool) -> None:
-    """Notice when somebody cancels our commit while it waits for a standby: the server then calls it a success."""
-
+def _set_up(address: Address, connection: Connection | AsyncConnection, desk: bool) -> None:
     def notice(told: psycopg.errors.Diagnostic) -> None:
+        # Somebody cancelled our commit while it waited for a standby: the server then calls it a success.
         if told.source_function == "SyncRepWaitForLSN":
             connection.not_replicated = True
 
     connection.add_notice_handler(notice)
+    connection.prepared = None if address.pgbouncer else set()
     if desk:
         connection.silence_seconds = DESK_SECONDS + 1
-
-
-def check_replicated(connection: Connection | AsyncConnection) -> None:
-    """After each statement: a commit that its standby may not have is a lost reply, to be asked again by a write."""
-    if connection.not_replicated:
-        connection.not_replicated = False
-        raise Silent("the commit was cancelled while it waited for a synchronous standby")
 
 
 def connect_listener(address: Address) -> Connection:
@@ -226,8 +190,6 @@ def _arguments(address: Address) -> dict[str, Any]:
         "keepalives_interval": 3,
         "keepalives_count": 3,
     }
-    if address.pgbouncer:
-        ours.pop("client_encoding")  # a startup parameter that PgBouncer need not know
     return {
         **{name: value for name, value in ours.items() if name not in given},
         "autocommit": True,
@@ -235,15 +197,15 @@ def _arguments(address: Address) -> dict[str, Any]:
     }
 
 
-COMMIT_MARK = "/*commit*/"  # where a statement may say how it commits
+COMMIT_MARK = b"/*commit*/"  # where a statement may say how it commits
 
 
-def worded(address: Address, statement: tuple[str, Values], durable: bool) -> tuple[str, Values]:
-    """The statement as it is sent: behind PgBouncer a session has no settings, so each one says its own."""
+def worded(address: Address, query: Query, durable: bool) -> Query:
+    """The query as it is sent: behind PgBouncer a session has no settings, so each one says its own."""
     if not address.pgbouncer:
-        return statement
+        return query
     how = f", set_config('synchronous_commit', '{synchronous_commit(durable, 'on')}', true)"
-    return statement[0].replace(COMMIT_MARK, how), statement[1]
+    return query._replace(sql=query.sql.replace(COMMIT_MARK, how.encode()))
 
 
 # -- errors ------------------------------------------------------------------------------------------------
@@ -323,53 +285,97 @@ def _first_line(error: BaseException) -> str:
 # -- migrations --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Migration:
-    number: int
-    title: str
-    sql: str
+class HeldUp(StoreUnavailable):
+    """A table was busy each time: not everything was migrated. Nothing is half done; try again."""
 
 
-def migrations() -> list[Migration]:
-    """All of them, as shipped, in order: plain SQL, to be printed for Alembic, Django or Flyway as well."""
-    folder = resources.files("samekey.stores") / "migrations" / "postgres"
-    files = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".sql"))
-    return [
-        Migration(int(name[:4]), name[5:-4].replace("_", " "), (folder / name).read_text(encoding="utf-8"))
-        for name in files
-    ]
-
-
-def migrate(url: str, *, dry_run: bool = False) -> list[Migration]:
+def migrate(
+    url: str,
+    *,
+    phase: Which = "all",
+    dry_run: bool = False,
+    partitions: int = 0,
+    known: Sequence[Migration] | None = None,
+    told: Callable[[Migration], None] = lambda migration: None,
+) -> list[Migration]:
     """Bring the database to our schema; the migrations that were (or with `dry_run` would be) carried out.
 
-    Each is one transaction. Several processes may try at once: one migrates, the others wait and find it done.
+    Several processes may try at once: one migrates, the others wait and find it done. `told` hears of each one when it
+    is committed; `known` are the migrations there are.
     """
     address = parse_url(url)
-    with (
-        translated(address),
-        psycopg.connect(address.url, **{**_arguments(address), "prepare_threshold": None}) as link,
-    ):
+    if known is None:
+        known = migrations(partitions=partitions)
+    with translated(address), _migrating(address) as link:
+        wanted = due(known, _done(link), phase, address.name)
+        if partitions and not dry_run:
+            _check_partitions(address, link, partitions, first=known[0] in wanted)
         if dry_run:
-            return _missing(address, link)
-        link.execute("SELECT set_config('lock_timeout', %s, false)", (f"{int(MIGRATION_LOCK_SECONDS * 1000)}",))
-        with link.transaction():
-            # Held until the end of the transaction, so that it is safe behind PgBouncer too.
-            link.execute("SELECT pg_advisory_xact_lock(%s)", (MIGRATION_LOCK,))
-            missing = _missing(address, link)
-            for migration in missing:
-                link.execute(migration.sql.encode())
-        return missing
+            return wanted
+        made = []
+        for migration in wanted:
+            if _carry_out(address, link, migration, known):
+                made.append(migration)
+                told(migration)
+        return made
 
 
-def _missing(address: Address, link: psycopg.Connection[Any]) -> list[Migration]:
-    there = link.execute("SELECT to_regclass('samekey_meta') IS NOT NULL").fetchone()
-    found = 0
-    if there and there[0]:
-        row = link.execute("SELECT value FROM samekey_meta WHERE name = 'schema'").fetchone()
-        found = int(row[0]) if row else 0
-    if found > SCHEMA:
+@contextmanager
+def _migrating(address: Address) -> Iterator[Connection]:
+    with Connection.connect(address.url, **{**_arguments(address), "prepare_threshold": None}) as link:
+        link.silence_seconds = MIGRATION_SECONDS
+        yield link
+
+
+def _carry_out(address: Address, link: Connection, migration: Migration, known: Sequence[Migration]) -> bool:
+    """Whether it was us; somebody else may have been faster."""
+    *turn, sql = migration.statements()
+    pause = FIRST_PAUSE_SECONDS
+    for tries in range(1, TRIES_MAX + 1):
+        try:
+            with link.transaction():
+                _take_turn(address, link, turn)
+                if migration not in due(known, _done(link), "all", address.name):
+                    return False
+                link.execute(sql.encode())
+                if migration in due(known, _done(link), "all", address.name):
+                    raise ValueError(f"{migration.number:04} {migration.title} does not count itself")
+                return True
+        except errors.LockNotAvailable as busy:
+            if tries == TRIES_MAX:
+                raise HeldUp(
+                    f"{address.name}: {migration.number:04} {migration.title} found its tables busy {tries} times "
+                    f"({_first_line(busy)}); nothing of it was done, try again"
+                ) from busy
+        time.sleep(pause)
+        pause = min(pause * 2, LAST_PAUSE_SECONDS)
+    raise AssertionError("the last try returns or raises")
+
+
+def _take_turn(address: Address, link: Connection, turn: Sequence[str]) -> None:
+    try:
+        for statement in turn:
+            link.execute(statement.encode())
+    except errors.LockNotAvailable as busy:
+        raise HeldUp(f"{address.name}: somebody else has been migrating it for a long time; try again") from busy
+
+
+def _done(link: Connection) -> dict[Phase, int]:
+    # Asked of the catalogue itself: within a transaction to_regclass remembers that there was no such table, also when
+    # whoever we waited for has made it.
+    visible = "SELECT FROM pg_class WHERE relname = 'samekey_meta' AND pg_table_is_visible(oid)"
+    if link.execute(visible).rowcount == 0:
+        return {"pre": 0, "post": 0}
+    rows = dict(link.execute("SELECT name, value FROM samekey_meta").fetchall())
+    return {phase: int(rows.get(name, 0)) for phase, name in COUNTED.items()}
+
+
+def _check_partitions(address: Address, link: Connection, wanted: int, *, first: bool) -> None:
+    """A table that is there keeps its shape: who asks for another one must not believe that it was made."""
+    row = link.execute("SELECT count(*) FROM pg_inherits WHERE inhparent = to_regclass('samekey_records')").fetchone()
+    there = row[0] if row else 0
+    if not first and there != wanted:
         raise Misconfigured(
-            f"{address.name} was migrated by a newer samekey (schema {found}, this one knows {SCHEMA}): upgrade samekey"
+            f"{address.name} has its table of records already, in {there or 1} piece{'s' if there > 1 else ''}: "
+            "partitions are chosen with the first migration"
         )
-    return [one for one in migrations() if one.number > found]

@@ -81,22 +81,28 @@ class Bells:
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
-        self._waiting: dict[bytes, list[Any]] = {}
+        self._waiting: dict[bytes, dict[Bell, None]] = {}  # a thousand may leave at once: each in one step
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, digest: bytes, bell: Bell) -> None:
+    def add(self, digest: bytes, bell: Bell) -> bool:
+        """Whether this is the first one there for this digest."""
         with self._mutex:
-            self._waiting.setdefault(digest, []).append(bell)
+            bells = self._waiting.setdefault(digest, {})
+            bells[bell] = None
+            return len(bells) == 1
 
-    def remove(self, digest: bytes, bell: Bell) -> None:
+    def remove(self, digest: bytes, bell: Bell) -> bool:
+        """Whether it was the last one there."""
         with self._mutex:
-            bells = self._waiting.get(digest, [])
-            if bell in bells:
-                bells.remove(bell)
+            bells = self._waiting.get(digest)
+            if bells is None:
+                return False
+            bells.pop(bell, None)
             if not bells:
-                self._waiting.pop(digest, None)
+                del self._waiting[digest]
+            return not bells
 
     def ring(self, digest: bytes) -> None:
         if self._waiting:

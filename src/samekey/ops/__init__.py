@@ -150,7 +150,7 @@ class Ops:
         who, why = _words("name (who)", who), _words("reason (why)", why)
         self.check(seen, word)
         envelope, error = _kept(seen, word, result)
-        retain_seconds = max(RESOLVED_RETAIN_SECONDS, parse_terms(seen.boundary).window or 0.0)
+        terms = parse_terms(seen.boundary)
         now = self.store.read(Read(seen.key))
         if now is None or mark(now) != mark(seen):
             raise _moved_on(seen, now)
@@ -166,7 +166,10 @@ class Ops:
                 result=envelope,
                 error=error,
                 why=why,
-                retain_seconds=retain_seconds,
+                retain_seconds=max(RESOLVED_RETAIN_SECONDS, terms.window or 0.0),
+                # The doubt may have been a decline that nobody heard. It stays on the provider's books, so the next
+                # try needs another reference: a lookup would find the old decline and speak it for the new request.
+                next_round=word is Word.NOT_DONE and terms.new_round_after_decline,
             )
         )
         ours = (word.state.value, f"{Role.OPERATOR}:{who}", why)

@@ -16,26 +16,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
-from samekey.core.commands import Open, Read, Redact, Renew, Settle, StoreCommand, Take, Wait
+from samekey.core.commands import Open, Read, Redact, Renew, Settle, StoreCommand, Take, Testify, Wait
 from samekey.core.errors import Misconfigured, SamekeyError, StoreUnavailable
 from samekey.core.record import Record
 from samekey.core.states import Role, State
 from samekey.drivers import psycopg as driver
-from samekey.stores._postgres_rows import DIGEST, Statement, many, record_of, single
+from samekey.stores._postgres_wire import many, record_in, rows_of, single
 
 BATCH_MAX = 256  # commands in one go: bounds how long the first of them waits for the last
-BATCH_BYTES_MAX = 4 << 20  # results in one statement: they travel as hexadecimal text
+BATCH_BYTES_MAX = 8 << 20  # results in one statement: bounds the memory on both sides
 REASK_SECONDS = 5.0  # how long a lost reply is asked after: what a server takes to restart or to fail over
 REASK_PAUSE_SECONDS = 0.05
 CONFLICTS_MAX = 3  # deadlocks of one statement; each one means that somebody else went on
 
 
 class Run(NamedTuple):
-    """Send this statement; the rows come back, or the driver's error, or StoreUnavailable: nothing was sent."""
+    """Send this query; its rows come back, or the driver's error, or StoreUnavailable: nothing was sent."""
 
-    statement: Statement
+    query: driver.Query
 
 
 class Pause(NamedTuple):
@@ -52,10 +53,11 @@ class Closed(StoreUnavailable):
 class Job:
     """One command, and what became of it."""
 
-    __slots__ = ("command", "done", "error", "reply", "same_as")
+    __slots__ = ("command", "digest", "done", "error", "reply", "same_as")
 
     def __init__(self, command: StoreCommand) -> None:
         self.command = command
+        self.digest = command.key.digest
         self.reply: Record | None = None
         self.error: Exception | None = None
         self.done = False
@@ -75,14 +77,19 @@ class Job:
 
 def plan(jobs: Sequence[Job]) -> list[list[Job]]:
     """The jobs in groups, each of one kind and with each key once, in an order that keeps that of every key."""
-    for job in jobs:
-        job.same_as = None
     if len(jobs) == 1:
         return [list(jobs)]
+    for job in jobs:
+        job.same_as = None
+    if len({job.digest for job in jobs}) == len(jobs):  # nobody stands behind anybody: the common case
+        kinds: dict[Any, list[Job]] = {}
+        for job in jobs:
+            kinds.setdefault(_kind(job.command), []).append(job)
+        return [part for group in kinds.values() for part in _parts(group)]
     waves: list[dict[Any, list[Job]]] = []
     last: dict[bytes, tuple[int, Job]] = {}
     for job in jobs:
-        wave, before = last.get(job.command.key.digest, (-1, None))
+        wave, before = last.get(job.digest, (-1, None))
         if before is not None and _same(before.command, job.command):
             job.same_as = before
             continue
@@ -90,15 +97,14 @@ def plan(jobs: Sequence[Job]) -> list[list[Job]]:
         if wave == len(waves):
             waves.append({})
         waves[wave].setdefault(_kind(job.command), []).append(job)
-        last[job.command.key.digest] = (wave, job)
+        last[job.digest] = (wave, job)
     return [part for wave in waves for group in wave.values() for part in _parts(group)]
 
 
 def _kind(command: StoreCommand) -> Any:
     """What may travel in one statement; people's settles are audited, so each of them is one of its own."""
-    if isinstance(command, Settle) and command.role is Role.OPERATOR:
-        return command.key.digest
-    return type(command)
+    kind = type(command)
+    return command.key.digest if kind is Settle and command.role is Role.OPERATOR else kind  # type: ignore[attr-defined]
 
 
 def _same(one: StoreCommand, other: StoreCommand) -> bool:
@@ -111,16 +117,21 @@ def _same(one: StoreCommand, other: StoreCommand) -> bool:
 
 
 def _parts(group: list[Job]) -> list[list[Job]]:
-    group.sort(key=lambda job: job.command.key.digest)
+    group.sort(key=_digest)
     parts: list[list[Job]] = [[]]
     size = 0
     for job in group:
-        size += len(getattr(job.command, "result", None) or b"")
-        if parts[-1] and (len(parts[-1]) >= BATCH_MAX or size > BATCH_BYTES_MAX):
+        command = job.command
+        bytes_ = len(command.result or b"") if isinstance(command, (Settle, Testify)) else 0
+        if parts[-1] and (len(parts[-1]) >= BATCH_MAX or size + bytes_ > BATCH_BYTES_MAX):
             parts.append([])
-            size = len(getattr(job.command, "result", None) or b"")
+            size = 0
         parts[-1].append(job)
+        size += bytes_
     return parts
+
+
+_digest = attrgetter("digest")
 
 
 def carrying_all(jobs: Sequence[Job], address: driver.Address, facts: Facts) -> Steps:
@@ -147,16 +158,17 @@ class Facts:
 
 def carrying(jobs: list[Job], address: driver.Address, facts: Facts) -> Steps:
     """One group: sent together; on an error that is not the connection's, one by one."""
-    statement = _statement(jobs)
-    jobs = [job for job in jobs if not job.done]
-    if statement is None:
+    query = _query(jobs, address)
+    if query is None:
         return
+    if any(job.done for job in jobs):
+        jobs = [job for job in jobs if not job.done]
     deadline: float | None = None  # for answers that were lost
     conflicts = 0
     pause = REASK_PAUSE_SECONDS
     while True:
         try:
-            rows = yield Run(statement)
+            answer = yield Run(query)
             break
         except (StoreUnavailable, Misconfigured) as unreachable:
             # No connection. If nothing of ours was under way, that is the answer.
@@ -166,7 +178,7 @@ def carrying(jobs: list[Job], address: driver.Address, facts: Facts) -> Steps:
                 return
             yield Pause(pause)
             pause = min(pause * 2, 0.5)
-        except (driver.DriverError, UnicodeError) as error:
+        except driver.DriverError as error:
             if driver.is_lost(error) and not isinstance(jobs[0].command, Redact):  # a second one would be audited twice
                 deadline = deadline or time.monotonic() + REASK_SECONDS
                 if time.monotonic() < deadline:
@@ -180,37 +192,33 @@ def carrying(jobs: list[Job], address: driver.Address, facts: Facts) -> Steps:
                 return
             _fail(jobs, _translated(address, error))
             return
-    _answer(jobs, rows, facts.lost_at)
+    _answer(jobs, answer, facts.lost_at)
     if deadline is not None:
         yield from _confirming(jobs, address, facts)
 
 
-def _statement(jobs: list[Job]) -> Statement | None:
-    """The statement for these jobs; one whose command cannot be said at all fails by itself."""
-    if len(jobs) > 1:
-        try:
-            return many([job.command for job in jobs])
-        except SamekeyError:
-            pass
-    for job in jobs:
-        try:
-            statement = single(job.command)
-        except SamekeyError as error:
-            job.fail(error)
+def _query(jobs: list[Job], address: driver.Address) -> driver.Query | None:
+    """The query for these jobs; one whose command cannot be said at all fails by itself."""
+    try:
+        return single(jobs[0].command) if len(jobs) == 1 else many([job.command for job in jobs])
+    except (SamekeyError, UnicodeError):
+        for job in jobs:
+            try:
+                single(job.command)
+            except SamekeyError as error:
+                job.fail(error)
+            except UnicodeError as error:
+                job.fail(Misconfigured(f"{address.name} cannot keep this text: {error}"))
     left = [job.command for job in jobs if not job.done]
-    if not left:
-        return None
-    return statement if len(jobs) == 1 else many(left)
+    return many(left) if left else None
 
 
-def _answer(jobs: list[Job], rows: Sequence[Any], lost_at: float | None) -> None:
-    if len(jobs) == 1:
-        found = {jobs[0].command.key.digest.hex(): row for row in rows}
-    else:
-        found = {row[DIGEST].replace("-", ""): row for row in rows if row[DIGEST] is not None}
+def _answer(jobs: list[Job], answer: Any, lost_at: float | None) -> None:
+    rows = rows_of(answer) if len(jobs) > 1 else {jobs[0].digest: 0} if answer.ntuples else {}
     for job in jobs:
         try:
-            job.answer(record_of(found.get(job.command.key.digest.hex()), job.command, lost_at))
+            row = rows.get(job.digest)
+            job.answer(None if row is None else record_in(answer, row, job.command, lost_at))
         except SamekeyError as error:
             job.fail(error)
 
@@ -235,8 +243,6 @@ def _fail(jobs: list[Job], error: Exception) -> None:
 
 
 def _translated(address: driver.Address, error: BaseException) -> Exception:
-    if isinstance(error, UnicodeError):
-        return Misconfigured(f"{address.name} cannot keep this text: {error}")
     mine = driver.store_error(address, error)
     mine.__cause__ = error
     return mine

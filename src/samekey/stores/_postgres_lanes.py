@@ -1,32 +1,37 @@
-"""Lanes: one connection each, and whoever wants to use it at the same time.
+"""Lanes of threads: one connection each, and whoever wants to use it at the same time.
 
 Flush on free, no timer: a lone caller's statement goes out at once, inline. While the connection is busy
-commands queue up, and when it is free they go out together. Among threads the one at the head of the queue then
-leads: it sends for all, answers all, and hands the lead on. Among tasks one pump task does it, so that
-cancelling a caller never cancels a statement.
+commands queue up, and when it is free they go out together. The one at the head of the queue then leads: it sends
+for all, answers all, and hands the lead on.
+
+Threads that were answered together wake up one after the other, and the first one would find the next lane free and
+go alone, before the rest of them has had its say: half of all commits were for one. So whoever is about to lead
+while others are still waking up lets these come first. Lanes of tasks (`_postgres_tasks`) need no such thing.
 """
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from samekey.core.errors import SamekeyError, StoreUnavailable
 from samekey.drivers import psycopg as driver
-from samekey.stores._postgres_batches import BATCH_MAX, Closed, Facts, Job, Pause, Run, Steps, carrying_all
+from samekey.loops import ThreadBell
+from samekey.stores._postgres_batches import BATCH_MAX, Closed, Facts, Job, Pause, Steps, carrying_all
 from samekey.stores._postgres_rows import Statement
 
+COME_SECONDS = 0.001  # a thread wakes up in a tenth of it; where all cores are busy nobody is waited for much longer
 TURN_SECONDS = 60.0  # many times what the statements before us may take; only for a leader that vanished
 
 
 class Asked:
     """What one caller wants, and how it is told that it is its turn, or over."""
 
-    __slots__ = ("again", "bell", "finished", "jobs", "leads")
+    __slots__ = ("again", "bell", "finished", "gone", "jobs", "leads", "next")
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self.jobs = jobs
@@ -35,16 +40,52 @@ class Asked:
         self.leads = False
         self.finished = False
         self.again = False
+        self.gone = False  # interrupted while it waited
+        self.next: Asked | None = None  # whom to wake when we are awake
+
+
+class Crowd:
+    """How many threads of this process have their answers and did not wake up yet."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._waking = 0
+        self._leaders: list[ThreadBell] = []
+
+    def rung(self, count: int) -> None:
+        with self._mutex:
+            self._waking += count
+
+    def awake(self) -> None:
+        leaders: list[ThreadBell] = []
+        with self._mutex:
+            self._waking -= 1
+            if self._waking == 0:
+                leaders, self._leaders = self._leaders, leaders
+        for leader in leaders:
+            leader.ring()
+
+    def let_come(self) -> None:
+        """Come back when everybody woke up, or soon enough all the same."""
+        if self._waking:
+            bell = ThreadBell()
+            with self._mutex:
+                if not self._waking:
+                    return
+                self._leaders.append(bell)
+            bell.wait(COME_SECONDS)
 
 
 class Lane:
     """A connection that threads take turns on."""
 
-    def __init__(self, address: driver.Address, *, durable: bool = True, desk: bool = False) -> None:
+    def __init__(
+        self, address: driver.Address, crowd: Crowd | None = None, *, durable: bool = True, desk: bool = False
+    ) -> None:
         self._address = address
+        self._crowd = crowd or Crowd()
         self._durable, self._desk = durable, desk
         self._connection: driver.Connection | None = None
-        self._cursor: Any = None
         self._mutex = threading.Lock()
         self._queue: deque[Asked] = deque()
         self._busy = False
@@ -66,19 +107,16 @@ class Lane:
                 return
             if asked.again:
                 return self.perform([job for job in jobs if not job.done])
-        together = self._gather(asked)
+        together = [asked]
         try:
+            self._crowd.let_come()
+            together = self._gather(asked)
             self._drive(carrying_all([job for one in together for job in one.jobs], self._address, self._known))
         finally:
             self._pass_on(asked, together)
 
     def ask(self, statement: Statement) -> list[Any]:
         """The rows of one statement that is no command, in our turn."""
-        rows: list[Any] = []
-
-        def steps() -> Steps:
-            rows.extend((yield Run(statement)))
-
         asked = Asked(())
         with self._mutex:
             asked.leads = not self._busy
@@ -89,10 +127,10 @@ class Lane:
             self._await_turn(asked)
         try:
             with driver.translated(self._address):
-                self._drive(steps())
+                rows: list[Any] = self._on_connection(lambda link: link.execute(*statement, binary=True).fetchall())
+                return rows
         finally:
             self._pass_on(asked, [asked])
-        return rows
 
     def close(self) -> None:
         self._closed = True
@@ -103,12 +141,21 @@ class Lane:
 
     def _await_turn(self, asked: Asked) -> None:
         try:
+            self._await_bell(asked)
+        finally:
+            if asked.finished or asked.again:
+                self._wake(asked.next)
+                self._crowd.awake()
+
+    def _await_bell(self, asked: Asked) -> None:
+        try:
             if not asked.bell.acquire(timeout=TURN_SECONDS):
                 raise StoreUnavailable(f"no turn on a connection to {self._address.name} within {TURN_SECONDS:.0f} s")
         except BaseException:  # also Ctrl-C: nobody may wait for our lead
             with self._mutex:
                 if asked in self._queue:
                     self._queue.remove(asked)
+                asked.gone = True
             if asked.leads:
                 self._pass_on(asked, [asked])
             raise
@@ -122,11 +169,16 @@ class Lane:
         return together
 
     def _pass_on(self, mine: Asked, together: list[Asked]) -> None:
-        for one in together:
-            if one is not mine:
-                one.finished = all(job.done for job in one.jobs)
-                one.again = not one.finished  # we were interrupted: it asks for itself
-                one.bell.release()
+        others = [one for one in together if one is not mine]
+        if others:
+            with self._mutex:
+                others = [one for one in others if not one.gone]
+                for one, after in zip_longest(others, others[1:]):
+                    one.next = after
+                    one.finished = all(job.done for job in one.jobs)
+                    one.again = not one.finished  # we were interrupted: it asks for itself
+            self._crowd.rung(len(others))
+            self._wake(others[0] if others else None)
         with self._mutex:
             heir = self._queue.popleft() if self._queue else None
             if heir is None:
@@ -135,6 +187,11 @@ class Lane:
                 heir.leads = True
         if heir is not None:
             heir.bell.release()
+
+    def _wake(self, one: Asked | None) -> None:
+        """Wake this one, who wakes the next: all at once they would only fight for the interpreter."""
+        if one is not None:
+            one.bell.release()
 
     # -- sending -------------------------------------------------------------------------------------------
 
@@ -147,8 +204,8 @@ class Lane:
                         time.sleep(step.seconds)
                         reply = None
                     else:
-                        reply = self._send(step.statement)
-                except (driver.DriverError, SamekeyError, UnicodeError) as error:
+                        reply = self._send(step.query)
+                except (driver.DriverError, SamekeyError) as error:
                     step = steps.throw(error)
                 else:
                     step = steps.send(reply)
@@ -157,141 +214,21 @@ class Lane:
         finally:
             steps.close()
 
-    def _send(self, statement: Statement) -> list[Any]:
+    def _send(self, query: driver.Query) -> Any:
+        return self._on_connection(
+            lambda connection: connection.ask(driver.worded(self._address, query, self._durable))
+        )
+
+    def _on_connection(self, work: Callable[[driver.Connection], Any]) -> Any:
         if self._closed:
             raise Closed(f"{self._address.name} was closed")
         if self._connection is None or self._connection.closed:
             self._connection, self.facts = driver.connect(self._address, durable=self._durable, desk=self._desk)
             self._known.lost_at = self.facts.lost_at
-            self._cursor = self._connection.cursor(binary=True)
         try:
-            self._cursor.execute(*driver.worded(self._address, statement, self._durable))
-            rows: list[Any] = self._cursor.fetchall()
-            driver.check_replicated(self._connection)
-            return rows
+            return work(self._connection)
         except driver.DriverError as error:
             if driver.is_spent(error):
                 self._connection.close()
-                self._connection = None
-            raise
-
-
-class AsyncLane:
-    """A connection that the tasks of one event loop take turns on."""
-
-    def __init__(self, address: driver.Address, *, durable: bool = True, desk: bool = False) -> None:
-        self._address = address
-        self._durable, self._desk = durable, desk
-        self._connection: driver.AsyncConnection | None = None
-        self._cursor: Any = None
-        self._queue: deque[tuple[Callable[[], Steps] | Sequence[Job], asyncio.Future[None]]] = deque()
-        self._pump: asyncio.Task[None] | None = None
-        self._closed = False
-        self.facts: driver.Facts | None = None
-        self._known = Facts()
-
-    async def perform(self, jobs: Sequence[Job]) -> None:
-        await self._enqueue(jobs)
-
-    async def ask(self, statement: Statement) -> list[Any]:
-        rows: list[Any] = []
-
-        def steps() -> Steps:
-            rows.extend((yield Run(statement)))
-
-        with driver.translated(self._address):
-            await self._enqueue(steps)
-        return rows
-
-    async def close(self) -> None:
-        self._closed = True
-        if self._pump is not None and not self._pump.done():
-            await asyncio.wait([self._pump])
-        if self._connection is not None:
-            await self._connection.close()
-
-    def abandon(self) -> None:
-        """The loop is gone; so is whoever waited."""
-        self._closed = True
-        if self._connection is not None:
-            self._connection.pgconn.finish()
-
-    # -- taking turns --------------------------------------------------------------------------------------
-
-    async def _enqueue(self, work: Callable[[], Steps] | Sequence[Job]) -> None:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-        self._queue.append((work, future))
-        if self._pump is None or self._pump.done():
-            self._pump = loop.create_task(self._run())
-        await future
-
-    async def _run(self) -> None:
-        while self._queue:
-            work, future = self._queue.popleft()
-            futures, error = [future], None
-            try:
-                if callable(work):
-                    await self._drive(work())
-                else:
-                    jobs = list(work)
-                    while self._queue and len(jobs) < BATCH_MAX and not callable(self._queue[0][0]):
-                        more, another = self._queue.popleft()
-                        jobs += more  # type: ignore[arg-type]
-                        futures.append(another)
-                    await self._drive(carrying_all(jobs, self._address, self._known))
-            except Exception as raised:
-                error = raised
-            except BaseException:
-                for one in (*futures, *(waiting for _, waiting in self._queue)):
-                    one.cancel()  # the loop is being closed under us
-                self._queue.clear()
-                raise
-            for one in futures:
-                if one.done():
-                    continue  # cancelled: whoever asked has gone, and asks again if it matters
-                if error is None:
-                    one.set_result(None)
-                else:
-                    one.set_exception(error)
-
-    # -- sending -------------------------------------------------------------------------------------------
-
-    async def _drive(self, steps: Steps) -> None:
-        try:
-            step = next(steps)
-            while True:
-                try:
-                    if isinstance(step, Pause):
-                        await asyncio.sleep(step.seconds)
-                        reply = None
-                    else:
-                        reply = await self._send(step.statement)
-                except (driver.DriverError, SamekeyError, UnicodeError) as error:
-                    step = steps.throw(error)
-                else:
-                    step = steps.send(reply)
-        except StopIteration:
-            pass
-        finally:
-            steps.close()
-
-    async def _send(self, statement: Statement) -> list[Any]:
-        if self._closed:
-            raise Closed(f"{self._address.name} was closed")
-        if self._connection is None or self._connection.closed:
-            self._connection, self.facts = await driver.connect_async(
-                self._address, durable=self._durable, desk=self._desk
-            )
-            self._known.lost_at = self.facts.lost_at
-            self._cursor = self._connection.cursor(binary=True)
-        try:
-            await self._cursor.execute(*driver.worded(self._address, statement, self._durable))
-            rows: list[Any] = await self._cursor.fetchall()
-            driver.check_replicated(self._connection)
-            return rows
-        except driver.DriverError as error:
-            if driver.is_spent(error):
-                await self._connection.close()
                 self._connection = None
             raise

@@ -1,11 +1,14 @@
 """One listener per process: a thread that hears what other connections notify, and rings the bells here.
 
+An event loop is woken once, however many of its tasks wait for a record (`LoopBells`).
+
 A notification is a hint and never the truth: whoever is rung for reads the record. While the listener has no
 connection waiters look again by themselves, and when it has one again everybody is rung.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import select
@@ -15,7 +18,7 @@ from typing import Any
 
 from samekey.core.errors import SamekeyError
 from samekey.drivers import psycopg as driver
-from samekey.loops import Bells
+from samekey.loops import Bell, Bells
 
 LISTEN_SECONDS = 1.0  # how long a first waiter waits for the listener before it goes without
 RECONNECT_SECONDS = 0.25  # as often as waiters look again by themselves
@@ -104,6 +107,45 @@ class Listener:
         if len(self._bells):
             self._used_at = time.monotonic()
         return time.monotonic() - self._used_at >= IDLE_SECONDS
+
+
+class LoopBells(Bells):
+    """The bells of one event loop. Among those of the process they are one for each digest."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, bells: Bells) -> None:
+        super().__init__()
+        self._loop, self._bells = loop, bells
+        self._relays: dict[bytes, _Relay] = {}
+
+    def add(self, digest: bytes, bell: Bell) -> bool:
+        first = super().add(digest, bell)
+        if first:
+            relay = self._relays[digest] = _Relay(self, digest)
+            self._bells.add(digest, relay)
+        return first
+
+    def remove(self, digest: bytes, bell: Bell) -> bool:
+        last = super().remove(digest, bell)
+        if last:
+            self._bells.remove(digest, self._relays.pop(digest))
+        return last
+
+    def ring_soon(self, digest: bytes) -> None:
+        """From any thread."""
+        try:
+            self._loop.call_soon_threadsafe(self.ring, digest)
+        except RuntimeError:
+            pass  # the loop is closed: nobody waits any more
+
+
+class _Relay:
+    __slots__ = ("_bells", "_digest")
+
+    def __init__(self, bells: LoopBells, digest: bytes) -> None:
+        self._bells, self._digest = bells, digest
+
+    def ring(self) -> None:
+        self._bells.ring_soon(self._digest)
 
 
 def _digest(payload: bytes) -> bytes:

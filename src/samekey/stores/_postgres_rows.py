@@ -1,8 +1,8 @@
-"""PostgreSQL's rows and statements: one function call for each command, and a record in each row.
+"""PostgreSQL's rows: what each command says, and the record in each row.
 
-`single` gives a command as one statement; `many` gives several of one kind as one statement, and so as one
-transaction. Both come back in the same columns, which `record_of` reads. The statements take `%s` parameters and
-plain values, so that any connection which a caller brings can carry them out: see `execute`.
+`single` gives a command as one statement with `%s` parameters and plain values, so that any connection which a caller
+brings can carry it out: see `execute`. Our own connections speak binary: see `_postgres_wire`. Either way
+`record_of` reads what comes back.
 """
 
 from __future__ import annotations
@@ -29,23 +29,24 @@ from samekey.core.commands import (
 from samekey.core.errors import Misconfigured, RecordUnreadable
 from samekey.core.key import Key
 from samekey.core.record import Evidence, Move, Record
-from samekey.core.register import storable
+from samekey.core.register import Moment, apply, seen_at, storable
 from samekey.core.states import EXPIRES, Role, State, may
 
 Statement = tuple[str, tuple[Any, ...]]
 Values = tuple[Any, ...]
 
 # fmt: off
-_COLUMNS = (
+COLUMNS = (
     "operation", "tenant", "key", "digest::text", "state", "token", "attempt::text", "fingerprint", "form", "boundary",
     "version", "attempts", "created_at", "changed_at", "lease_until", "unsure", "begun_at", "first_sent_at", "round",
     "settled_by", "settled_at", "retain_until", "result", "error", "asker", "ask_until", "fields", "attributes",
     "evidence::text", "moves",
 )
 # fmt: on
-ROW = ", ".join(f"r.{column}" for column in _COLUMNS) + ", date_part('epoch', clock_timestamp())"
-DIGEST = 3  # the column that says which command of a batch this row answers
-_COMMIT = "/*commit*/"  # where the driver may say how the statement commits
+NOW = "date_part('epoch', clock_timestamp())"
+ROW = ", ".join(f"r.{column}" for column in COLUMNS) + f", {NOW}"
+TOKEN, CHANGED_AT = COLUMNS.index("token"), COLUMNS.index("changed_at")
+COMMIT = "/*commit*/"  # where the driver may say how the statement commits
 
 _STATES = {state.value: state for state in State}
 
@@ -53,25 +54,30 @@ _STATES = {state.value: state for state in State}
 class Call:
     """One of our functions: the types of its parameters, and the values that a command gives them.
 
-    Where many commands of a kind come together, `together` names a function that takes them as arrays; without
-    one the function is called for one after the other, in the same statement.
+    A `word` is a text of which there are few. Where many commands of a kind come together, `together` names a function
+    that takes them as arrays; without one the function is called for one after the other, in the same statement.
     """
 
     def __init__(self, function: str, types: str, values: Callable[[Any], Values], *, together: str = "") -> None:
+        self.function, self.together = function, together
+        self.types = types.split()
         self.values = values
-        self._types = types.split()
-        one = ", ".join(f"%s::{kind}" for kind in self._types)
-        self.single = f"SELECT {ROW}{_COMMIT} FROM {function}({one}) AS r"  # noqa: S608 - constants only
-        arrays = ", ".join(f"%s::{kind}[]" for kind in self._types)
-        names = [f"a{number}" for number in range(len(self._types))]
-        each = f"unnest({arrays}) AS u ({', '.join(names)}), {function}({', '.join('u.' + name for name in names)})"
-        source = f"{together}({arrays})" if together else each
-        self.many = f"SELECT {ROW}{_COMMIT} FROM {source} AS r"  # noqa: S608 - constants only
+        one = ", ".join(f"%s::{SQL_TYPE.get(kind, kind)}" for kind in self.types)
+        self.single = f"SELECT {ROW} FROM {function}({one}) AS r"  # noqa: S608 - constants only
 
-    def arrays(self, rows: Sequence[Values]) -> Values:
-        """The rows as one array literal for each parameter: an order faster than the driver's own lists."""
-        columns = zip(*rows, strict=True)
-        return tuple([_ARRAYS[kind](column) for kind, column in zip(self._types, columns, strict=True)])
+    def plain(self, values: Values) -> Values:
+        """The values as any driver understands them: an int's type would depend on how large it is."""
+        return tuple(
+            [_PLAIN[kind](value) if kind in _PLAIN else value for kind, value in zip(self.types, values, strict=True)]
+        )
+
+
+SQL_TYPE = {"word": "text"}
+_PLAIN: dict[str, Callable[[Any], Any]] = {
+    "uuid": bytes.hex,
+    "bigint": str,
+    "integer": lambda number: None if number is None else str(number),
+}
 
 
 # -- what each command says --------------------------------------------------------------------------------
@@ -79,20 +85,19 @@ class Call:
 
 def _open(command: Open) -> Values:
     key, fingerprint = command.key, command.fingerprint
-    fields = [(name, digest.hex()) for name, digest in fingerprint.fields]
     return (
-        key.digest.hex(),
+        key.digest,
         key.operation,
         key.tenant,
         key.text,
         _attempt(command.attempt),
         fingerprint.digest,
         fingerprint.form,
-        _dump(fields) if fields else None,
+        _pairs([f'[{_quoted(name)},"{digest.hex()}"]' for name, digest in fingerprint.fields]),
         command.boundary,
         command.lease_seconds,
         command.sends,
-        _dump(command.attributes) if command.attributes else None,
+        _pairs([f"[{_quoted(name)},{_quoted(value)}]" for name, value in command.attributes]),
     )
 
 
@@ -125,6 +130,8 @@ def _settle(command: Settle) -> Values:
     where = _FROM[role, command.state]
     if role is Role.OPERATOR:  # a person decided about what was shown, and about nothing else
         where = command.seen.state.value if command.seen.state.value in where.split() else ""
+    # Whoever settles what it held knows what becomes of it; of a text that we mend the server knows better.
+    known = role is Role.HOLDER and not ("\x00" in command.why or (error is not None and "\x00" in error))
     return (
         *_fence(command.seen),
         where,
@@ -134,11 +141,12 @@ def _settle(command: Settle) -> Values:
         by,
         command.result,
         None if error is None else mended(error),
-        _dump(by if role is Role.HOLDER or role is Role.PASSER_BY else f"{role}:{by}"),
-        _dump(mended(command.why or error or "")),
+        _quoted(by if role is Role.HOLDER or role is Role.PASSER_BY else f"{role}:{by}"),
+        _quoted(mended(command.why or error or "")),
         command.retain_seconds,
         command.next_round,
         mended(command.why) if role is Role.OPERATOR else None,
+        command.seen.version if known else None,
     )
 
 
@@ -148,13 +156,13 @@ def _ask(command: Ask) -> Values:
 
 def _testify(command: Testify) -> Values:
     key, said = command.key, None if command.result is None else command.result.hex()
-    word = (mended(command.attempt), str(command.token), command.state.value, said, mended(command.why))
-    return (key.digest.hex(), key.operation, key.tenant, key.text, *word)
+    word = (mended(command.attempt), command.token, command.state.value, said, mended(command.why))
+    return (key.digest, key.operation, key.tenant, key.text, *word)
 
 
 def _redact(command: Redact) -> Values:
     by, why = mended(command.by), mended(command.why)
-    return (*_fence(command.seen), by, why, _dump(by), _dump(f"redacted: {why}"))
+    return (*_fence(command.seen), by, why, _quoted(by), _quoted(f"redacted: {why}"))
 
 
 def _free(command: Free) -> Values:
@@ -162,23 +170,23 @@ def _free(command: Free) -> Values:
 
 
 def _watch(command: Wait) -> Values:
-    return (command.key.digest.hex(), str(command.seen.token))
+    return (command.key.digest, command.seen.token)
 
 
 _FENCE = "uuid bigint uuid"  # the digest, and the fence
 CALLS: dict[type[StoreCommand], Call] = {
     Open: Call(
         "samekey_open",
-        "uuid text text text uuid bytea text text text float8 boolean text",
+        "uuid word word text uuid bytea word text word float8 boolean text",
         _open,
         together="samekey_open_many",
     ),
-    Take: Call("samekey_take", f"{_FENCE} text uuid text float8 boolean", _take),
+    Take: Call("samekey_take", f"{_FENCE} word uuid word float8 boolean", _take),
     Begin: Call("samekey_begin", _FENCE, _begin),
     Renew: Call("samekey_renew", f"{_FENCE} float8", _renew),
     Settle: Call(
         "samekey_settle",
-        f"{_FENCE} text boolean boolean text text bytea text text text float8 boolean text",
+        f"{_FENCE} word boolean boolean word text bytea text text text float8 boolean text integer",
         _settle,
         together="samekey_settle_many",
     ),
@@ -190,7 +198,6 @@ CALLS: dict[type[StoreCommand], Call] = {
 }
 
 _READ = f"SELECT {ROW} FROM samekey_records AS r WHERE r.digest = %s::uuid"  # noqa: S608 - constants only
-_READ_MANY = f"SELECT {ROW} FROM samekey_records AS r WHERE r.digest = ANY (%s::uuid[])"  # noqa: S608
 
 
 def single(command: StoreCommand) -> Statement:
@@ -198,16 +205,7 @@ def single(command: StoreCommand) -> Statement:
     if isinstance(command, Read):
         return _READ, (command.key.digest.hex(),)
     call = CALLS[type(command)]
-    return call.single, call.values(command)
-
-
-def many(commands: Sequence[StoreCommand]) -> Statement:
-    """Several commands of one kind, each about another key, as one statement; rows come back in any order."""
-    kind = type(commands[0])
-    if kind is Read:
-        return _READ_MANY, (_plain_array([command.key.digest.hex() for command in commands]),)
-    call = CALLS[kind]
-    return call.many, call.arrays([call.values(command) for command in commands])
+    return call.single, call.plain(call.values(command))
 
 
 def execute(cursor: Any, command: StoreCommand, lost_at: float | None = None) -> Record | None:
@@ -223,8 +221,10 @@ AFTER_LOSS_SECONDS = 24 * 3600.0  # how long claims count as "after a loss": the
 
 def record_of(row: Sequence[Any] | None, command: StoreCommand | None, lost_at: float | None = None) -> Record | None:
     """The row as a record, checked; a digest hit must be the very key that was asked for."""
-    if row is None or row[0] is None:
+    if row is None or row[TOKEN] is None:
         return None  # a function that found nothing answers with a row of nulls
+    if row[0] is None:
+        return told(command, row[TOKEN], row[CHANGED_AT], lost_at)
     try:
         # fmt: off
         (
@@ -249,7 +249,7 @@ def record_of(row: Sequence[Any] | None, command: StoreCommand | None, lost_at: 
                 attempt.replace("-", ""),
                 fingerprint,
                 form,
-                tuple([(name, bytes.fromhex(one)) for name, one in json.loads(fields)]) if fields else (),
+                tuple([(name, bytes.fromhex(one)) for name, one in _parsed(fields)]) if fields else (),
                 boundary,
                 version,
                 attempts,
@@ -268,13 +268,13 @@ def record_of(row: Sequence[Any] | None, command: StoreCommand | None, lost_at: 
                 error,
                 asker,
                 ask_until or 0.0,
-                tuple([(name, value) for name, value in json.loads(attributes)]) if attributes else (),
-                tuple([_evidence(*one) for one in json.loads(evidence)]) if evidence else (),
-                tuple([Move._make(one) for one in json.loads(f"[{moves.replace(_NEWLINE, ',')}]")]),
+                tuple([(name, value) for name, value in _parsed(attributes)]) if attributes else (),
+                tuple([_evidence(*one) for one in _parsed(evidence)]) if evidence else (),
+                tuple([Move._make(one) for one in _parsed(f"[{moves.replace(_NEWLINE, ',')}]")]),
                 now,
                 lease_until - now,
                 (ask_until or 0.0) - now,
-                lost_at is not None and created_at >= lost_at and created_at - lost_at < AFTER_LOSS_SECONDS,
+                _after_loss(created_at, lost_at),
             )
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -284,53 +284,66 @@ def record_of(row: Sequence[Any] | None, command: StoreCommand | None, lost_at: 
 _NEWLINE = "\n"
 
 
+def told(command: StoreCommand | None, token: int, wall: float, lost_at: float | None) -> Record:
+    """The record of a write that the server tells in short: nothing was there, or nothing but what was seen."""
+    moment = Moment(wall, wall, "", token)
+    seen = None
+    record = None
+    if type(command) is Open:
+        record = apply(None, command, moment)
+    elif type(command) is Settle:
+        seen = command.seen
+        record = apply(seen, command, moment)
+    if record is None or record is seen:
+        raise RecordUnreadable(f"the server carried out what it should have refused: {command!r}")
+    record = seen_at(record, moment)
+    return record.changed(after_loss=True) if _after_loss(record.created_at, lost_at) else record
+
+
+def _after_loss(created_at: float, lost_at: float | None) -> bool:
+    return lost_at is not None and created_at >= lost_at and created_at - lost_at < AFTER_LOSS_SECONDS
+
+
 def _evidence(at: float, token: int, attempt: str, state: str, result: str | None, why: str) -> Evidence:
     return Evidence(at, token, attempt, _STATES[state], None if result is None else bytes.fromhex(result), why)
 
 
 # -- values ------------------------------------------------------------------------------------------------
 
-_dump = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode  # ASCII: any text at all can be kept
-_HEX = frozenset("0123456789abcdef")
+_quoted: Callable[[str], str] = json.encoder.encode_basestring_ascii  # ASCII: any text at all can be kept
+
+
+def _pairs(pairs: list[str]) -> str | None:
+    """A JSON array of what is JSON already; a general encoder takes three times as long for these few."""
+    return f"[{','.join(pairs)}]" if pairs else None
+
+
+_scan = json.JSONDecoder().raw_decode
+
+
+def _parsed(text: str) -> Any:
+    """As json.loads, less what it does around every value."""
+    value, end = _scan(text)
+    if end != len(text):
+        raise ValueError(f"more than JSON: {text[:80]!r}")
+    return value
 
 
 def _fence(seen: Record) -> Values:
-    return (seen.key.digest.hex(), str(seen.token), _attempt(seen.attempt))
+    return (seen.key.digest, seen.token, _attempt(seen.attempt))
 
 
-def _attempt(attempt: str) -> str:
+def _attempt(attempt: str) -> bytes:
     """An attempt id as the column keeps it: 128 bits; another spelling would come back as a stranger's."""
-    if len(attempt) != 32 or not _HEX.issuperset(attempt):
+    try:
+        raw = bytes.fromhex(attempt)
+    except ValueError:
+        raw = b""
+    if len(raw) != 16 or raw.hex() != attempt:
         raise Misconfigured(f"an attempt id is 32 hexadecimal digits in PostgreSQL, not {attempt!r}")
-    return attempt
+    return raw
 
 
 def mended(text: str) -> str:
     """Foreign text as the server can keep it: besides what no store can keep, PostgreSQL's texts have no NUL."""
     return storable(text).replace("\x00", "\\x00")
-
-
-def _plain_array(values: Sequence[Any]) -> str:
-    return "{" + ",".join(["NULL" if value is None else str(value) for value in values]) + "}"
-
-
-def _text_array(values: Sequence[str | None]) -> str:
-    return "{" + ",".join(["NULL" if value is None else _quoted(value) for value in values]) + "}"
-
-
-def _quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-def _bytes_array(values: Sequence[bytes | None]) -> str:
-    return "{" + ",".join(["NULL" if value is None else f'"\\\\x{value.hex()}"' for value in values]) + "}"
-
-
-_ARRAYS: dict[str, Callable[[Sequence[Any]], str]] = {
-    "uuid": _plain_array,
-    "bigint": _plain_array,
-    "float8": _plain_array,
-    "boolean": _plain_array,
-    "text": _text_array,
-    "bytea": _bytes_array,
-}

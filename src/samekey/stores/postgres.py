@@ -5,8 +5,9 @@ SQL what `core.register` says (see migrations/postgres). A claim reads first: a 
 a transaction id. What the server's clock says is the time, what its sequence says is the token, and the fence is
 (token, attempt): after a failover the same numbers came again.
 
-Each process has a few connections of its own, each a lane on which callers take turns (see `_postgres_lanes`):
-claims, settles and reads do not wait for each other. A lost reply is asked again by attempt id (`_postgres_batches`).
+Each process has a few connections of its own, each a lane on which callers take turns (see `_postgres_lanes` and
+`_postgres_tasks`): claims, settles and reads do not wait for each other. A lost reply is asked again by attempt id
+(`_postgres_batches`).
 
 Waiting: one connection per process listens. A waiter flags the row it waits for, and only flagged rows are
 notified about; a slow re-read is the truth (`_postgres_listen`, `_waiting`).
@@ -17,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from samekey.core.commands import (
     Ask,
@@ -33,7 +34,7 @@ from samekey.core.commands import (
     Testify,
     Wait,
 )
-from samekey.core.errors import RecordUnreadable, StoreUnavailable
+from samekey.core.errors import RecordUnreadable, SamekeyError, StoreUnavailable
 from samekey.core.ports import Audits, Health, Query, Records, Replies
 from samekey.core.record import Record
 from samekey.core.states import Role
@@ -48,9 +49,18 @@ from samekey.stores._postgres_desk import (
     page_size,
     sweep_statement,
 )
-from samekey.stores._postgres_lanes import AsyncLane, Lane
-from samekey.stores._postgres_listen import LISTEN_SECONDS, Listener
+from samekey.stores._postgres_lanes import Crowd, Lane
+from samekey.stores._postgres_listen import LISTEN_SECONDS, Listener, LoopBells
 from samekey.stores._postgres_rows import record_of
+from samekey.stores._postgres_tasks import AsyncLane
+from samekey.stores._postgres_transaction import (
+    IDENTITY,
+    IDENTITY_UNTOLD,
+    NOT_TOLD,
+    AsyncPostgresTransaction,
+    PostgresTransaction,
+    link_of,
+)
 from samekey.stores._waiting import async_wait, wait
 
 _INHERITED: list[Any] = []  # what a forked child got from its parent and must not touch
@@ -65,10 +75,15 @@ class PostgresStore:
         self._address = driver.parse_url(url)
         self.name = self._address.name
         self._here = _Here(self._address)
+        self._identity: str | None = None
 
     @classmethod
     def from_url(cls, url: str) -> PostgresStore:
         return cls(url)
+
+    @property
+    def incarnation(self) -> str:
+        return _incarnation(self._here.lanes)
 
     def __repr__(self) -> str:
         return f"<PostgresStore {self.name}>"
@@ -76,7 +91,9 @@ class PostgresStore:
     # -- the port ------------------------------------------------------------------------------------------
 
     def open(self, command: Open) -> Record:
-        return _there(self._do(self._links().claims, command), command, self.name)
+        job = Job(command)
+        self._links().claims.perform((job,))
+        return job.reply or _nothing(job, self.name)
 
     def take(self, command: Take) -> Record | None:
         return self._do(self._links().claims, command)
@@ -89,7 +106,11 @@ class PostgresStore:
 
     def settle(self, command: Settle) -> Record | None:
         links = self._links()
-        return self._do(links.claims if command.role is Role.OPERATOR else links.settles, command)
+        job = Job(command)
+        (links.claims if command.role is Role.OPERATOR else links.settles).perform((job,))
+        if links.bells:
+            links.ring((job,))
+        return job.outcome()
 
     def ask(self, command: Ask) -> Record | None:
         return self._do(self._links().claims, command)
@@ -146,6 +167,22 @@ class PostgresStore:
         desk.ask(("SELECT 1", ()))
         return _health(self._address, desk.facts)
 
+    def join(self, connection: Any) -> PostgresTransaction:
+        """This store inside the transactions of a caller's connection to the same database."""
+        return PostgresTransaction(self.name, link_of(connection, asynchronous=False), self.identity)
+
+    def identity(self) -> str:
+        """Which tables these are, whatever the address calls them."""
+        if self._identity is None:
+            desk = self._links().desk
+            try:
+                ((self._identity,),) = desk.ask((IDENTITY, ()))
+            except SamekeyError as error:
+                if getattr(error.__cause__, "sqlstate", None) not in NOT_TOLD:
+                    raise
+                ((self._identity,),) = desk.ask((IDENTITY_UNTOLD, ()))
+        return str(self._identity)
+
     def close(self) -> None:
         self._here.close()
 
@@ -174,10 +211,12 @@ class _Here:
     def __init__(self, address: driver.Address) -> None:
         self.pid = os.getpid()
         self.closed = False
-        self.claims = Lane(address, durable=address.durability != "fast")
-        self.settles = Lane(address, durable=address.durability == "durable")
-        self.reads = Lane(address)
+        crowd = Crowd()
+        self.claims = Lane(address, crowd, durable=address.durability != "fast")
+        self.settles = Lane(address, crowd, durable=address.durability == "durable")
+        self.reads = Lane(address, crowd)
         self.desk = Lane(address, desk=True)
+        self.lanes = (self.claims, self.settles, self.reads, self.desk)
         self.bells = Bells()
         self.listener = Listener(address, self.bells)
 
@@ -192,7 +231,7 @@ class _Here:
         self.closed = True
         if self.pid == os.getpid():
             self.listener.close()
-            for lane in (self.claims, self.settles, self.reads, self.desk):
+            for lane in self.lanes:
                 lane.close()
 
 
@@ -212,11 +251,17 @@ class AsyncPostgresStore:
     def from_url(cls, url: str) -> AsyncPostgresStore:
         return cls(url)
 
+    @property
+    def incarnation(self) -> str:
+        return _incarnation([lane for links in self._loops.values() for lane in links.lanes])
+
     def __repr__(self) -> str:
         return f"<AsyncPostgresStore {self.name}>"
 
     async def open(self, command: Open) -> Record:
-        return _there(await self._do(self._links().claims, command), command, self.name)
+        job = Job(command)
+        await self._links().claims.perform((job,))
+        return job.reply or _nothing(job, self.name)
 
     async def take(self, command: Take) -> Record | None:
         return await self._do(self._links().claims, command)
@@ -229,7 +274,11 @@ class AsyncPostgresStore:
 
     async def settle(self, command: Settle) -> Record | None:
         links = self._links()
-        return await self._do(links.claims if command.role is Role.OPERATOR else links.settles, command)
+        job = Job(command)
+        await (links.claims if command.role is Role.OPERATOR else links.settles).perform((job,))
+        if self.sync._here.bells:
+            self.sync._here.ring((job,))
+        return job.outcome()
 
     async def ask(self, command: Ask) -> Record | None:
         return await self._do(self._links().claims, command)
@@ -256,7 +305,7 @@ class AsyncPostgresStore:
         async def look() -> Record | None:
             return await self._do(links.reads, asking.pop() if asking else Read(command.key))
 
-        return await async_wait(command.seen, timeout, look, here.bells)
+        return await async_wait(command.seen, timeout, look, links.bells(here))
 
     async def batch(self, commands: Sequence[StoreCommand]) -> Replies:
         links = self._links()
@@ -287,6 +336,16 @@ class AsyncPostgresStore:
         desk = self._links().desk
         await desk.ask(("SELECT 1", ()))
         return _health(self._address, desk.facts)
+
+    def join(self, connection: Any) -> AsyncPostgresTransaction:
+        """This store inside the transactions of a caller's async connection to the same database."""
+        return AsyncPostgresTransaction(self.name, link_of(connection, asynchronous=True), self.identity)
+
+    async def identity(self) -> str:
+        """Which tables these are; the sync twin knows, and needs a connection for it only once."""
+        if self.sync._identity is None:
+            await asyncio.to_thread(self.sync.identity)
+        return self.sync.identity()
 
     async def close(self) -> None:
         self._closed = True
@@ -325,29 +384,41 @@ class _Loop:
 
     def __init__(self, address: driver.Address) -> None:
         self.pid = os.getpid()
+        self._bells: LoopBells | None = None
         self.claims = AsyncLane(address, durable=address.durability != "fast")
         self.settles = AsyncLane(address, durable=address.durability == "durable")
         self.reads = AsyncLane(address)
         self.desk = AsyncLane(address, desk=True)
+        self.lanes = (self.claims, self.settles, self.reads, self.desk)
+
+    def bells(self, here: _Here) -> LoopBells:
+        if self._bells is None:
+            self._bells = LoopBells(asyncio.get_running_loop(), here.bells)
+        return self._bells
 
     async def close(self) -> None:
-        for lane in (self.claims, self.settles, self.reads, self.desk):
+        for lane in self.lanes:
             await lane.close()
 
     def abandon(self) -> None:
         if self.pid == os.getpid():
-            for lane in (self.claims, self.settles, self.reads, self.desk):
+            for lane in self.lanes:
                 lane.abandon()
 
 
-def _there(record: Record | None, command: Open, name: str) -> Record:
-    if record is None:
-        raise RecordUnreadable(f"{name} took the claim of {command.key} and shows no record of it")
-    return record
+def _nothing(job: Job, name: str) -> NoReturn:
+    job.outcome()  # raises what went wrong
+    raise RecordUnreadable(f"{name} took the claim of {job.command.key} and shows no record of it")
 
 
 def _only_settles(jobs: Sequence[Job]) -> bool:
     return all(isinstance(job.command, Settle) and job.command.role is not Role.OPERATOR for job in jobs)
+
+
+def _incarnation(lanes: Sequence[Lane | AsyncLane]) -> str:
+    """As whichever connection learned last; "" before there is one."""
+    known = [lane.facts for lane in lanes if lane.facts is not None]
+    return max(known, key=lambda facts: facts.lost_at or 0.0).incarnation if known else ""
 
 
 def _health(address: driver.Address, facts: driver.Facts | None) -> Health:

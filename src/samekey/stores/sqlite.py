@@ -39,7 +39,7 @@ from samekey.core.commands import (
     Testify,
     Wait,
 )
-from samekey.core.errors import RecordUnreadable, SamekeyError, StoreError, StoreUnavailable
+from samekey.core.errors import RecordUnreadable, SamekeyError, StoreUnavailable
 from samekey.core.key import Key
 from samekey.core.ports import LIST_MAX, Audits, Health, Query, Records, Replies
 from samekey.core.record import Audit, Record
@@ -58,6 +58,7 @@ from samekey.stores._sqlite_rows import (
     list_statement,
     record_of,
 )
+from samekey.stores._sqlite_transaction import AsyncSqliteTransaction, SqliteTransaction
 from samekey.stores._waiting import async_wait, wait
 
 Clock = Callable[[], float]
@@ -214,7 +215,7 @@ class SqliteStore:
 
     def join(self, connection: Any) -> SqliteTransaction:
         """This store inside the caller's own transaction on the same file."""
-        return SqliteTransaction(self, connection)
+        return SqliteTransaction(self.name, self._path, self._moment, connection)
 
     def close(self) -> None:
         self._process.close()
@@ -438,6 +439,10 @@ class AsyncSqliteStore:
     async def health(self) -> Health:
         return self.sync.health()
 
+    def join(self, connection: Any) -> AsyncSqliteTransaction:
+        """This store inside the caller's own transaction on the same file."""
+        return AsyncSqliteTransaction(self.sync.join(connection))
+
     async def close(self) -> None:
         await self._aside(self.sync.close)
 
@@ -473,71 +478,3 @@ class AsyncSqliteStore:
         here.enqueue(job)
         await job.arrive()
         return job.outcome()
-
-
-class SqliteTransaction:
-    """The store's commands inside a transaction that the caller began and will commit."""
-
-    def __init__(self, store: SqliteStore, connection: Any) -> None:
-        self._store = store
-        self._connection: sqlite3.Connection = connection
-        self.name = store.name
-
-    @staticmethod
-    def takes(connection: Any) -> bool:
-        return isinstance(connection, sqlite3.Connection)
-
-    def same_database(self) -> bool:
-        """Whether the connection's main database is the store's own file."""
-        for _, name, file in self._cursor().execute("PRAGMA database_list"):
-            if name == "main":
-                return bool(file) and Path(file).exists() and os.path.samefile(file, self._store._path)
-        return False
-
-    @property
-    def in_transaction(self) -> bool:
-        return self._connection.in_transaction
-
-    def begin_transaction(self) -> None:
-        self._run("BEGIN IMMEDIATE")
-
-    def commit_transaction(self) -> None:
-        try:
-            driver.patiently(lambda: self._cursor().execute("COMMIT"))
-        except sqlite3.OperationalError as error:  # a constraint of the caller's own tables speaks for itself
-            raise driver.store_error(self.name, error) from error
-
-    def rollback_transaction(self) -> None:
-        if self._connection.in_transaction:
-            self._run("ROLLBACK")
-
-    def savepoint(self, name: str) -> None:
-        self._run(f"SAVEPOINT samekey_{name}")
-
-    def rollback_to(self, name: str) -> None:
-        self._run(f"ROLLBACK TO samekey_{name}")
-
-    def release_savepoint(self, name: str) -> None:
-        self._run(f"RELEASE samekey_{name}")
-
-    def perform(self, command: StoreCommand) -> Record | None:
-        """One command on the caller's connection; seen by others when the caller commits."""
-        moment = self._store._moment()
-        with driver.translated(self.name):
-            if isinstance(command, Read):
-                row = self._cursor().execute(SELECT, (command.key.digest,)).fetchone()
-                return None if row is None else seen_at(record_of(row, command.key), moment)
-            _, after = execute(self._cursor(), command, moment)
-        return None if after is None else seen_at(after, moment)
-
-    def worth_waiting(self, error: StoreError) -> bool:
-        return isinstance(error.__cause__, sqlite3.Error) and driver.is_busy(error.__cause__)
-
-    def _run(self, statement: str) -> None:
-        with driver.translated(self.name):
-            self._cursor().execute(statement)
-
-    def _cursor(self) -> sqlite3.Cursor:
-        cursor = self._connection.cursor()
-        cursor.row_factory = None  # the caller's own row factory is for the caller's rows
-        return cursor

@@ -1,26 +1,46 @@
-"""For your own tests: suites for stores, a judge for effects, faults on demand, and every schedule of a few callers.
+"""For your own tests: what happens if this runs twice, at once, or dies half-way - and can you prove it?
 
-Nothing here needs pytest; the suites are plain classes that pytest, or any runner, can collect.
+Nothing here needs pytest; its plugin is `samekey.testing.pytest`. The suites are plain classes that pytest, or any
+runner, can collect.
 """
 
+from samekey.testing.assumptions import Report, four_assumptions
 from samekey.testing.clock import ManualClock
+from samekey.testing.crashes import crash_everywhere, lose_lease
 from samekey.testing.faulty import AsyncFaultyStore, Crashed, Fault, FaultyStore, Plan
+from samekey.testing.off import off
+from samekey.testing.probes import rows
 from samekey.testing.provider import CardStolen, Charge, Decline, InsufficientFunds, LedgerProvider
+from samekey.testing.repeats import redeliver, run_in_parallel, run_twice
 from samekey.testing.schedules import explore
 from samekey.testing.store_suite import AsyncStoreSuite, StoreSuite
+from samekey.testing.trials import Finding
 
 __all__ = [
-    "AsyncFaultyStore",
-    "AsyncStoreSuite",
+    # your handlers
+    "four_assumptions",
+    "run_twice",
+    "run_in_parallel",
+    "redeliver",
+    "crash_everywhere",
+    "lose_lease",
+    "rows",
+    "off",
+    "Finding",
+    "Report",
+    # what stands around them
     "CardStolen",
     "Charge",
-    "Crashed",
     "Decline",
-    "Fault",
-    "FaultyStore",
     "InsufficientFunds",
     "LedgerProvider",
     "ManualClock",
+    # stores of your own, and faults
+    "AsyncFaultyStore",
+    "AsyncStoreSuite",
+    "Crashed",
+    "Fault",
+    "FaultyStore",
     "Plan",
     "StoreSuite",
     "explore",

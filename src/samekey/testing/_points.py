@@ -129,5 +129,7 @@ def _end(value: Any) -> End:
             return End("failed", type(error).__name__)
         case None:
             return End("cancelled", "cancelled")
+        case End():
+            return value
         case _:
             return End("broke", repr(value))

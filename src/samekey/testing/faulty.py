@@ -77,6 +77,11 @@ class Plan:
         self.fired: list[Fired] = []
         self.calls: Counter[str] = Counter()
 
+    @property
+    def incarnation(self) -> str:
+        known: str = self.inner.incarnation
+        return known
+
     def add(self, *faults: Fault) -> None:
         with self._mutex:
             self._faults += faults

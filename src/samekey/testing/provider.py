@@ -109,6 +109,7 @@ class LedgerProvider:
         self._slow, self._sleep, self._clock = slow, sleep, clock
         self._lose_answers = lose_answers
         self._accept_then_late, self._late_seconds = accept_then_late, late_seconds
+        self._decline_next = 0
         self._funds, self._stolen = funds, frozenset(stolen)
         self._dedups, self._keeps_declines, self._forgets_after = dedups, keeps_declines, forgets_after
         self._stale_seconds, self._stale_calls = stale_seconds, stale_calls
@@ -152,6 +153,9 @@ class LedgerProvider:
     def _decide(self, amount: int, key: str | None, reference: str | None, order: str) -> Charge | Decline:
         if order in self._stolen:
             return CardStolen(f"the card of {order!r} is stolen")
+        if self._decline_next > 0:
+            self._decline_next -= 1
+            return InsufficientFunds(f"{amount} asked, too little there")
         if self._funds is not None and amount > self._funds:
             return InsufficientFunds(f"{amount} asked, {self._funds} there")
         if self._funds is not None:
@@ -168,6 +172,28 @@ class LedgerProvider:
         """More funds: the next charge may go through."""
         with self._mutex:
             self._funds = (self._funds or 0) + amount
+
+    # -- trouble on demand: what a schedule does to the next request -------------------------------------------
+
+    def decline_next(self) -> None:
+        """Decline the next new request softly; the one after it goes through, as after a top-up."""
+        with self._mutex:
+            self._decline_next += 1
+
+    def lose_next_answer(self) -> None:
+        """Charge the next request and lose its answer."""
+        with self._mutex:
+            self._lose_answers += 1
+
+    def delay_next(self) -> None:
+        """Let the next new request time out at once, and land `late_seconds` later all the same."""
+        with self._mutex:
+            self._accept_then_late += 1
+
+    def heal(self) -> None:
+        """No more trouble that nobody has met yet."""
+        with self._mutex:
+            self._decline_next = self._lose_answers = self._accept_then_late = 0
 
     # -- asking the provider -------------------------------------------------------------------------------
 

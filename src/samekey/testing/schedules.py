@@ -38,7 +38,7 @@ SCENES_MAX = 3_000_000  # memory, not time, ends a search that is too large
 
 def one_effect(world: World, scene: Scene, move: Move) -> str | None:
     """At most one effect for a key; those of callers who declare Repeatable count as one."""
-    charges = move.scene.books.charges
+    charges = move.scene.books.charges[move.scene.forgotten :]
     if len(charges) < 2:
         return None
     repeatable = {
@@ -63,9 +63,9 @@ def one_answer(world: World, scene: Scene, move: Move) -> str | None:
 
 
 def settled_is_final(world: World, scene: Scene, move: Move) -> str | None:
-    """Completed and closed never change."""
+    """Completed and closed never change; only retention ends them."""
     before, after = scene.record, move.scene.record
-    if before is not None and before.settled and not move.scene.lost:
+    if before is not None and before.settled and not move.scene.lost and not _over(before, scene.now):
         if after is None or (after.state, after.result, after.fence) != (before.state, before.result, before.fence):
             return f"{before.state} with {before.result!r} was changed by {move.actor}"
     return None
@@ -95,7 +95,8 @@ def completed_is_true(world: World, scene: Scene, move: Move) -> str | None:
 def released_is_true(world: World, scene: Scene, move: Move) -> str | None:
     """A released key is not on the provider's books, unless the record has evidence of it."""
     record = move.scene.record
-    if record is not None and record.state is State.RELEASED and move.scene.books.charges and not _testified(record):
+    charged = move.scene.books.charges[move.scene.forgotten :]
+    if record is not None and record.state is State.RELEASED and charged and not _testified(record):
         return "released, and the provider has it"
     return None
 
@@ -103,7 +104,8 @@ def released_is_true(world: World, scene: Scene, move: Move) -> str | None:
 def closed_is_true(world: World, scene: Scene, move: Move) -> str | None:
     """A closed key is not on the provider's books, unless the record has evidence of it."""
     record = move.scene.record
-    if record is not None and record.state is State.CLOSED and move.scene.books.charges and not _testified(record):
+    charged = move.scene.books.charges[move.scene.forgotten :]
+    if record is not None and record.state is State.CLOSED and charged and not _testified(record):
         return "closed for good, and the provider has it"
     return None
 
@@ -111,8 +113,9 @@ def closed_is_true(world: World, scene: Scene, move: Move) -> str | None:
 def evidence_kept(world: World, scene: Scene, move: Move) -> str | None:
     """Whoever saw the effect succeed leaves word of it: as the key's result or beside it, for ever."""
     before, after = scene.record, move.scene.record
-    if before is not None and after is not None and after.evidence[: len(before.evidence)] != before.evidence:
-        return "evidence was removed"
+    if before is not None and not (before.settled and _over(before, scene.now)):  # it goes with its settled record
+        if after is not None and after.evidence[: len(before.evidence)] != before.evidence:
+            return "evidence was removed"
     if move.end is None or move.word is None or move.scene.lost:
         return None
     if after is not None:
@@ -127,6 +130,8 @@ def evidence_heard(world: World, scene: Scene, move: Move) -> str | None:
     """Where evidence says it happened, nobody starts it again."""
     before, after = scene.record, move.scene.record
     if before is None or after is None or after.state is not State.STARTED or not _testified(before):
+        return None
+    if before.settled and _over(before, scene.now):
         return None
     if after.fence != before.fence:
         return f"{move.actor} started it again, although {_testified(before)} had testified that it happened"
@@ -145,6 +150,11 @@ def heals(world: World, scene: Scene, move: Move) -> str | None:
     if move.actor == FRESH and move.end is not None and move.end.how == "raised" and move.end.what != "InDoubt":
         return f"no faults any more, and {FRESH} was told {move.end.what}"
     return None
+
+
+def _over(record: Record, now: float) -> bool:
+    """Past its retention: from here on the key is new."""
+    return record.retain_until is not None and record.retain_until <= now
 
 
 def _testified(record: Record) -> str:
@@ -221,7 +231,7 @@ def explore(
 ) -> Report:
     """Play every schedule of this world; stops at the first broken promise. `unless`: promises not asked for.
 
-    `options` are those of `World`: timeouts, ages, outages, cancels, losses, punctual, exact.
+    `options` are those of `World`: timeouts, ages, outages, cancels, losses, retention, others, punctual, exact.
     """
     world = World(
         boundary=boundary,

@@ -12,9 +12,13 @@ One move is one atomic thing:
     an effect          the fenced mark, where the boundary has one | the request leaves | it lands and is answered.
                        Between any two of them time may pass and the caller may die. A request whose sender is gone
                        still lands - later than anyone would like - or is lost
-    a lookup           the provider reads its books; what the caller then does with it is another move
+    a lookup           the provider is asked, and says what its books show at that moment | the answer arrives. By then
+                       the books, the record and the clock may be others. A question that reaches the provider late
+                       needs no move of its own: it is a caller that is not chosen for a while
     a fault            a crash, a timeout, a cancellation, a lease that ends, a store that does not answer (and may
                        carry the command out much later) or that loses its memory
+    others             an operator, a recovery worker, a sweeper: `others=` are scripts of their own that speak to the
+                       same store, one command at a time, and may ask the world what is true (`FindOut`)
     faults stop        when every caller is gone, a last one comes to a world without faults: it must get through
 
 A crash before a command and a crash after the one before it are the same, as nothing lies between them. A request
@@ -26,20 +30,21 @@ world keeps to what these ask of the user: whoever can no longer be stopped from
 its way has landed, by then. Without it, the double effects that these windows allow are found as well.
 
 Scenes that differ only in what a record tells people (`wiped`) are one scene; `exact=True` keeps them apart, to
-check that nothing is decided by it. Not modelled: renewals (they only push a lease out), Atomic (its world is one
-transaction), operators, retention.
+check that nothing is decided by it. After retention a settled key is forgotten and may run again, as promised; what
+was charged before counts no more. Not modelled: renewals (they only push a lease out), Atomic (its world is one
+transaction).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any, NamedTuple
 
 from samekey.core import attempt as core_attempt
 from samekey.core import register
-from samekey.core.boundary import Boundary, Kind, Verdict, parse_terms
+from samekey.core.boundary import Absent, Boundary, Declined, Happened, Kind, StillUnknown, Verdict, parse_terms
 from samekey.core.call import Call
 from samekey.core.commands import Ask, CallLookup, Command, Open, Read, RunEffect, Settle, StoreCommand, Take, Wait
 from samekey.core.envelope import encode
@@ -63,12 +68,28 @@ def look_in_the_books(record: Any) -> Verdict:
     raise NotImplementedError("only the world can look in its books")
 
 
+@dataclass(frozen=True, slots=True)
+class FindOut(Command):
+    """A person finds out how it stands: the reply is a `Verdict`, and Absent only if it can no longer happen."""
+
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep(Command):
+    """Delete the record if it is past its retention."""
+
+
+Other = Callable[[Call], Generator[Command, Any, Any]]
+
+
 class Caller(NamedTuple):
     name: str  # also its attempt id
     point: Point | None  # None: gone
     stage: str = ""  # of an effect: "" | "ready" (marked) | "sent"; and "leaving", when cancelled
     due: float = inf  # by when a punctual caller, once it can no longer be stopped, has its answer
     word: bytes | None = None  # what its effect returned: it must never be lost
+    verdict: Verdict | None = None  # the provider's answer to its question, on the way back
 
 
 class Faults(NamedTuple):
@@ -110,6 +131,7 @@ class Scene(NamedTuple):
     token: int = 0
     answers: tuple[bytes, ...] = ()  # different ones; there should never be two
     lost: bool = False  # the store lost its memory
+    forgotten: int = 0  # charges of a key whose retention is over
     healed: bool = False  # faults have stopped
 
 
@@ -150,6 +172,8 @@ class World:
     outages: int = 0  # commands that the store does not answer
     cancels: int = 0  # callers cancelled in the middle of a claim
     losses: int = 0  # times that the store forgets everything, and counts its tokens from the start again
+    retention: float = SECONDS_MAX
+    others: tuple[tuple[str, Other], ...] = ()  # who else is about: a name, and its script for a call of its own
     punctual: bool = True
     exact: bool = False
     points: Points = field(default_factory=Points, repr=False)
@@ -157,7 +181,10 @@ class World:
     def first(self) -> Scene:
         """Nobody has called yet."""
         return Scene(
-            callers=tuple(self._caller(index, "ABCDEFGH"[index]) for index in range(self.callers)),
+            callers=(
+                *(self._caller(index, "ABCDEFGH"[index]) for index in range(self.callers)),
+                *(self._caller(self.callers, name, script) for name, script in self.others),
+            ),
             left=Faults(
                 crashes=self.crashes,
                 expiries=self.expiries,
@@ -175,10 +202,11 @@ class World:
         """Everything that can happen next; nothing, when all is over."""
         called = True  # callers that have not called yet are alike: the first of them is next
         for index, caller in enumerate(scene.callers):
-            if caller.point is not None and called:
-                called = bool(caller.point.heard or caller.stage)
+            if caller.point is not None and (called or index >= self.callers):
+                came = bool(caller.point.heard or caller.stage)
+                called = called and came
                 yield from self._steps(scene, index, caller)
-                if called and scene.left.crashes:
+                if came and scene.left.crashes:
                     gone = _put(_spend(scene, "crashes"), index, Caller(caller.name, None))
                     yield Move(f"{caller.name} crashes", gone, caller.name)
         yield from self._arrivals(scene)
@@ -191,7 +219,7 @@ class World:
 
     # -- callers
 
-    def _caller(self, index: int, name: str) -> Caller:
+    def _caller(self, index: int, name: str, script: Other | None = None) -> Caller:
         boundary = self.declared(index)
         call = Call(
             key=KEY,
@@ -200,9 +228,9 @@ class World:
             boundary=boundary,
             terms=boundary.terms,
             terms_text=boundary.terms.text(),
-            policy=Policy(lease=LEASE_SECONDS, retention=SECONDS_MAX),
+            policy=Policy(lease=LEASE_SECONDS, retention=self.retention),
         )
-        return Caller(name, self.points.start(call, lambda: core_attempt.attempt(call)))
+        return Caller(name, self.points.start(call, lambda: (script or core_attempt.attempt)(call)))
 
     def _leaving(self, name: str, call: Call, claim: Open | Take) -> Caller:
         return Caller(name, self.points.start(call, lambda: core_attempt.withdraw(call, claim)), stage="leaving")
@@ -213,10 +241,19 @@ class World:
         match point.asks:
             case RunEffect(held) if held is not None:
                 yield from self._effect(scene, index, caller, point.call, held)
+            case CallLookup() if caller.verdict is not None:
+                yield self._hears(scene, index, f"{name} is answered", caller.verdict)
+                if scene.left.timeouts:  # as a performer tells the core of a lookup that raises
+                    unheard = _spend(scene, "timeouts")
+                    yield self._hears(unheard, index, f"{name} waits for the answer in vain", StillUnknown())
             case CallLookup(record):
                 verdict = self.provider.look(scene.books, record.provider_key())
-                heard = self._hears(scene, index, f"{name} asks the provider", verdict)
-                yield heard._replace(events=(f"provider: {type(verdict).__name__}", *heard.events))
+                asked = _put(scene, index, caller._replace(verdict=verdict))
+                yield Move(f"{name} asks the provider", asked, name, events=(f"provider: {type(verdict).__name__}",))
+            case FindOut():
+                yield self._hears(scene, index, f"{name} finds out", self._truth(scene))
+            case Sweep():
+                yield self._hears(self._swept(scene), index, f"{name} sweeps", None)
             case Wait(seen):
                 now = self._seen(scene)
                 over = now is None or not (now.lease_live or now.being_asked) or _watched(now) != _watched(seen)
@@ -303,16 +340,46 @@ class World:
         record = register.apply(scene.record, command, moment)
         if record is None or record is scene.record:
             return scene._replace(record=record)
-        record = record if self.exact else wiped(record)
+        record = (
+            record
+            if self.exact
+            else wiped(record, retained=self.retention < SECONDS_MAX, moves=1 if self.others else 0)
+        )
         return scene._replace(record=record, token=max(scene.token, record.token))
 
     def _seen(self, scene: Scene) -> Record | None:
         if scene.record is None:
             return None
-        seen = register.seen_at(scene.record, register.Moment(scene.now, scene.now, "", scene.token))
+        moment = register.Moment(scene.now, scene.now, "", scene.token)
+        if register.expired(scene.record, moment):
+            return None
+        seen = register.seen_at(scene.record, moment)
         return seen._replace(after_loss=True) if scene.lost else seen
 
+    def _swept(self, scene: Scene) -> Scene:
+        moment = register.Moment(scene.now, scene.now, "", scene.token)
+        gone = scene.record is not None and register.expired(scene.record, moment)
+        return scene._replace(record=None) if gone else scene
+
     # -- everything else
+
+    def _truth(self, scene: Scene) -> Verdict:
+        """What an honest person can know: that it happened, that it no longer can, or nothing yet."""
+        charges = scene.books.charges[scene.forgotten :]
+        if charges:
+            return Happened(charges[0].result)
+        if scene.requests or any(self._may_still_send(scene, index) for index in range(len(scene.callers))):
+            return StillUnknown()
+        if scene.books.declined and self.provider.refuses:
+            return Declined(final=True, reason="stolen card")
+        return Absent()
+
+    def _may_still_send(self, scene: Scene, index: int) -> bool:
+        """Whether nothing stops this caller from sending: its effect runs, and no mark is in its way."""
+        caller = scene.callers[index]
+        if caller.point is None or not isinstance(caller.point.asks, RunEffect):
+            return False
+        return bool(caller.stage) or not _marked(caller, _nth(self.effect, index))
 
     def _arrivals(self, scene: Scene) -> Iterator[Move]:
         """Requests on their way land, before or after the customer topped up; so do commands to the store."""
@@ -365,6 +432,11 @@ class World:
                 yield from self._passes(over, "the window ends", record.first_sent_at + terms.window)
             for one in scene.books.known:
                 yield from self._passes(over, f"the provider forgets {one.key[:4]}", one.until)
+        if record is not None and record.retain_until is not None and scene.left.ages and self._forgets(scene):
+            forgets = _spend(scene, "ages")
+            if record.settled:
+                forgets = forgets._replace(forgotten=len(scene.books.charges), answers=())
+            yield from self._passes(forgets, "the retention ends", record.retain_until)
         if record is not None and about and scene.left.losses:
             gone = _spend(scene, "losses")._replace(record=None, token=0, lost=True)
             yield Move("the store loses its memory", gone)
@@ -374,6 +446,11 @@ class World:
             until = max(record.lease_until, record.ask_until) if record is not None else 0.0
             yield from self._passes(healed, f"faults stop, {FRESH} comes", max(until, scene.now + 1))
 
+    def _forgets(self, scene: Scene) -> bool:
+        """Retention is longer than any attempt: it ends when nobody who came is still about, and nothing under way."""
+        came = any(caller.point is not None and (caller.point.heard or caller.stage) for caller in scene.callers)
+        return self.retention < SECONDS_MAX and not (came or scene.requests or scene.strays)
+
     def _passes(self, scene: Scene, label: str, until: float) -> Iterator[Move]:
         """Time goes on until then; in a punctual world only if nobody would be late by it."""
         due = min([caller.due for caller in scene.callers] + [request.due for request in scene.requests])
@@ -381,8 +458,8 @@ class World:
             yield Move(label, scene._replace(now=until))
 
 
-def wiped(record: Record) -> Record:
-    """The record without what is only told to people: nothing in core decides by it."""
+def wiped(record: Record, *, retained: bool = False, moves: int = 0) -> Record:
+    """The record without what is only told to people: core decides nothing by it. People do, by the last move."""
     return record._replace(
         version=0,
         attempts=1,
@@ -390,10 +467,10 @@ def wiped(record: Record) -> Record:
         changed_at=0.0,
         begun_at=None if record.begun_at is None else 0.0,
         settled_at=None,
-        retain_until=None,
+        retain_until=record.retain_until if retained else None,
         error=None,
         evidence=tuple(one._replace(at=0.0, why="") for one in record.evidence),
-        moves=(),
+        moves=tuple(move._replace(at=0.0) for move in record.moves[len(record.moves) - moves :]),
     )
 
 

@@ -1,12 +1,14 @@
 -- samekey 0001: records, tokens, audit, and one function for each command.
--- When: before the first deploy. It makes new objects only and takes no lock on anything of yours.
+-- Phase: pre (before the first deploy). It makes new objects only and takes no lock on anything of yours.
 --
 -- `samekey.core.register` says what each command does; a function here says the same in one statement, and the
 -- conformance suite holds the two together. A refused command changes nothing and answers with what is there.
 -- Every time is clock_timestamp(): now() is the start of the transaction, and a lease must not start in the past.
+-- Where the client knows the whole record already - a claim it won, a settle of what it had seen - it is told in
+-- short: digest, token and changed_at, and null for the rest.
 --
 -- The role that runs the application needs: SELECT, INSERT, UPDATE, DELETE on samekey_records; SELECT, INSERT on
--- samekey_audit; SELECT, INSERT, UPDATE on samekey_meta; USAGE on samekey_tokens and samekey_audit_id_seq.
+-- samekey_audit; SELECT, INSERT, UPDATE on samekey_meta; USAGE on samekey_tokens.
 
 CREATE TABLE samekey_meta (
   name  text PRIMARY KEY,
@@ -96,6 +98,7 @@ CREATE FUNCTION samekey_open(
 ) RETURNS samekey_records LANGUAGE plpgsql AS $$
 DECLARE
   r samekey_records;
+  short samekey_records;
   wall double precision;
   fresh bigint;
 BEGIN
@@ -113,8 +116,13 @@ BEGIN
         p_boundary, 1, 1, wall, wall, wall + p_lease, false, false, CASE WHEN p_sends THEN wall END, 0, p_attributes,
         '[' || wall || ',' || fresh || ',"","started","' || replace(p_attempt::text, '-', '') || '",""]'
       )
-      ON CONFLICT (digest) DO NOTHING  -- the write is the check: whoever inserts holds the key
-      RETURNING * INTO r;
+      ON CONFLICT (digest) DO NOTHING;  -- the write is the check: whoever inserts holds the key
+      IF FOUND THEN
+        short.digest := p_digest;
+        short.token := fresh;
+        short.changed_at := wall;
+        RETURN short;
+      END IF;
     ELSIF (r.state IN ('completed', 'closed', 'released') AND r.retain_until <= wall) IS NOT TRUE
       OR (r.operation, r.key) <> (p_operation, p_key) OR r.tenant IS DISTINCT FROM p_tenant  -- the client will tell
     THEN
@@ -134,9 +142,9 @@ BEGIN
         AND token = r.token        -- and it is not a later life of the key that reached the same version
         AND attempt = r.attempt
       RETURNING * INTO r;
-    END IF;
-    IF FOUND THEN
-      RETURN r;
+      IF FOUND THEN
+        RETURN r;
+      END IF;
     END IF;
     -- Lost the race. The next SELECT has a new snapshot, so it sees who won.
   END LOOP;
@@ -154,8 +162,9 @@ CREATE FUNCTION samekey_open_many(
 ) RETURNS SETOF samekey_records LANGUAGE plpgsql AS $$
 DECLARE
   wall double precision := date_part('epoch', clock_timestamp());
+  short samekey_records;
   there integer;
-  made integer;
+  made integer := 0;
 BEGIN
   RETURN QUERY
     SELECT * FROM samekey_records
@@ -165,7 +174,7 @@ BEGIN
   IF there = cardinality(p_digests) THEN
     RETURN;  -- only replays: nothing is written
   END IF;
-  RETURN QUERY
+  FOR short.digest, short.token, short.changed_at IN
     WITH claims AS MATERIALIZED (
       SELECT c.*, nextval('samekey_tokens') AS fresh
       FROM unnest(
@@ -184,8 +193,11 @@ BEGIN
       '[' || wall || ',' || fresh || ',"","started","' || replace(attempt::text, '-', '') || '",""]'
     FROM claims
     ON CONFLICT (digest) DO NOTHING
-    RETURNING r.*;
-  GET DIAGNOSTICS made = ROW_COUNT;
+    RETURNING r.digest, r.token, r.changed_at
+  LOOP
+    made := made + 1;
+    RETURN NEXT short;
+  END LOOP;
   IF there + made < cardinality(p_digests) THEN
     -- Somebody was faster, or a record is past its retention: one by one, each with a new snapshot.
     RETURN QUERY
@@ -295,16 +307,18 @@ $$;
 
 
 -- p_from: the states this role may leave for p_state, as `samekey.core.states.NEXT` says; p_who and p_why are JSON
--- strings for the move, p_by is the plain name; p_operator is null except for people, whose actions are audited.
+-- strings for the move, p_by is the plain name; p_operator_why is null except for people, whose actions are audited.
+-- p_seen_version: told in short if nothing happened to the record between what was seen and this write.
 CREATE FUNCTION samekey_settle(
   p_digest uuid, p_seen_token bigint, p_seen_attempt uuid, p_from text, p_spares_live boolean, p_for_all boolean,
   p_state text, p_by text, p_result bytea, p_error text, p_who text, p_why text, p_retain double precision,
-  p_next_round boolean, p_operator_why text
+  p_next_round boolean, p_operator_why text, p_seen_version integer
 ) RETURNS samekey_records LANGUAGE plpgsql AS $$
 DECLARE
   r samekey_records;
   wall double precision := date_part('epoch', clock_timestamp());
   was text;
+  became integer;
 BEGIN
   IF p_operator_why IS NOT NULL THEN
     SELECT state INTO was FROM samekey_records WHERE digest = p_digest FOR UPDATE;
@@ -330,12 +344,15 @@ BEGIN
     AND attempt = p_seen_attempt   -- and the number did not come again after a failover
     AND state = ANY (string_to_array(p_from, ' '))
     AND NOT (p_spares_live AND lease_until > date_part('epoch', clock_timestamp()))
-  RETURNING * INTO r;
-  IF NOT FOUND THEN
-    SELECT * INTO r FROM samekey_records WHERE digest = p_digest;
+  RETURNING version INTO became;
+  IF became = p_seen_version + 1 THEN
+    r.digest := p_digest;
+    r.token := p_seen_token;
+    r.changed_at := wall;
     RETURN r;
   END IF;
-  IF p_operator_why IS NOT NULL THEN
+  SELECT * INTO r FROM samekey_records WHERE digest = p_digest;
+  IF became IS NOT NULL AND p_operator_why IS NOT NULL THEN
     INSERT INTO samekey_audit (at, who, action, operation, tenant, key, before, after, why)
     VALUES (wall, p_by, 'resolve', r.operation, r.tenant, r.key, was, p_state, p_operator_why);
   END IF;
@@ -348,13 +365,18 @@ $$;
 CREATE FUNCTION samekey_settle_many(
   p_digests uuid[], p_seen_tokens bigint[], p_seen_attempts uuid[], p_froms text[], p_spares_lives boolean[],
   p_for_alls boolean[], p_states text[], p_bys text[], p_results bytea[], p_errors text[], p_whos text[],
-  p_whys text[], p_retains double precision[], p_next_rounds boolean[], p_operator_whys text[]
+  p_whys text[], p_retains double precision[], p_next_rounds boolean[], p_operator_whys text[],
+  p_seen_versions integer[]
 ) RETURNS SETOF samekey_records LANGUAGE plpgsql AS $$
 DECLARE
   wall double precision := date_part('epoch', clock_timestamp());
-  written integer;
+  short samekey_records;
+  became integer;
+  seen integer;
+  told integer := 0;
 BEGIN
-  RETURN QUERY
+  short.changed_at := wall;
+  FOR short.digest, short.token, became, seen IN
     UPDATE samekey_records r SET
       state = s.state,
       version = r.version + 1,
@@ -373,17 +395,26 @@ BEGIN
         || '",' || s.who || ',' || s.why || ']'
     FROM unnest(
       p_digests, p_seen_tokens, p_seen_attempts, p_froms, p_spares_lives, p_for_alls, p_states, p_bys, p_results,
-      p_errors, p_whos, p_whys, p_retains, p_next_rounds
-    ) AS s (digest, token, attempt, froms, spares_live, for_all, state, by, result, error, who, why, retain, next_round)
+      p_errors, p_whos, p_whys, p_retains, p_next_rounds, p_seen_versions
+    ) AS s (
+      digest, token, attempt, froms, spares_live, for_all, state, by, result, error, who, why, retain, next_round,
+      seen_version
+    )
     WHERE r.digest = s.digest
       AND r.token = s.token
       AND r.attempt = s.attempt
       AND r.state = ANY (string_to_array(s.froms, ' '))
       AND NOT (s.spares_live AND r.lease_until > date_part('epoch', clock_timestamp()))
-    RETURNING r.*;
-  GET DIAGNOSTICS written = ROW_COUNT;
-  IF written < cardinality(p_digests) THEN
-    RETURN QUERY SELECT * FROM samekey_records WHERE digest = ANY (p_digests);  -- refused, and shown as they stand
+    RETURNING r.digest, r.token, r.version, s.seen_version
+  LOOP
+    IF became = seen + 1 THEN
+      told := told + 1;
+      RETURN NEXT short;
+    END IF;
+  END LOOP;
+  IF told < cardinality(p_digests) THEN
+    -- Refused, or written to since it was seen: shown as they stand now.
+    RETURN QUERY SELECT * FROM samekey_records WHERE digest = ANY (p_digests);
   END IF;
 END
 $$;
@@ -531,22 +562,30 @@ END
 $$;
 
 
--- Paced deletes: rows that somebody is writing are left for the next time.
+-- Paced deletes: rows that somebody is writing are left for the next time. One by one: as a join the planner may read
+-- the whole table for each of them, and in partitions it did.
 CREATE FUNCTION samekey_sweep(p_limit integer) RETURNS integer LANGUAGE plpgsql
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off  -- by the indexes, however large it is
+SET enable_seqscan = off SET enable_sort = off  -- by the index, however large the table is
 AS $$
 DECLARE
   wall double precision := date_part('epoch', clock_timestamp());
-  swept integer;
+  past record;
+  swept integer := 0;
 BEGIN
-  DELETE FROM samekey_records
-  WHERE digest IN (
-      SELECT digest FROM samekey_records WHERE retain_until <= wall ORDER BY retain_until LIMIT p_limit
-      FOR UPDATE SKIP LOCKED
-    )
-    AND retain_until <= wall  -- said again by the delete itself: the key may have been made anew
-    AND state IN ('completed', 'closed', 'released');
-  GET DIAGNOSTICS swept = ROW_COUNT;
+  FOR past IN
+    SELECT digest, token, attempt FROM samekey_records WHERE retain_until <= wall ORDER BY retain_until LIMIT p_limit
+    FOR UPDATE SKIP LOCKED
+  LOOP
+    DELETE FROM samekey_records
+    WHERE digest = past.digest
+      AND token = past.token      -- said again by the delete itself: the key may have been made anew
+      AND attempt = past.attempt
+      AND retain_until <= wall
+      AND state IN ('completed', 'closed', 'released');
+    IF FOUND THEN
+      swept := swept + 1;
+    END IF;
+  END LOOP;
   RETURN swept;
 END
 $$;

@@ -1,0 +1,159 @@
+"""samekey migrate: make the tables of a store, or bring them up to date."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from samekey.addresses import check_address
+from samekey.cli import _out as out
+from samekey.cli._asking import ENVIRONMENT, common, open_there
+from samekey.cli.exits import Exit, NoStore
+from samekey.core.errors import Misconfigured
+
+if TYPE_CHECKING:
+    from samekey.drivers.psycopg import Migration
+
+
+@click.command()
+@click.option("--dry-run", is_flag=True, help="Print exactly what would be sent, and send nothing.")
+@click.option("--sql", is_flag=True, help="Print the migrations as plain SQL for another tool; does not connect.")
+@click.option("--after", type=click.IntRange(0), metavar="N", help="With --sql: only what comes after number N.")
+@click.option(
+    "--phase",
+    type=click.Choice(["pre", "post", "all"]),
+    default="all",
+    show_default=True,
+    help="pre: before the deploy. post: when the last old process is gone.",
+)
+@click.option(
+    "--partitions", type=click.IntRange(2), metavar="N", help="Records in N hash partitions; with the first migration."
+)
+@common
+def migrate(
+    store: str | None,
+    dry_run: bool,
+    sql: bool,
+    after: int | None,
+    phase: Any,
+    partitions: int | None,
+    as_json: bool,
+) -> Exit:
+    """Make the tables of a store, or bring them up to date.
+
+    Each migration is one transaction; it waits a second at most for a table, gives way, and tries again. Several
+    processes may do it at once. --dry-run exits with 1 if there is something to do. SQLite makes its own tables.
+
+    \b
+    Example:
+      samekey migrate --store postgresql://owner@db/shop --phase pre
+      samekey migrate --store postgresql://owner@db/shop --dry-run
+    """
+    if not store:
+        raise click.UsageError(f"which store? Give --store URL or set {ENVIRONMENT}.")
+    if after is not None and not sql:
+        raise click.UsageError("--after goes with --sql.")
+    if sql and dry_run:
+        raise click.UsageError("say --sql (all of it, for another tool) or --dry-run (what this database lacks).")
+    scheme = check_address(store).partition(":")[0]
+    if scheme in ("postgresql", "postgres"):
+        if sql:
+            return _print_postgres(after or 0, phase, partitions or 0, as_json)
+        return _migrate_postgres(store, phase, partitions or 0, dry_run=dry_run, as_json=as_json)
+    if partitions or after is not None or phase != "all":
+        raise click.UsageError(f"--phase, --after and --partitions are for PostgreSQL, not for {scheme}.")
+    if scheme == "sqlite":
+        return _tell_sqlite(store, sql=sql, as_json=as_json)
+    raise Misconfigured(f"{scheme}:// has no tables to migrate")
+
+
+# -- PostgreSQL ------------------------------------------------------------------------------------------------------
+
+
+def _migrate_postgres(store: str, phase: Any, partitions: int, *, dry_run: bool, as_json: bool) -> Exit:
+    driver = _psycopg()
+    name = driver.parse_url(store).name
+    done: list[Migration] = []
+
+    def told(migration: Migration) -> None:
+        done.append(migration)
+        if not as_json:
+            out.line(f"{_named(migration)}: done")
+
+    try:
+        found = driver.migrate(store, phase=phase, dry_run=dry_run, partitions=partitions, told=told)
+    except driver.HeldUp as held_up:
+        out.note(f"samekey: {held_up.message}")
+        if as_json:
+            out.data({"store": name, "migrations": [_as_object(one) for one in done], "complete": False})
+        return Exit.INCOMPLETE
+    except Misconfigured as error:
+        if error.__cause__ is None:
+            raise
+        raise NoStore(error.message) from error  # the server's own word: no such database, not permitted
+    if as_json:
+        told_sql = [{**_as_object(one), **({"sql": one.script()} if dry_run else {})} for one in found]
+        out.data({"store": name, "dry_run": dry_run, "migrations": told_sql, "complete": not (dry_run and found)})
+    elif dry_run:
+        for migration in found:
+            click.echo(f"-- {_named(migration)}\n{migration.script()}")
+    if not found:
+        out.note(f"{name}: nothing to do" + ("" if phase == "all" else f" for --phase {phase}"))
+    return Exit.FOUND if dry_run and found else Exit.FINE
+
+
+def _print_postgres(after: int, phase: Any, partitions: int, as_json: bool) -> Exit:
+    found = [
+        one
+        for one in _psycopg().migrations(partitions=partitions)
+        if one.number > after and phase in (one.phase, "all")
+    ]
+    if as_json:
+        out.data({"migrations": [{**_as_object(one), "sql": one.sql} for one in found]})
+    else:
+        for migration in found:
+            click.echo(migration.sql)
+    return Exit.FINE
+
+
+def _psycopg() -> Any:
+    try:
+        from samekey.drivers import psycopg
+    except ModuleNotFoundError as missing:
+        raise Misconfigured(f"postgresql:// needs {missing.name}: pip install 'samekey[postgres]'") from missing
+    return psycopg
+
+
+def _named(migration: Migration) -> str:
+    return f"{migration.number:04} {migration.title} ({migration.phase})"
+
+
+def _as_object(migration: Migration) -> dict[str, Any]:
+    return {"number": migration.number, "phase": migration.phase, "title": migration.title}
+
+
+# -- SQLite ----------------------------------------------------------------------------------------------------------
+
+
+def _tell_sqlite(store: str, *, sql: bool, as_json: bool) -> Exit:
+    """It makes its own tables when it is first used; opening it is all that migrating is."""
+    from samekey.drivers import sqlite
+
+    if sql:
+        script = sqlite.migration(sqlite.SCHEMA)
+        if as_json:
+            out.data({"migrations": [{"number": sqlite.SCHEMA, "phase": "pre", "title": "records", "sql": script}]})
+        else:
+            click.echo(script)
+        return Exit.FINE
+    path = sqlite.parse_url(store).path
+    if path.exists():
+        open_there(store).close()
+        text = f"{path} is up to date: SQLite makes and migrates its own tables when it is opened"
+    else:
+        text = f"there is no {path} yet: SQLite makes the file and its tables with the first claim"
+    if as_json:
+        out.data({"store": store, "migrations": [], "complete": True})
+    out.note(text)
+    return Exit.FINE

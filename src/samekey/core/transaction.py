@@ -1,0 +1,137 @@
+"""Inside somebody's transaction: what a database store offers there, in either colour.
+
+A trip is a few acts in one go - savepoints, and at most one command - because between a program and its database
+the trips are what costs. `guard.on(connection)` and `Atomic` are made of nothing else: see `samekey.atomic`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from samekey.core.commands import StoreCommand
+from samekey.core.errors import StoreError
+from samekey.core.record import Record
+
+CLAIM, EFFECT = "claim", "effect"  # the two savepoints: before the claim, and before the effect
+
+
+@dataclass(frozen=True, slots=True)
+class Savepoint:
+    """Come back to here, if it must be."""
+
+    name: str
+    depth: int  # inside so many effects: theirs are other savepoints
+
+    @property
+    def sql(self) -> str:
+        return f"SAVEPOINT samekey_{self.name}_{self.depth}"
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackTo:
+    """Undo everything since the savepoint; it stays."""
+
+    name: str
+    depth: int  # inside so many effects: theirs are other savepoints
+
+    @property
+    def sql(self) -> str:
+        return f"ROLLBACK TO SAVEPOINT samekey_{self.name}_{self.depth}"
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Forget the savepoint, and those set after it; what was done stays done."""
+
+    name: str
+    depth: int  # inside so many effects: theirs are other savepoints
+
+    @property
+    def sql(self) -> str:
+        return f"RELEASE SAVEPOINT samekey_{self.name}_{self.depth}"
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """The last act in a transaction that we began, where `commits_along` says that it may travel with the others."""
+
+    sql = "COMMIT"
+
+
+Mark = Savepoint | RollbackTo | Release | Commit
+Act = Mark | StoreCommand
+
+
+class SavepointGone(StoreError):
+    """The transaction is not the one in which the savepoint was set."""
+
+
+class TransactionAborted(StoreError):
+    """A statement failed before, and the database refuses every other one until a rollback."""
+
+
+class Transaction(Protocol):
+    """A store inside a transaction of the caller's connection."""
+
+    name: str
+    marks_ahead: bool  # a savepoint behind a claim costs no trip of its own
+    commits_along: bool  # and a commit behind a settle neither
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open now."""
+
+    @property
+    def begins_by_itself(self) -> bool:
+        """Whether the next statement would begin one that stays open until the caller ends it."""
+
+    @property
+    def lost(self) -> bool:
+        """Whether the connection is gone."""
+
+    def same_database(self) -> bool:
+        """Whether the connection leads to the very tables that the store writes."""
+
+    def begin(self) -> None: ...
+    def commit(self) -> None: ...
+    def rollback(self) -> None: ...
+
+    def carry_out(self, *acts: Act, patience: float) -> Record | None:
+        """The acts in their order, up to the first that fails; the record that the command among them shows.
+
+        Waits for other transactions that hold what the command needs, no longer than `patience` seconds.
+        """
+
+    def effect_returned(self) -> None:
+        """Before the effect is settled: what the library still had to write for it is written now, or raises."""
+
+    def conflicts(self, error: BaseException) -> bool:
+        """Whether the transaction lost against another one, and may be run again as a whole."""
+
+    def worth_waiting(self, error: StoreError) -> bool:
+        """Whether another transaction is in the way and may soon be out of it, and nobody waited for that yet."""
+
+
+class AsyncTransaction(Protocol):
+    """The same, awaited."""
+
+    name: str
+    marks_ahead: bool
+    commits_along: bool
+    immediate: bool  # nothing in it waits for anything: an abandoned hold can be undone by the garbage collector
+
+    @property
+    def in_transaction(self) -> bool: ...
+    @property
+    def begins_by_itself(self) -> bool: ...
+    @property
+    def lost(self) -> bool: ...
+    async def same_database(self) -> bool: ...
+    async def begin(self) -> None: ...
+    async def commit(self) -> None: ...
+    async def rollback(self) -> None: ...
+    async def carry_out(self, *acts: Act, patience: float) -> Record | None: ...
+    async def effect_returned(self) -> None: ...
+    def conflicts(self, error: BaseException) -> bool: ...
+    def worth_waiting(self, error: StoreError) -> bool: ...

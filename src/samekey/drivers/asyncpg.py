@@ -1,0 +1,86 @@
+"""A caller's asyncpg connection, as `Atomic` uses it: neighbouring savepoints share a trip, a command has its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from itertools import groupby
+from typing import Any
+
+import asyncpg
+from asyncpg.pool import PoolConnectionProxy
+
+from samekey.core.transaction import Mark
+
+Operation = Mark | tuple[str, tuple[Any, ...]]
+
+
+def link(connection: Any, asynchronous: bool, link_of: Callable[..., Any]) -> Any:
+    if asynchronous and isinstance(connection, asyncpg.Connection | PoolConnectionProxy):
+        return AsyncpgLink(connection)
+    return None
+
+
+class AsyncpgLink:
+    marks_ahead = False  # it would be a trip of its own, and a replay does not need it
+    commits_along = False
+    begins_by_itself = False  # outside a transaction each statement is one
+    errors = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError)
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._begun: Any = None
+
+    @property
+    def in_transaction(self) -> bool:
+        return not self.lost and bool(self._connection.is_in_transaction())
+
+    @property
+    def lost(self) -> bool:
+        return bool(self._connection.is_closed())
+
+    async def underlying(self) -> Any:
+        # A pool's proxy stands for the connection for as long as it is lent.
+        return getattr(self._connection, "_con", self._connection)
+
+    async def begin(self) -> None:
+        # The library's own: in a transaction begun by hand it refuses connection.transaction().
+        begun = self._connection.transaction()
+        await begun.start()
+        self._begun = begun
+
+    async def commit(self) -> None:
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            await begun.commit()
+
+    async def rollback(self) -> None:
+        begun, self._begun = self._begun, None
+        if begun is not None and not self.lost:
+            await begun.rollback()
+
+    async def trip(self, operations: Sequence[Operation]) -> Any:
+        row = None
+        for is_statement, some in groupby(operations, key=lambda one: isinstance(one, tuple)):
+            if is_statement:
+                for statement in some:
+                    text, values = statement  # type: ignore[misc]
+                    row = await self._connection.fetchrow(numbered(text), *values)
+            else:
+                await self._connection.execute("; ".join(one.sql for one in some))  # type: ignore[union-attr]
+        return row
+
+    async def effect_returned(self) -> None:
+        """Nothing is written late."""
+
+
+@lru_cache(maxsize=64)
+def numbered(text: str) -> str:
+    """`%s` as `$1`: what is text on our side stays text on its way, and the server reads it as what it is."""
+    parts = re.split(r"%s::(\w+)", text)
+    said = parts[0]
+    for number, (kind, rest) in enumerate(zip(parts[1::2], parts[2::2], strict=True), start=1):
+        said += f"${number}::text::{kind}" if kind in ("uuid", "bigint") else f"${number}::{kind}"
+        said += rest
+    return said

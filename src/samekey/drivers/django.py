@@ -1,0 +1,100 @@
+"""A caller's Django connection, as `Atomic` uses it.
+
+Statements go straight to psycopg's connection under it. What Django keeps on its side is kept in step: a rollback
+to a savepoint mends `needs_rollback`, and drops the `on_commit` functions that the effect had registered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from django.db import transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.utils import Error
+from django.utils.connection import ConnectionProxy
+
+from samekey.core.errors import Misconfigured
+from samekey.core.transaction import Mark, RollbackTo, Savepoint, TransactionAborted
+
+Operation = Mark | tuple[str, tuple[Any, ...]]
+
+
+def link(connection: Any, asynchronous: bool, link_of: Callable[..., Any]) -> Any:
+    if not asynchronous and isinstance(connection, BaseDatabaseWrapper | ConnectionProxy):
+        return DjangoLink(connection, link_of)
+    return None
+
+
+class DjangoLink:
+    marks_ahead = True
+    commits_along = False  # the commit is Django's: it has promises to keep then
+    begins_by_itself = False
+
+    def __init__(self, connection: Any, link_of: Callable[..., Any]) -> None:
+        self._connection = connection
+        self._link_of = link_of
+        self._inner: Any = None
+        self._begun: Any = None
+        self._promised: dict[tuple[str, int], list[Any]] = {}  # the on_commit functions known at each savepoint
+
+    @property
+    def errors(self) -> tuple[type[BaseException], ...]:
+        return (Error, *(() if self._inner is None else self._inner.errors))
+
+    @property
+    def in_transaction(self) -> bool:
+        return bool(self._connection.in_atomic_block or not self._connection.get_autocommit())
+
+    @property
+    def lost(self) -> bool:
+        return self._inner is not None and bool(self._inner.lost)
+
+    def underlying(self) -> Any:
+        self._connection.ensure_connection()
+        raw = self._connection.connection
+        if self._inner is None or self._inner.underlying() is not raw:
+            self._inner = self._link_of(raw, asynchronous=False)
+        return raw
+
+    def begin(self) -> None:
+        alias = self._connection.alias
+        if transaction.get_connection(alias).connection is not self._connection.connection:
+            raise Misconfigured(f"this connection is not the one Django uses for {alias!r} in this thread")
+        begun = transaction.atomic(using=alias)
+        begun.__enter__()
+        self._begun = begun
+
+    def commit(self) -> None:
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            begun.__exit__(None, None, None)
+
+    def rollback(self) -> None:
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            begun.__exit__(RolledBack, RolledBack(), None)
+
+    def trip(self, operations: Sequence[Operation]) -> Any:
+        back = next((one for one in operations if isinstance(one, RollbackTo)), None)
+        if back is None:
+            self.effect_returned()
+        for one in operations:
+            if isinstance(one, Savepoint):
+                self._promised[one.name, one.depth] = list(self._connection.run_on_commit)
+        self.underlying()
+        row = self._inner.trip(operations)
+        if back is not None:
+            known = self._promised.get((back.name, back.depth), [])
+            kept = [one for one in self._connection.run_on_commit if any(one is other for other in known)]
+            self._connection.run_on_commit = kept
+            self._connection.needs_rollback = False
+        return row
+
+    def effect_returned(self) -> None:
+        if self._connection.needs_rollback:
+            raise TransactionAborted("an atomic block failed inside, and Django will roll the transaction back")
+
+
+class RolledBack(Exception):
+    """How Django's own block is told to roll back."""

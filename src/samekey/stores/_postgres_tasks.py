@@ -1,0 +1,208 @@
+"""Lanes of tasks: one connection each, and whoever of one event loop wants to use it at the same time.
+
+As among threads (`_postgres_lanes`): while the connection is busy commands queue up, and when it is free they go out
+together. The event loop's own callbacks send and answer. No task of anybody's is under way with a statement, so
+cancelling a caller never cancels one; an answer goes straight to whoever waits for it; and what all who run right now
+want is sent after them, together. Only what may take longer has a task: connecting, pausing, asking again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any
+
+from samekey.core.errors import SamekeyError
+from samekey.drivers import psycopg as driver
+from samekey.stores._postgres_batches import BATCH_MAX, Closed, Facts, Job, Pause, Run, Steps, carrying_all
+from samekey.stores._postgres_rows import Statement
+
+
+class AsyncLane:
+    """A connection that the tasks of one event loop take turns on."""
+
+    def __init__(self, address: driver.Address, *, durable: bool = True, desk: bool = False) -> None:
+        self._address = address
+        self._durable, self._desk = durable, desk
+        self._connection: driver.AsyncConnection | None = None
+        self._queue: deque[tuple[Callable[[], Awaitable[None]] | Sequence[Job], asyncio.Future[None]]] = deque()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._busy = False
+        self._slow: asyncio.Task[None] | None = None  # kept, or the garbage collector takes it
+        self._idle: asyncio.Future[None] | None = None  # whoever closes waits for it
+        self._closed = False
+        self.facts: driver.Facts | None = None
+        self._known = Facts()
+
+    def perform(self, jobs: Sequence[Job]) -> asyncio.Future[None]:
+        """Carry these out together with whatever others want at the same time; done when all have their answers."""
+        return self._enqueue(jobs)
+
+    async def ask(self, statement: Statement) -> list[Any]:
+        """The rows of one statement that is no command, in our turn."""
+        rows: list[Any] = []
+
+        async def fetch(connection: driver.AsyncConnection) -> None:
+            connection.rest()
+            rows.extend(await (await connection.execute(*statement, binary=True)).fetchall())
+
+        with driver.translated(self._address):
+            await self._enqueue(lambda: self._on_connection(fetch))
+        return rows
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._busy and self._loop is not None:
+            self._idle = self._loop.create_future()
+            await self._idle
+        if self._connection is not None:
+            await self._connection.close()
+
+    def abandon(self) -> None:
+        """The loop is gone, or another thread's: so is whoever waited."""
+        self._closed = True
+        connection, loop = self._connection, self._loop
+        if connection is None or loop is None:
+            return
+        if loop.is_running():
+            loop.call_soon_threadsafe(connection.drop)  # only the loop itself may stop watching a socket
+        else:
+            connection.drop()
+
+    # -- taking turns --------------------------------------------------------------------------------------
+
+    def _enqueue(self, work: Callable[[], Awaitable[None]] | Sequence[Job]) -> asyncio.Future[None]:
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._queue.append((work, future))
+        if not self._busy:
+            self._busy = True
+            self._loop.call_soon(self._flush)  # after everybody who runs right now has had its say
+        return future
+
+    def _flush(self) -> None:
+        """The connection is free: send what queued up."""
+        if not self._queue:
+            self._busy = False
+            if self._idle is not None and not self._idle.done():
+                self._idle.set_result(None)
+            return
+        work, future = self._queue.popleft()
+        futures = [future]
+        if callable(work):
+            self._go_slowly(work, futures)
+            return
+        jobs = list(work)
+        while self._queue and len(jobs) < BATCH_MAX and not callable(self._queue[0][0]):
+            more, another = self._queue.popleft()
+            jobs += more  # type: ignore[arg-type]
+            futures.append(another)
+        self._advance(carrying_all(jobs, self._address, self._known), futures, None)
+
+    def _advance(self, steps: Steps, futures: list[asyncio.Future[None]], reply: Any) -> None:
+        """The next step, straight from the event loop where nothing has to be waited for but the answer."""
+        try:
+            step = steps.send(reply)
+        except StopIteration:
+            self._answer(futures, None)
+            return self._flush()
+        except Exception as error:
+            self._answer(futures, error)
+            return self._flush()
+        link = self._connection
+        if isinstance(step, Pause) or link is None or link.closed or self._closed:
+            self._go_slowly(lambda: self._drive(steps, step), futures)
+        else:
+            query = driver.worded(self._address, step.query, self._durable)
+            link.start(query, lambda answer, error: self._landed(steps, futures, answer, error))
+
+    def _landed(
+        self, steps: Steps, futures: list[asyncio.Future[None]], answer: Any, error: driver.DriverError | None
+    ) -> None:
+        if error is None:
+            self._advance(steps, futures, answer)
+        else:
+            self._go_slowly(lambda: self._drive_on(steps, error), futures)
+
+    def _answer(self, futures: list[asyncio.Future[None]], error: Exception | None) -> None:
+        for one in futures:
+            if one.done():
+                continue  # cancelled: whoever asked has gone, and asks again if it matters
+            if error is None:
+                one.set_result(None)
+            else:
+                one.set_exception(error)
+
+    # -- sending, with what may take longer: connecting, pausing, asking again -----------------------------
+
+    def _go_slowly(self, work: Callable[[], Awaitable[None]], futures: list[asyncio.Future[None]]) -> None:
+        assert self._loop is not None  # noqa: S101 - whoever queues has set it
+        self._slow = self._loop.create_task(self._slowly(work, futures))
+
+    async def _slowly(self, work: Callable[[], Awaitable[None]], futures: list[asyncio.Future[None]]) -> None:
+        error: Exception | None = None
+        try:
+            await work()
+        except Exception as raised:
+            error = raised
+        except BaseException:
+            for one in (*futures, *(waiting for _, waiting in self._queue)):
+                one.cancel()  # the loop is being closed under us
+            self._queue.clear()
+            self._flush()
+            raise
+        self._answer(futures, error)
+        self._flush()
+
+    async def _drive_on(self, steps: Steps, error: driver.DriverError) -> None:
+        await self._give_up_spent(error)
+        try:
+            step = steps.throw(error)
+        except StopIteration:
+            return
+        await self._drive(steps, step)
+
+    async def _drive(self, steps: Steps, step: Run | Pause) -> None:
+        try:
+            while True:
+                try:
+                    if isinstance(step, Pause):
+                        await asyncio.sleep(step.seconds)
+                        reply = None
+                    else:
+                        query = driver.worded(self._address, step.query, self._durable)
+                        reply = await self._on_connection(partial(_ask, query))
+                except (driver.DriverError, SamekeyError) as error:
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(reply)
+        except StopIteration:
+            pass
+        finally:
+            steps.close()
+
+    async def _on_connection(self, work: Callable[[driver.AsyncConnection], Awaitable[Any]]) -> Any:
+        if self._closed:
+            raise Closed(f"{self._address.name} was closed")
+        if self._connection is None or self._connection.closed:
+            self._connection, self.facts = await driver.connect_async(
+                self._address, durable=self._durable, desk=self._desk
+            )
+            self._known.lost_at = self.facts.lost_at
+        try:
+            return await work(self._connection)
+        except driver.DriverError as error:
+            await self._give_up_spent(error)
+            raise
+
+    async def _give_up_spent(self, error: driver.DriverError) -> None:
+        if driver.is_spent(error) and self._connection is not None:
+            connection, self._connection = self._connection, None
+            await connection.close()
+
+
+async def _ask(query: driver.Query, link: driver.AsyncConnection) -> Any:
+    return await link.ask(query)

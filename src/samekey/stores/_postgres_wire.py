@@ -1,0 +1,197 @@
+"""How our own connections speak with PostgreSQL: commands as binary parameters, records out of binary rows.
+
+One command is one call of its function. Several of a kind are one statement too: one array for each parameter,
+one transaction for all. Values are the same that `_postgres_rows` gives to any other connection; only their form
+differs, because a text has to be written, quoted, sent, parsed and thrown away, once per value.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+from samekey.core.commands import Read, StoreCommand
+from samekey.core.record import Record
+from samekey.drivers.psycopg import Query
+from samekey.stores._postgres_rows import CALLS, CHANGED_AT, COLUMNS, COMMIT, NOW, SQL_TYPE, TOKEN, record_of, told
+
+DIGEST = COLUMNS.index("digest::text")  # the column that says which command of a batch this row answers
+
+# As COLUMNS, with identifiers as the bytes they are.
+_BYTES = {"digest::text": "uuid_send(r.digest)", "attempt::text": "uuid_send(r.attempt)"}
+_ROW = ", ".join(_BYTES.get(column, f"r.{column}") for column in COLUMNS) + f", {NOW}"
+
+
+class Shape:
+    """A statement, and how its values are put together."""
+
+    def __init__(self, name: str, types: Sequence[str], source: str, *, many: bool) -> None:
+        holes = ", ".join(
+            f"${number}::{SQL_TYPE.get(kind, kind)}{'[]' if many else ''}" for number, kind in enumerate(types, 1)
+        )
+        self._name = name.encode()
+        self._sql = f"SELECT {_ROW}{COMMIT} FROM {source.replace('$*', holes)}".encode()  # noqa: S608 - constants only
+        self._formats = [1] * len(types)
+        self._one = [_ONE[kind] for kind in types]
+        self._many = [_ARRAYS[kind] for kind in types]
+
+    def one(self, values: Sequence[Any]) -> Query:
+        coded = [None if value is None else code(value) for code, value in zip(self._one, values, strict=True)]
+        return Query(self._name, self._sql, coded, self._formats)
+
+    def many(self, rows: Sequence[Sequence[Any]]) -> Query:
+        columns = zip(*rows, strict=True)
+        coded: list[bytes | None] = [code(column) for code, column in zip(self._many, columns, strict=True)]
+        return Query(self._name, self._sql, coded, self._formats)
+
+
+def single(command: StoreCommand) -> Query:
+    """One command as one query."""
+    kind = type(command)
+    values = (command.key.digest,) if kind is Read else CALLS[kind].values(command)
+    return _SINGLE[kind].one(values)
+
+
+def many(commands: Sequence[StoreCommand]) -> Query:
+    """Several commands of one kind, each about another key, as one query; rows come back in any order."""
+    kind = type(commands[0])
+    if kind is Read:
+        return _MANY[kind].many([(command.key.digest,) for command in commands])
+    values = CALLS[kind].values
+    return _MANY[kind].many([values(command) for command in commands])
+
+
+# -- rows --------------------------------------------------------------------------------------------------
+
+
+def rows_of(answer: Any) -> dict[bytes, int]:
+    """Which row is about which digest; where there are two the later one is the newer."""
+    value = answer.get_value
+    return {value(row, DIGEST): row for row in range(answer.ntuples)}
+
+
+def record_in(answer: Any, row: int, command: StoreCommand, lost_at: float | None) -> Record | None:
+    """The record in this row, or None where there is none."""
+    value = answer.get_value
+    if value(row, 0) is None:  # nothing at all, or told in short: most answers are, so nothing else is looked at
+        token = value(row, TOKEN)
+        return None if token is None else told(command, _int(token), _float(value(row, CHANGED_AT)), lost_at)
+    values = [None if (raw := value(row, at)) is None else load(raw) for at, load in enumerate(_LOADERS)]
+    return record_of(values, command, lost_at)
+
+
+def _int(raw: bytes) -> int:
+    return int.from_bytes(raw, "big", signed=True)
+
+
+_unpack_float = struct.Struct(">d").unpack
+
+
+def _float(raw: bytes) -> float:
+    number: float = _unpack_float(raw)[0]
+    return number
+
+
+def _bool(raw: bytes) -> bool:
+    return raw != b"\x00"
+
+
+_LOADS: dict[str, Callable[[bytes], Any]] = {
+    **dict.fromkeys(("token", "version", "attempts", "round"), _int),
+    **dict.fromkeys(("created_at", "changed_at", "lease_until", "begun_at", "first_sent_at", "settled_at"), _float),
+    **dict.fromkeys(("retain_until", "ask_until", NOW), _float),
+    **dict.fromkeys(("digest::text", "attempt::text"), bytes.hex),
+    **dict.fromkeys(("fingerprint", "result"), bytes),
+    "unsure": _bool,
+}
+_LOADERS = [_LOADS.get(column, bytes.decode) for column in (*COLUMNS, NOW)]
+
+
+# -- values ------------------------------------------------------------------------------------------------
+
+_pack_float = struct.Struct(">d").pack
+_pack_long = struct.Struct(">q").pack
+_pack_int = struct.Struct(">i").pack
+_ONE: dict[str, Callable[[Any], bytes]] = {
+    "uuid": bytes,
+    "bytea": bytes,
+    "text": str.encode,
+    "word": str.encode,
+    "float8": _pack_float,
+    "bigint": _pack_long,
+    "integer": _pack_int,
+    "boolean": lambda value: b"\x01" if value else b"\x00",
+}
+
+_head = struct.Struct(">iiIii").pack  # dimensions, whether there are nulls, the elements' type, how many, from where
+_NULL = b"\xff\xff\xff\xff"
+_OIDS = {"uuid": 2950, "bytea": 17, "text": 25, "word": 25, "float8": 701, "bigint": 20, "integer": 23, "boolean": 16}
+_item_float = struct.Struct(">id").pack
+_item_long = struct.Struct(">iq").pack
+_item_int = struct.Struct(">ii").pack
+_TRUE, _FALSE = b"\x00\x00\x00\x01\x01", b"\x00\x00\x00\x01\x00"
+
+
+def _item_bytes(value: bytes) -> bytes:
+    return _pack_int(len(value)) + value
+
+
+def _item_text(value: str) -> bytes:
+    raw = value.encode()
+    return _pack_int(len(raw)) + raw
+
+
+_ITEMS: dict[str, Callable[[Any], bytes]] = {
+    "uuid": _item_bytes,
+    "bytea": _item_bytes,
+    "text": _item_text,
+    "word": lru_cache(maxsize=1024)(_item_text),
+    "float8": lambda value: _item_float(8, value),
+    "bigint": lambda value: _item_long(8, value),
+    "integer": lambda value: _item_int(4, value),
+    "boolean": lambda value: _TRUE if value else _FALSE,
+}
+
+
+def _array(kind: str) -> Callable[[tuple[Any, ...]], bytes]:
+    oid, item = _OIDS[kind], _ITEMS[kind]
+
+    def array(values: tuple[Any, ...]) -> bytes:
+        first, count = values[0], len(values)
+        if values[-1] == first and values.count(first) == count:  # most columns say the same for all of a batch
+            body = (_NULL if first is None else item(first)) * count
+        else:
+            body = b"".join([_NULL if value is None else item(value) for value in values])
+        return _head(1, 1, oid, count, 1) + body
+
+    return array
+
+
+_ARRAYS = {kind: _array(kind) for kind in _OIDS}
+
+
+# -- statements --------------------------------------------------------------------------------------------
+
+
+def _each(function: str, types: Sequence[str]) -> str:
+    """One call after the other, in one statement."""
+    names = [f"a{number}" for number in range(len(types))]
+    return f"unnest($*) AS u ({', '.join(names)}), {function}({', '.join('u.' + name for name in names)}) AS r"
+
+
+_SINGLE: dict[type[StoreCommand], Shape] = {
+    kind: Shape(call.function, call.types, f"{call.function}($*) AS r", many=False) for kind, call in CALLS.items()
+}
+_SINGLE[Read] = Shape("samekey_read", ["uuid"], "samekey_records AS r WHERE r.digest = $*", many=False)
+_MANY: dict[type[StoreCommand], Shape] = {
+    kind: Shape(
+        f"{call.function}s",
+        call.types,
+        f"{call.together}($*) AS r" if call.together else _each(call.function, call.types),
+        many=True,
+    )
+    for kind, call in CALLS.items()
+}
+_MANY[Read] = Shape("samekey_reads", ["uuid"], "samekey_records AS r WHERE r.digest = ANY ($*)", many=True)

@@ -1,0 +1,173 @@
+"""The real AsyncGuard, one step at a time: no event loop, no thread, no clock of its own.
+
+Everything a guard waits for - the store, an effect, a lookup, a pause, a bell - is a `Wish` that it yields to whoever
+steps it. `stepping` puts a stage in the place of the event loop, the client's clock, the source of attempt ids and
+the timer thread; the rest is the code that users run. (The sync guard blocks where this one waits. Both turn the
+crank of the same core with the same performer, method by method, which is why stepping one of them says so much.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeVar
+
+from samekey import held, leases, performing, rules
+from samekey.core.commands import Wait
+from samekey.core.ports import AsyncStore
+from samekey.guard import AsyncGuard
+from samekey.leases import Leases
+from samekey.performing import renew_with
+
+T = TypeVar("T")
+
+
+class Wish:
+    """Something that a stepped task waits for; whoever steps it sends the reply, or throws."""
+
+    __slots__ = ("about", "kind")
+
+    def __init__(self, kind: str, about: Any) -> None:
+        self.kind = kind  # store | wait | sleep | bell, and whatever effects and lookups ask for
+        self.about = about
+
+    def __await__(self) -> Generator[Wish, Any, Any]:
+        return (yield self)
+
+
+class Stage(Protocol):
+    """What surrounds the guards that are stepped."""
+
+    def monotonic(self) -> float:
+        """The clock of the client whose step this is."""
+
+    def new_attempt(self) -> str: ...
+    def shield(self, on: bool) -> None:
+        """From here on, or no longer, a cancellation waits."""
+
+    def rung(self, bell: Bell) -> None: ...
+    def at_once(self, wish: Wish) -> Any:
+        """Carry out a wish of the timer thread, which has no steps."""
+
+    def renew_at(self, leases: SteppedLeases, seconds: float) -> None:
+        """Call `leases.renew_due()` after so many seconds of the client's clock."""
+
+
+class Bell:
+    """Rung by another task, waited for by one."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self.ringing = False
+
+    def ring(self) -> None:
+        self.ringing = True
+        self._stage.rung(self)
+
+    async def wait(self, timeout: float | None) -> None:
+        if not self.ringing:
+            await Wish("bell", (self, timeout))
+        self.ringing = False
+
+
+class SteppedLoop:
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+
+    async def sleep(self, seconds: float) -> None:
+        await Wish("sleep", seconds)
+
+    def bell(self) -> Bell:
+        return Bell(self._stage)
+
+    async def shielded(self, work: Callable[[], Awaitable[T]]) -> T:
+        self._stage.shield(True)
+        try:
+            return await work()
+        finally:
+            self._stage.shield(False)
+
+    def call(self, work: Callable[[], Coroutine[Any, Any, T]], timeout: float) -> T:
+        steps = work()
+        try:
+            wish = steps.send(None)
+            while True:
+                try:
+                    reply = self._stage.at_once(wish)
+                except Exception as error:
+                    wish = steps.throw(error)
+                else:
+                    wish = steps.send(reply)
+        except StopIteration as stop:
+            value: T = stop.value
+            return value
+
+
+def _asks(verb: str) -> Any:
+    async def method(self: Any, command: Any) -> Any:
+        return await Wish("store", command)
+
+    method.__name__ = verb
+    return method
+
+
+class SteppedStore:
+    """A store whose every method is a wish."""
+
+    name = "stepped"
+
+    open, take, begin, renew = map(_asks, ("open", "take", "begin", "renew"))
+    settle, ask, testify, read = map(_asks, ("settle", "ask", "testify", "read"))
+
+    async def wait(self, command: Wait, timeout: float) -> Any:
+        return await Wish("wait", (command, timeout))
+
+
+class SteppedLeases(Leases):
+    """The real timer, without its thread."""
+
+    stage: Stage
+
+    def _wake(self, part: float) -> None:
+        self.stage.renew_at(self, part)
+
+    def renew_due(self) -> None:
+        now = self.stage.monotonic()
+        for lease in [lease for lease in list(self._held.values()) if lease.renew_at <= now]:
+            self._renew_one(lease)
+        if self._held:
+            self.stage.renew_at(self, min(lease.renew_at for lease in self._held.values()) - now)
+
+
+_STORE: Any = SteppedStore()
+
+
+def new_guard(stage: Stage) -> AsyncGuard:
+    """The guard of a client process that just started."""
+    store: AsyncStore = _STORE
+    guard = AsyncGuard(store)
+    timer = SteppedLeases(lambda lease: renew_with(store, lease))
+    timer.stage = stage
+    guard._leases = timer
+    return guard
+
+
+@contextmanager
+def stepping(stage: Stage) -> Iterator[None]:
+    """Within it, guards live on this stage."""
+    loop = SteppedLoop(stage)
+    places: list[tuple[Any, str, Any]] = [
+        (performing, "running", lambda: loop),
+        (performing, "time", stage),
+        (held, "time", stage),
+        (leases, "time", stage),
+        (rules, "new_attempt", stage.new_attempt),
+    ]
+    real = [(module, name, getattr(module, name)) for module, name, _ in places]
+    for module, name, ours in places:
+        setattr(module, name, ours)
+    try:
+        yield
+    finally:
+        for module, name, theirs in real:
+            setattr(module, name, theirs)

@@ -1,0 +1,257 @@
+"""Which of the four assumptions behind a key hold for this handler?
+
+    report = four_assumptions(charge, payload={"order_id": "o-1", "amount": 200}, key="order_id",
+                              other_payload={"order_id": "o-1", "amount": 500}, provider=provider, clock=clock)
+    print(report)           # which hold, and the schedule that breaks one, in words
+    report.check()          # AssertionError if one does not
+
+The handler may be guarded by samekey, by hand, or not at all. Each assumption has its own schedules, below; they end
+at the first that breaks it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from samekey.core.errors import Uncertain
+from samekey.testing.crashes import crashes, crowded, meetings
+from samekey.testing.probes import Probe
+from samekey.testing.provider import LedgerProvider
+from samekey.testing.repeats import CALLERS
+from samekey.testing.stops import Handler
+from samekey.testing.trials import Clock, Finding, Schedule, Trial, same
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was found about a handler; print it, `check()` it, or take `to_dict()`."""
+
+    handler: str
+    claim: Finding
+    intent: Finding
+    memory: Finding
+    boundary: Finding
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        return (self.claim, self.intent, self.memory, self.boundary)
+
+    @property
+    def broken(self) -> tuple[str, ...]:
+        """The names of the assumptions that do not hold."""
+        return tuple(finding.name for finding in self.findings if finding.holds is False)
+
+    @property
+    def holds(self) -> bool:
+        return not self.broken
+
+    def __str__(self) -> str:
+        return "\n".join([f"the four assumptions, for {self.handler}", *map(str, self.findings)])
+
+    def check(self) -> Report:
+        """Itself, or an AssertionError with the stories of what is broken."""
+        if not self.holds:
+            raise AssertionError(str(self))
+        return self
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "handler": self.handler,
+            "holds": self.holds,
+            "assumptions": {finding.name: finding.to_dict() for finding in self.findings},
+        }
+
+
+def four_assumptions(
+    handler: Handler,
+    *,
+    payload: Mapping[str, Any],
+    key: str,
+    other_payload: Mapping[str, Any] | None = None,
+    ignore: Collection[str] = (),
+    provider: LedgerProvider | None = None,
+    probes: Mapping[str, Probe] | None = None,
+    clock: Clock | None = None,
+    elsewhere: Callable[[], Handler] | None = None,
+    guard: Any = None,
+) -> Report:
+    """Try the handler against Claim, Intent, Memory and Boundary.
+
+    `payload`        what it is called with: `handler(**payload)`
+    `key`            the field that makes two operations different, whatever the handler uses as its key
+    `other_payload`  the same operation asked for with another intent: another amount
+    `ignore`         fields that differ from retry to retry and mean nothing: a timestamp of the client
+    `provider`       the LedgerProvider that stands for yours: its books judge, and it is made to decline, to lose an
+                     answer, and to be late
+    `probes`         what else judges: rows, messages, files (see `samekey.testing.probes`)
+    `clock`          the time its store goes by; without one no lease ends and nothing is remembered for long
+    `elsewhere`      makes the handler as another process has it; without it the second caller is in this process
+    `guard`          the guard whose store commands are points too; that of a decorated handler is found by itself
+    """
+    trial = Trial(
+        handler,
+        payload,
+        key=key,
+        probes=probes or {},
+        provider=provider,
+        clock=clock,
+        elsewhere=elsewhere,
+        guard=guard,
+    )
+    unknown = [name for name in ignore if name not in payload]
+    if unknown:
+        raise ValueError(f"the payload has no {unknown[0]!r}, which ignore= names: nothing of it would be tried")
+    other = None if other_payload is None else {name: other_payload[name] for name in other_payload if name != key}
+    timeless = [] if clock is not None else ["no lease ended and no time passed: give clock="]
+    compared = [] if other is not None else ["another payload under the same key was not tried: give other_payload="]
+    judged = [] if provider is not None else ["declines and lost answers were not tried: give provider="]
+    name = str(getattr(handler, "__qualname__", handler))
+    with trial.prepared():
+        apart = trial.play("Intent", _apart(trial))
+        if not apart.holds:  # operations swallow each other: every schedule would meet those before it
+            rest = ("two operations could not be told apart, see Intent",)
+            claim, memory, boundary = (Finding(one, None, 0, notes=rest) for one in ("Claim", "Memory", "Boundary"))
+            return Report(name, claim, apart, memory, boundary)
+        replays = trial.play("Memory", _replays(trial))
+        trial.comparable = bool(replays.holds)
+        answers = [] if replays.holds else ["answers were not compared: a plain replay differs already, see Memory"]
+        return Report(
+            name,
+            trial.play("Claim", _claim(trial), [*timeless, *answers, *crowded(trial)]),
+            trial.play("Intent", _intent(trial, other, ignore), [*answers, *compared]),
+            trial.play("Memory", _declines(trial), [*timeless, *judged]) if replays.holds else replays,
+            trial.play("Boundary", _boundary(trial), [*timeless, *answers, *judged, *crowded(trial)]),
+        )
+
+
+def _apart(trial: Trial) -> Iterator[Schedule]:
+    """Two operations are two: another key, all else equal, is done as well."""
+    schedule = Schedule(trial)
+    schedule.call(ours=True)
+    schedule.begin_again()
+    schedule.story.append(f"another {trial.key}, all else equal")
+    honest = schedule.call(payload=trial.operation())
+    if any(trial.one.values()) and schedule.moved() is None:
+        schedule.problem = f"another operation {honest}, and was not done: its {trial.key} is not part of the key"
+    yield schedule
+
+
+def _claim(trial: Trial) -> Iterator[Schedule]:
+    """Claiming a key is checking that it is free: in a row, at every point, after a lease is lost, and at once."""
+    in_a_row = Schedule(trial)
+    in_a_row.call(ours=True)
+    in_a_row.call()
+    yield in_a_row.judge()
+    yield from meetings(trial, later=False)
+    if trial.clock is not None:
+        yield from meetings(trial, later=True)
+    at_once = Schedule(trial)  # last: its story is a different one every time
+    at_once.burst(CALLERS)
+    yield at_once.judge()
+
+
+def _intent(trial: Trial, other: Mapping[str, Any] | None, ignore: Collection[str]) -> Iterator[Schedule]:
+    """The same key carries the same intent: no more is told apart, and no less."""
+    if ignore:
+        retry = Schedule(trial)
+        first = retry.call(ours=True)
+        later = {name: _later(trial.payload[name]) for name in ignore}
+        retry.story.append(f"retried with another {' and '.join(ignore)}")
+        again = retry.call(payload={**retry.payload, **later})
+        if first.answered and not again.answered:
+            retry.problem = f"an honest retry was not answered: only {' and '.join(ignore)} differed"
+        yield retry.judge()
+    if other is not None:
+        reused = Schedule(trial)
+        first = reused.call(ours=True)
+        reused.begin_again()
+        changed = {**reused.payload, **other}
+        differing = " and ".join(name for name in changed if changed[name] != reused.payload.get(name))
+        reused.story.append(f"the same {trial.key} with another {differing}")
+        told = reused.call(payload=changed)
+        moved = reused.moved()
+        if moved is not None:
+            reused.problem = f"the same key was run for another intent: {moved}"
+        elif told.answered and same(first.value, told.value):
+            reused.problem = f"the answer to the first request was given to another one, with another {differing}"
+        yield reused
+
+
+def _replays(trial: Trial) -> Iterator[Schedule]:
+    """What a key remembers is the answer as it was, a minute and an hour later."""
+    replays = Schedule(trial)
+    first = replays.call(ours=True)
+    replays.begin_again()
+    for later in (False, True):
+        if later:
+            replays.time_passes()
+        again = replays.call()
+        moved = replays.moved()
+        if moved is not None:
+            if later:  # at once is Claim's business
+                replays.problem = f"it was forgotten, and done again: {moved}"
+        elif not again.answered:
+            replays.problem = f"the answer was lost: a replay {again}"
+        elif not same(first.value, again.value):
+            replays.problem = f"the answer was {first.value!r}, its replay {again.value!r}"
+        if replays.problem is not None:
+            break
+    yield replays
+
+
+def _declines(trial: Trial) -> Iterator[Schedule]:
+    """And it is safe to replay: no decline is remembered for longer than it is true."""
+    yield from _replays(trial)
+    if trial.provider is not None:
+        declined = Schedule(trial)
+        trial.provider.decline_next()
+        declined.story.append("the provider declines the next request: no funds")
+        declined.hear_nothing_of(declined.call(ours=True))
+        trial.provider.heal()
+        declined.story.append("the customer tops up")
+        retry = declined.call()
+        if isinstance(retry.error, Uncertain):
+            declined.notes.append("a decline is left in doubt: raise NotDone for it, or name it in Policy(releases=)")
+        elif declined.moved() is None:
+            declined.problem = f"the decline is remembered: after the top-up a retry {retry}, and nothing was done"
+            yield declined
+            return
+        declined.call()
+        yield declined.judge()
+
+
+def _boundary(trial: Trial) -> Iterator[Schedule]:
+    """Nothing behind the key is out of our control: lost answers, late requests, and a crash at every point."""
+    if trial.provider is not None:
+        for trouble, told in (
+            (trial.provider.lose_next_answer, "the provider does it, and its answer is lost"),
+            (trial.provider.delay_next, "the provider accepts the next request, and does it only later"),
+        ):
+            schedule = Schedule(trial)
+            trouble()
+            schedule.story.append(told)
+            first = schedule.call(ours=True)
+            trial.provider.heal()
+            if not first.answered:
+                schedule.notes.append(f"after a timeout, the first caller hears {type(first.error).__name__}")
+            schedule.call()
+            schedule.time_passes()
+            schedule.call()
+            yield schedule.judge()
+    yield from crashes(trial)
+
+
+def _later(value: Any) -> Any:
+    """The same kind of value, as a retry would carry it."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return value + 1
+    if isinstance(value, datetime):
+        return value + timedelta(seconds=1)
+    if isinstance(value, str):
+        return f"{value}+"
+    raise ValueError(f"give ignore= fields that are numbers, times or text; {type(value).__name__} cannot be varied")

@@ -1,0 +1,102 @@
+"""A handler that dies, or sleeps through its lease, at every point it has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from samekey.testing.probes import Probe
+from samekey.testing.provider import LedgerProvider
+from samekey.testing.stops import POINTS_MAX, Handler
+from samekey.testing.trials import Clock, Finding, Schedule, Trial
+
+
+def crash_everywhere(
+    handler: Handler,
+    payload: Mapping[str, Any],
+    *,
+    key: str,
+    probes: Mapping[str, Probe] | None = None,
+    provider: LedgerProvider | None = None,
+    clock: Clock | None = None,
+    elsewhere: Callable[[], Handler] | None = None,
+    guard: Any = None,
+) -> Finding:
+    """Kill the handler at each of its points, and call again: the probes judge.
+
+    Points are the lines of your own code, the ends of your functions, and each command to the store before and after
+    (of the `guard` that decorates the handler, or the one given). After each crash an hour passes on `clock`, if one
+    is given; then the same operation is asked for twice more. It may be answered, or refused with an error - but it
+    may not be done twice, answered differently, or answered without having been done.
+    """
+    trial = Trial(
+        handler,
+        payload,
+        key=key,
+        probes=probes or {},
+        provider=provider,
+        clock=clock,
+        elsewhere=elsewhere,
+        guard=guard,
+    )
+    with trial.prepared():
+        return trial.play("crashes", crashes(trial), crowded(trial)).check()
+
+
+def lose_lease(
+    handler: Handler,
+    payload: Mapping[str, Any],
+    *,
+    key: str,
+    clock: Clock,
+    probes: Mapping[str, Probe] | None = None,
+    provider: LedgerProvider | None = None,
+    elsewhere: Callable[[], Handler] | None = None,
+    guard: Any = None,
+) -> Finding:
+    """Let the handler sleep for an hour at each of its points while another worker comes; then it goes on."""
+    trial = Trial(
+        handler,
+        payload,
+        key=key,
+        probes=probes or {},
+        provider=provider,
+        clock=clock,
+        elsewhere=elsewhere,
+        guard=guard,
+    )
+    with trial.prepared():
+        return trial.play("lease", meetings(trial, later=True), crowded(trial)).check()
+
+
+def crashes(trial: Trial) -> Iterator[Schedule]:
+    """One schedule per point: killed there, and asked for again."""
+    for point in range(len(trial.points)):
+        schedule = Schedule(trial)
+        stopped = schedule.stop_at(point)
+        if stopped.stopped:
+            schedule.kill(stopped)
+        schedule.time_passes()
+        retry = schedule.call(hasty=True)
+        schedule.call(hasty=True)
+        if retry.error is not None:
+            schedule.notes.append(f"after a crash at some of its points a retry raises {type(retry.error).__name__}")
+        yield schedule.judge()
+
+
+def meetings(trial: Trial, *, later: bool) -> Iterator[Schedule]:
+    """One schedule per point: stopped there while another worker comes - an hour later, if so said."""
+    for point in range(len(trial.points)):
+        schedule = Schedule(trial)
+        stopped = schedule.stop_at(point)
+        if later:
+            schedule.time_passes()
+        if stopped.stopped:
+            schedule.meet(stopped)
+        schedule.call()
+        yield schedule.judge()
+
+
+def crowded(trial: Trial) -> list[str]:
+    """What to say of a handler with more points than are tried."""
+    return [f"only the first {POINTS_MAX} points were tried"] if len(trial.points) >= POINTS_MAX else []

@@ -1,0 +1,96 @@
+"""Probes: how a test sees what really happened.
+
+A probe is any function without arguments that returns something comparable: the rows of a table, a provider's
+books, the messages that were sent, a number. Where a snapshot has a length or is a number it can also be *counted*,
+which is what judges calls that overlap or died half-way: one operation may move a probe by what one clean call
+moves it by, and by no more.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sized
+from typing import Any
+
+from samekey.testing.provider import LedgerProvider
+
+Probe = Callable[[], Any]
+SHOWN_MAX = 300  # characters of a snapshot in a message: enough to recognise a row
+
+
+def rows(connection: Any, query: str) -> Probe:
+    """A probe of what this query finds; `connection` has an `execute`, as those of sqlite3 and psycopg have."""
+    return lambda: [tuple(row) for row in connection.execute(query).fetchall()]
+
+
+class Probes:
+    """Named probes, looked at together."""
+
+    def __init__(self, probes: Mapping[str, Probe], provider: LedgerProvider | None) -> None:
+        self._probes = dict(probes)
+        if provider is not None:
+            self._probes.setdefault("provider", lambda: (*provider.charges, *provider.on_the_way))
+        if not self._probes:
+            raise ValueError("give probes= or provider=: without them nothing can be seen to move")
+
+    def look(self) -> Snapshot:
+        return Snapshot({name: _kept(probe()) for name, probe in self._probes.items()})
+
+
+class Snapshot:
+    """What the probes said at one moment."""
+
+    def __init__(self, seen: Mapping[str, Any]) -> None:
+        self._seen = seen
+
+    def moved(self, since: Snapshot) -> str | None:
+        """What is different, by name and in words; None if nothing is."""
+        changes = [
+            f"{name} moved: {_difference(was, now)}"
+            for name, was in since._seen.items()
+            if (now := self._seen[name]) != was
+        ]
+        return "; ".join(changes) or None
+
+    def growth(self, since: Snapshot) -> dict[str, int | float]:
+        """By how much each probe that can be counted has grown."""
+        grown = {}
+        for name, was in since._seen.items():
+            before, after = _count(was), _count(self._seen[name])
+            if before is not None and after is not None:
+                grown[name] = after - before
+        return grown
+
+
+def _kept(seen: Any) -> Any:
+    """A copy of what may go on changing: a probe often returns the list itself."""
+    if isinstance(seen, list | tuple):
+        return tuple(seen)
+    if isinstance(seen, set | frozenset):
+        return frozenset(seen)
+    return dict(seen) if isinstance(seen, Mapping) else seen
+
+
+def _count(seen: Any) -> int | float | None:
+    if isinstance(seen, int | float):
+        return seen
+    return len(seen) if isinstance(seen, Sized) and not isinstance(seen, str | bytes) else None
+
+
+def _difference(was: Any, now: Any) -> str:
+    """What is new and what is gone, where that can be told; else before and after."""
+    try:
+        if isinstance(was, tuple | frozenset):
+            before, after = Counter(was), Counter(now)
+        elif isinstance(was, dict):
+            before, after = Counter(was.items()), Counter(now.items())
+        else:
+            return _shown(f"{was!r}, now {now!r}")
+    except TypeError:  # rows that cannot be hashed
+        return _shown(f"{was!r}, now {now!r}")
+    new, gone = list((after - before).elements()), list((before - after).elements())
+    return _shown(", ".join([f"new {one!r}" for one in new] + [f"gone {one!r}" for one in gone]) or "their order")
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= SHOWN_MAX else f"{text[: SHOWN_MAX - 3]}..."

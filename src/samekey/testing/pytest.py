@@ -1,0 +1,99 @@
+"""The pytest plugin: fixtures, `--samekey-off`, `--samekey-require`. The only file here that imports pytest.
+
+It is registered as the entry point `samekey` of the group `pytest11`, so the fixtures are there once samekey is
+installed; `-p no:samekey` keeps it out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any, NoReturn
+
+import pytest
+
+from samekey import AsyncGuard, Guard, switch
+from samekey.testing.clock import ManualClock
+from samekey.testing.off import off
+from samekey.testing.provider import LedgerProvider
+from samekey.testing.servers import NoServer, Postgres, postgres
+
+EPOCH = 1_700_000_000  # where the clock of a test starts: a day like any other
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("samekey")
+    group.addoption(
+        "--samekey-off",
+        action="store_true",
+        help="guarded functions run straight through in every test",
+    )
+    group.addoption(
+        "--samekey-require",
+        metavar="SERVERS",
+        default="",
+        help="a test server that is missing fails its tests instead of skipping them: postgres,... or all",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--samekey-off"):
+        switch.turn(1)
+        config.add_cleanup(lambda: switch.turn(-1))
+
+
+@pytest.fixture
+def samekey_off() -> Iterator[None]:
+    """Guarded functions run straight through in this test."""
+    with off():
+        yield
+
+
+@pytest.fixture
+def samekey_clock() -> ManualClock:
+    """The time of `samekey_guard` and `samekey_provider`; it moves when told to."""
+    return ManualClock(EPOCH)
+
+
+@pytest.fixture
+def samekey_provider(samekey_clock: ManualClock) -> LedgerProvider:
+    """A payment provider with books."""
+    return LedgerProvider(clock=samekey_clock, sleep=samekey_clock.advance)
+
+
+@pytest.fixture
+def samekey_guard(samekey_clock: ManualClock) -> Iterator[Guard]:
+    """A guard with an empty memory of its own, on `samekey_clock`."""
+    with Guard(_memory().MemoryStore(samekey_clock)) as guard:
+        yield guard
+
+
+@pytest.fixture
+def samekey_async_guard(samekey_clock: ManualClock) -> AsyncGuard:
+    """The same for async code; its memory goes with it, so nothing has to be closed."""
+    memory = _memory()
+    return AsyncGuard(memory.AsyncMemoryStore(memory.MemoryStore(samekey_clock)))
+
+
+@pytest.fixture(scope="session")
+def samekey_postgres(request: pytest.FixtureRequest) -> Iterator[Postgres]:
+    """A private PostgreSQL server for the whole run, or the one in SAMEKEY_TEST_PG; `create_database()` for a test."""
+    with contextlib.ExitStack() as stack:
+        try:
+            server = stack.enter_context(postgres())
+        except NoServer as missing:
+            _missing(request.config, "postgres", str(missing))
+        yield server
+
+
+def _missing(config: pytest.Config, name: str, why: str) -> NoReturn:
+    required = str(config.getoption("--samekey-require")).replace(" ", "").split(",")
+    if name in required or "all" in required:
+        pytest.fail(f"--samekey-require={name}: {why}", pytrace=False)
+    pytest.skip(why)
+
+
+def _memory() -> Any:
+    """By its dotted name, as the guard finds its stores: nothing here depends on one."""
+    return import_module("samekey.stores.memory")

@@ -1,0 +1,107 @@
+"""What happens if this runs twice - in a row, at once, or because the broker says so?
+
+Each takes a handler, guarded or not, sync or async, and what to call it with (`handler(**payload)`); each raises an
+AssertionError that names what moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from samekey.testing.probes import Probe, Probes
+from samekey.testing.provider import LedgerProvider
+from samekey.testing.stops import Handler, plain_call
+from samekey.testing.trials import Finding, Schedule, Trial, same
+
+CALLERS = 8  # at once: more than a machine of today runs side by side, so some of them wait
+
+
+def run_twice(
+    handler: Handler,
+    payload: Mapping[str, Any] | None = None,
+    *,
+    probes: Mapping[str, Probe] | None = None,
+    provider: LedgerProvider | None = None,
+) -> Any:
+    """Call it, and call it again: the second call must change nothing and answer the same. Returns the answer.
+
+    >>> sent = []
+    >>> run_twice(lambda to: sent.append(to), {"to": "ann"}, probes={"mails": lambda: sent})
+    Traceback (most recent call last):
+    ...
+    AssertionError: the second run changed something: mails moved: new 'ann'
+    """
+    looked, given = Probes(probes or {}, provider), payload or {}
+    first = plain_call(handler, given)
+    if first.error is not None:
+        raise first.error
+    between = looked.look()
+    second = plain_call(handler, given)
+    moved = looked.look().moved(between)
+    if moved is not None:
+        raise AssertionError(f"the second run changed something: {moved}")
+    if not second.answered:
+        raise AssertionError(f"the first run answered {first.value!r}, the second {second}") from second.error
+    if not same(first.value, second.value):
+        raise AssertionError(f"the first run answered {first.value!r}, the second {second.value!r}")
+    return first.value
+
+
+def redeliver(
+    handler: Handler,
+    payload: Mapping[str, Any] | None = None,
+    *,
+    times: int = 3,
+    probes: Mapping[str, Probe] | None = None,
+    provider: LedgerProvider | None = None,
+) -> None:
+    """Deliver a message, and deliver it again although it was handled: the acknowledgement got lost.
+
+    A redelivery must change nothing, and it must not raise: what raises is delivered for ever. What the handler
+    returns is nobody's business.
+    """
+    looked, given = Probes(probes or {}, provider), payload or {}
+    first = plain_call(handler, given)
+    if first.error is not None:
+        raise first.error
+    between = looked.look()
+    for number in range(2, times + 1):
+        again = plain_call(handler, given)
+        moved = looked.look().moved(between)
+        if moved is not None:
+            raise AssertionError(f"delivery {number} changed something: {moved}")
+        if again.error is not None:
+            raise AssertionError(f"delivery {number} {again}: a broker would deliver it for ever") from again.error
+
+
+def run_in_parallel(
+    handler: Handler,
+    payload: Mapping[str, Any],
+    *,
+    key: str,
+    n: int = CALLERS,
+    probes: Mapping[str, Probe] | None = None,
+    provider: LedgerProvider | None = None,
+    elsewhere: Callable[[], Handler] | None = None,
+) -> Finding:
+    """`n` callers of one operation at once, in threads; then once more. Together they may do what one does alone.
+
+    `key` names the field of the payload that makes two operations different; a call with another one shows first
+    what one call does. `elsewhere()` makes the handler as another process has it: then each caller gets its own.
+    """
+    trial = Trial(
+        handler,
+        payload,
+        key=key,
+        probes=probes or {},
+        provider=provider,
+        clock=None,
+        elsewhere=elsewhere,
+        guard=None,
+    )
+    with trial.prepared():
+        schedule = Schedule(trial)
+        schedule.burst(n)
+        schedule.call()
+        return trial.play("parallel", iter([schedule.judge()])).check()

@@ -1,0 +1,267 @@
+"""One call of a handler that can be stopped at any point: what crashes, pauses and races are made of.
+
+Theory. A call runs in a thread of its own. *Points* are where it can be stopped: before each line of your own code
+(not of the standard library, of installed packages or of samekey), when one of your functions ends, and before and
+after each command to the store of a guard. A stopped call just stands there. If it never goes on, it has crashed
+as a killed process crashes - no `except` and no `finally` ran. If it goes on after somebody else came, that was a
+race; if time passed meanwhile, it is a holder that slept through its lease. So one mechanism plays all three, for
+sync and async handlers, guarded or not, and the same points come in the same order every time.
+
+What is ugly: a stopped thread keeps the locks of this process, which a killed process would not. When the next
+caller is seen to wait for it, the dead one is unwound with `Crashed`; then its `finally` blocks do run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import linecache
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+import samekey
+from samekey.testing.faulty import Crashed
+
+POLL_SECONDS = 0.005
+STILL_POLLS = 10  # polls without a single step: it waits for somebody; counted, so that a busy machine slows both
+CALL_SECONDS_MAX = 20.0  # a call that neither ends nor stops nor stands still by then is taken for a waiting one
+UNWIND_SECONDS_MAX = 20.0
+WAIT_SECONDS_MAX = 0.05  # the patience of a caller whose rival is dead: nobody will ring
+POINTS_MAX = 200  # of one call; a handler with more is tried at the first ones
+
+Handler = Callable[..., Any]
+
+# The verbs after which the world may look different, or before which somebody may have come.
+STORE_VERBS = frozenset({"open", "take", "begin", "settle", "ask", "testify", "read", "batch"})
+
+_FOREIGN = tuple(
+    {
+        *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+        str(Path(samekey.__file__).parent),
+        "<frozen",
+        "<string>",  # what dataclasses and the like generate
+        "<attrs",
+    }
+)
+_here = threading.local()  # .call: the call that this thread runs
+
+
+class Outcome(NamedTuple):
+    """How a call ended: it answered, it raised, or (neither) it never came back."""
+
+    answered: bool = False
+    value: Any = None
+    error: BaseException | None = None
+
+    def __str__(self) -> str:
+        if self.error is not None:
+            text = f"{type(self.error).__name__}: {self.error}"
+            return f"raises {text if len(text) < 120 else text[:117] + '...'}"
+        return f"answers {self.value!r}" if self.answered else "never comes back"
+
+
+class Caller:
+    """One call; `stop_at` is the number of the point where it stops (None: nowhere)."""
+
+    def __init__(
+        self,
+        name: str,
+        handler: Handler,
+        payload: Mapping[str, Any],
+        *,
+        stop_at: int | None = None,
+        traced: bool = True,
+        hasty: bool = False,
+    ) -> None:
+        self.name = name
+        self.hasty = hasty  # its rival is dead, so it waits only as long as it takes to see that
+        self.points: list[str] = []  # met so far, in words
+        self.stopped_at: str | None = None
+        self.outcome = Outcome()
+        self._handler, self._payload, self._stop_at, self._traced = handler, payload, stop_at, traced
+        self._rest = threading.Event()  # it ended, or it stands at its point
+        self._go = threading.Event()
+        self._dead = False
+        self._thread = threading.Thread(target=self._run, name=f"samekey-{name}", daemon=True)
+
+    def call(self) -> Caller:
+        """Start, and come back when it ended, stopped, or waits for somebody."""
+        self.start()
+        self.waits()
+        return self
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def waits(self) -> bool:
+        """Whether it waits for somebody; first wait until it ends, stops or stands still."""
+        seen, still, ends = None, 0, time.monotonic() + CALL_SECONDS_MAX
+        while not self._rest.wait(POLL_SECONDS):
+            frame = sys._current_frames().get(self._thread.ident or 0)
+            now = None if frame is None else (id(frame), frame.f_lasti)
+            still = still + 1 if now == seen and _asleep(self._thread.native_id) else 0
+            seen = now
+            if still >= STILL_POLLS or time.monotonic() > ends:
+                return True
+        return False
+
+    def arrives(self) -> bool:
+        """Start, and tell whether it stands at its point: nobody else is about, so it stops or it ends."""
+        self.start()
+        self._rest.wait(CALL_SECONDS_MAX)
+        return self.stopped
+
+    @property
+    def stopped(self) -> bool:
+        return self.stopped_at is not None and not self._go.is_set()
+
+    def go_on(self) -> None:
+        """From where it stands."""
+        self._rest.clear()
+        self._go.set()
+
+    def end(self) -> Outcome:
+        """Wait until it is over."""
+        self._thread.join(CALL_SECONDS_MAX)
+        if self._thread.is_alive():
+            raise AssertionError(f"{self.name} did not come back within {CALL_SECONDS_MAX:.0f} s")
+        return self.outcome
+
+    def bury(self) -> None:
+        """Unwind a call that stands at its point, and wait until its thread is gone; it writes nothing any more."""
+        self._dead = True
+        self.go_on()
+        self._thread.join(UNWIND_SECONDS_MAX)
+
+    def point(self, where: str, *, delicate: bool = False) -> None:
+        """The call has come to a point: go on, stop here, or be dead - at a delicate one, only at the next."""
+        if self._dead:
+            raise Crashed(f"{self.name} is gone")
+        number = len(self.points)
+        if number < POINTS_MAX:
+            self.points.append(where)
+        if number == self._stop_at and self.stopped_at is None:
+            self.stopped_at = where
+            self._rest.set()
+            self._go.wait()
+            if self._dead and not delicate:
+                raise Crashed(f"{self.name} ended {where}")
+
+    def _run(self) -> None:
+        _here.call = self
+        try:
+            if self._traced:
+                sys.settrace(self._trace)
+            said = self._handler(**self._payload)
+            if inspect.isawaitable(said):
+                said = asyncio.run(_awaited(said))
+            self.outcome = Outcome(answered=True, value=said)
+        except Crashed:
+            pass
+        except BaseException as error:
+            self.outcome = Outcome(error=error)
+        finally:
+            sys.settrace(None)
+            self._rest.set()
+
+    def _trace(self, frame: FrameType, event: str, arg: Any) -> Any:
+        return None if frame.f_code.co_filename.startswith(_FOREIGN) else self._step
+
+    def _step(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if event == "line":
+            line = _source(frame)
+            # An exception between a with-block and its __exit__ would leave a lock locked for ever.
+            self.point(f"before {_place(frame, line)}", delicate=line.startswith(("with ", "async with ")))
+        elif event == "return":
+            self.point(f"at the end of {frame.f_code.co_name}()")
+        return self._step
+
+
+def _asleep(thread: int | None) -> bool:
+    """Whether the system says that it waits for something else than the processor or the disk (where it can say)."""
+    try:
+        return Path(f"/proc/self/task/{thread}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+    except OSError:
+        return True
+
+
+async def _awaited(said: Any) -> Any:
+    return await said
+
+
+def _source(frame: FrameType) -> str:
+    return linecache.getline(frame.f_code.co_filename, frame.f_lineno, frame.f_globals).strip()
+
+
+def _place(frame: FrameType, line: str) -> str:
+    where = f"line {frame.f_lineno} of {Path(frame.f_code.co_filename).name}"
+    return f"{where}: {line}" if line else where
+
+
+class Tapped:
+    """A store around a guard's own: its commands are points of the call that sends them."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        inner = getattr(self._store, name)
+        if name == "wait":
+            return _hasty(inner)
+        return _tapped(name, inner) if name in STORE_VERBS else inner
+
+
+def _tapped(verb: str, inner: Callable[..., Any]) -> Callable[..., Any]:
+    if inspect.iscoroutinefunction(inner):
+
+        @functools.wraps(inner)
+        async def awaited(*arguments: Any) -> Any:
+            _point(f"before the store's {verb}")
+            reply = await inner(*arguments)
+            _point(f"after the store's {verb}")
+            return reply
+
+        return awaited
+
+    @functools.wraps(inner)
+    def called(*arguments: Any) -> Any:
+        _point(f"before the store's {verb}")
+        reply = inner(*arguments)
+        _point(f"after the store's {verb}")
+        return reply
+
+    return called
+
+
+def _hasty(wait: Callable[..., Any]) -> Callable[..., Any]:
+    def hasty(command: Any, timeout: float) -> Any:
+        mine: Caller | None = getattr(_here, "call", None)
+        return wait(command, min(timeout, WAIT_SECONDS_MAX) if mine is not None and mine.hasty else timeout)
+
+    return hasty
+
+
+def _point(where: str) -> None:
+    mine: Caller | None = getattr(_here, "call", None)
+    if mine is not None:
+        mine.point(where)
+
+
+def plain_call(handler: Handler, payload: Mapping[str, Any]) -> Outcome:
+    """One call in the thread of the test; what is awaitable is awaited in a loop of its own, beside the test's."""
+    try:
+        said = handler(**payload)
+    except Exception as error:
+        return Outcome(error=error)
+    if not inspect.isawaitable(said):
+        return Outcome(answered=True, value=said)
+    caller = Caller("A", lambda: said, {}, traced=False)
+    caller.start()
+    return caller.end()

@@ -1,0 +1,293 @@
+"""A handler on trial: fresh operations, calls that are stopped and go on, and the judgement over them.
+
+    Trial       the handler, what it is called with, and everything around it that the test may move
+    Schedule    one operation: who was called, what stopped, what passed - told in words while it is played
+    Finding     what many schedules say about one assumption
+
+Each schedule is about an operation of its own (the payload's key is numbered), so schedules do not meet, and is
+judged by what the probes say since it began: an operation may move them by what one clean call moves them by.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+from uuid import UUID
+
+from samekey.testing.probes import Probe, Probes
+from samekey.testing.provider import LedgerProvider
+from samekey.testing.stops import CALL_SECONDS_MAX, Caller, Handler, Outcome, Tapped
+
+LATER_SECONDS = 3600.0  # past every lease, and within every retention worth its name
+LOOK_SECONDS_MAX = 1.0  # for the probes, while the dead still stand around
+
+_numbers = itertools.count(1)  # never twice in a process: a handler may be tried again on the same records
+
+
+class Clock(Protocol):
+    """The time that the handler and its stores go by; a ManualClock is one."""
+
+    def advance(self, seconds: float) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What the schedules that were played say.
+
+    `story` tells the schedule that broke it, step by step, and `problem` what was wrong in the end. `notes` say what
+    was not tried, and what is safe and still worth knowing.
+    """
+
+    name: str
+    holds: bool | None  # None: it could not be tried, and `notes` say why
+    schedules: int
+    problem: str = ""
+    story: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        word = {True: "holds", False: "BROKEN", None: "not tried"}[self.holds]
+        lines = [f"{self.name:<9} {word}, {self.schedules} schedules played"]
+        lines += [f"    {number}. {step}" for number, step in enumerate(self.story, 1)]
+        lines += [f"    => {self.problem}"] if self.problem else []
+        lines += [f"    note: {note}" for note in self.notes]
+        return "\n".join(lines)
+
+    def check(self) -> Finding:
+        """Itself, or an AssertionError with the story."""
+        if not self.holds:
+            raise AssertionError(str(self))
+        return self
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "holds": self.holds,
+            "schedules": self.schedules,
+            "problem": self.problem,
+            "story": list(self.story),
+            "notes": list(self.notes),
+        }
+
+
+class Trial:
+    """What a handler is tried with."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        payload: Mapping[str, Any],
+        *,
+        key: str,
+        probes: Mapping[str, Probe],
+        provider: LedgerProvider | None,
+        clock: Clock | None,
+        elsewhere: Callable[[], Handler] | None,
+        guard: Any,
+    ) -> None:
+        if key not in payload:
+            raise ValueError(f"the payload has no {key!r}, so no two operations could be told apart")
+        self.handler, self.payload, self.key = handler, dict(payload), key
+        self.probes = Probes(probes, provider)
+        self.provider, self.clock = provider, clock
+        self.guard = getattr(handler, "guard", None) if guard is None else guard
+        self._elsewhere = elsewhere
+        self.comparable = True  # False: a plain replay answers differently already, so answers say nothing more
+        self.one: dict[str, int | float] = {}  # by how much one clean call moves each probe
+        self.points: list[str] = []
+
+    @contextlib.contextmanager
+    def prepared(self) -> Iterator[Trial]:
+        """With the guard's commands as points, and knowing what one clean call does."""
+        with contextlib.nullcontext() if self.guard is None else self.guard.through(Tapped):
+            before = self.probes.look()
+            alone = Caller("A", self.handler, self.operation()).call()
+            outcome = alone.end()
+            if not outcome.answered:
+                raise ValueError(f"called once, and alone, the handler already {outcome}") from outcome.error
+            self.one, self.points = self.probes.look().growth(before), alone.points
+            yield self
+
+    def operation(self, **changes: Any) -> dict[str, Any]:
+        """The payload of an operation that nobody has asked for yet."""
+        return {**self.payload, **changes, self.key: _numbered(self.payload[self.key], next(_numbers))}
+
+    def other_worker(self) -> Handler:
+        """The handler as another process has it."""
+        return self.handler if self._elsewhere is None else self._elsewhere()
+
+    def restart(self) -> None:
+        """Whatever was in this process is gone, as far as we can make it so."""
+        if self.guard is not None and self._elsewhere is None:
+            self.guard.as_new_process()
+
+    def play(self, name: str, schedules: Iterator[Schedule], notes: Collection[str] = ()) -> Finding:
+        """Play them until one breaks."""
+        played, told = 0, dict.fromkeys(notes)
+        for schedule in schedules:
+            played += 1
+            if schedule.problem is not None:
+                return Finding(name, False, played, schedule.problem, tuple(schedule.story), tuple(told))
+            told.update(dict.fromkeys(schedule.notes))
+        return Finding(name, True, played, notes=tuple(told))
+
+
+@dataclass
+class Schedule:
+    """One operation and what is done to it; `problem` is set by the first thing that is wrong."""
+
+    trial: Trial
+    payload: dict[str, Any] = field(default_factory=dict)
+    story: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    problem: str | None = None
+
+    def __post_init__(self) -> None:
+        self.payload = self.payload or self.trial.operation()
+        self._before = self.trial.probes.look()
+        self._callers: list[Caller] = []
+        self._answers: list[tuple[str, Any]] = []
+        self._names = itertools.cycle("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+
+    # -- what can be done
+
+    def call(self, *, payload: Mapping[str, Any] | None = None, ours: bool = False, hasty: bool = False) -> Outcome:
+        """Somebody calls - another worker, unless it is `ours` - and is waited for."""
+        caller = self._caller(self.trial.handler if ours else self.trial.other_worker(), payload, hasty=hasty)
+        return self.hear(caller.call())
+
+    def stop_at(self, point: int) -> Caller:
+        """Somebody calls, and stops at this point."""
+        caller = self._caller(self.trial.handler, None, stop_at=point)
+        if caller.arrives():
+            self.story.append(f"{caller.name} is called and stops {caller.stopped_at}")
+        else:
+            self.hear(caller)  # fewer points than the first time: it was answered in a shorter way
+        return caller
+
+    def meet(self, stopped: Caller) -> None:
+        """Another worker calls while one is stopped, and waits for it if it must; then both end."""
+        other = self._caller(self.trial.other_worker(), None)
+        other.call()
+        waiting = other.waits()
+        if waiting:
+            self.story.append(f"{other.name} is called and waits")
+        else:
+            self.hear(other)
+        stopped.go_on()
+        self.hear(stopped, "goes on")
+        if waiting:
+            self.hear(other, "has waited")
+
+    def kill(self, stopped: Caller) -> None:
+        self.trial.restart()
+        self.story[-1] = self.story[-1].replace(" stops ", " is killed ")
+
+    def time_passes(self) -> None:
+        if self.trial.clock is not None:
+            self.trial.clock.advance(LATER_SECONDS)
+            self.story.append("an hour passes")
+
+    def burst(self, count: int) -> None:
+        """So many call at once."""
+        start = threading.Barrier(count)
+        handlers = [self.trial.handler, *(self.trial.other_worker() for _ in range(count - 1))]
+
+        def together(handler: Handler) -> Handler:
+            def called(**payload: Any) -> Any:
+                start.wait(CALL_SECONDS_MAX)
+                return handler(**payload)
+
+            return called
+
+        callers = [Caller(next(self._names), together(one), self.payload, traced=False) for one in handlers]
+        self.story.append(f"{count} callers at once")
+        for caller in callers:
+            caller.start()
+        for caller in callers:
+            self.hear(caller)
+
+    def hear(self, caller: Caller, how: str = "is called") -> Outcome:
+        """Wait for its end, and keep what it was told."""
+        if caller.waits() and self._stopped:
+            self.story.append(f"{caller.name} waits for the dead")
+            self._bury()
+        outcome = caller.end()
+        self.story.append(f"{caller.name} {how}: {outcome}")
+        if outcome.answered:
+            self._answers.append((caller.name, outcome.value))
+        return outcome
+
+    def hear_nothing_of(self, outcome: Outcome) -> None:
+        """This was no answer to the operation: a decline, told as a value."""
+        self._answers = [one for one in self._answers if one[1] is not outcome.value]
+
+    # -- the judgement
+
+    def judge(self) -> Schedule:
+        """Hold what the probes and the callers say against what is promised; the dead are buried after it."""
+        # Died with a lock that a probe needs: then they are buried first, or we would look for ever.
+        watchdog = threading.Timer(LOOK_SECONDS_MAX, self._bury)
+        watchdog.daemon = True
+        watchdog.start()
+        try:
+            if self.problem is None:
+                self.problem = self._wrong()
+        finally:
+            watchdog.cancel()
+            self._bury()
+        return self
+
+    def _bury(self) -> None:
+        for caller in self._stopped:
+            caller.bury()
+
+    def _wrong(self) -> str | None:
+        grown = self.trial.probes.look().growth(self._before)
+        answered = ", ".join(name for name, _ in self._answers)
+        for name, one in self.trial.one.items():
+            if grown[name] > one:
+                return f"{name} moved by {grown[name]} for one operation; one clean call moves it by {one}"
+            if grown[name] < one and self._answers:
+                return f"{answered} got an answer, but {name} moved by {grown[name]} instead of {one}: nothing was done"
+        for (first, answer), (second, other) in itertools.pairwise(self._answers):
+            if self.trial.comparable and not same(answer, other):
+                return f"two answers for one operation: {first} got {answer!r}, {second} got {other!r}"
+        return None
+
+    def moved(self) -> str | None:
+        """What moved since this schedule began."""
+        return self.trial.probes.look().moved(self._before)
+
+    def begin_again(self) -> None:
+        """From here on nothing more may move."""
+        self._before = self.trial.probes.look()
+
+    @property
+    def _stopped(self) -> list[Caller]:
+        return [caller for caller in self._callers if caller.stopped]
+
+    def _caller(self, handler: Handler, payload: Mapping[str, Any] | None, **options: Any) -> Caller:
+        caller = Caller(next(self._names), handler, self.payload if payload is None else payload, **options)
+        self._callers.append(caller)
+        return caller
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two answers are the same to whoever gets them; 1 is not True, and a tuple is no list."""
+    return type(one) is type(other) and bool(one == other)
+
+
+def _numbered(value: Any, number: int) -> Any:
+    """The same kind of key, not used before."""
+    if isinstance(value, str):
+        return f"{value}-{number}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value + number
+    if isinstance(value, UUID):
+        return UUID(int=(value.int + number) % (1 << 128))
+    raise ValueError(f"a key that can be numbered is a str, an int or a UUID, not {type(value).__name__}")

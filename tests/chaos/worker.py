@@ -1,0 +1,194 @@
+"""One customer of the guard, made to be killed: it wants the keys that everybody wants, until somebody ends it.
+
+What it does is told to the judge by the effect itself, and what it is answered afterwards. Errors that say "later" or
+"nobody knows" are part of the game; anything else is trouble, and the judge hears of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import socket
+import sqlite3
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+
+from samekey import (
+    Absent,
+    Asks,
+    Conflicting,
+    Fenced,
+    Guard,
+    Happened,
+    InDoubt,
+    InProgress,
+    Opaque,
+    Policy,
+    Repeatable,
+    StoreUnavailable,
+    current,
+)
+from samekey.core.boundary import Boundary
+
+LEASE_SECONDS = 1.0  # a killed worker's keys are looked at soon
+PATIENCE_SECONDS = 0.3
+GENERATION_SECONDS = 2.0  # then everybody wants new keys: settled ones are only replayed, and nothing can go wrong
+EFFECT_SECONDS_MAX = 0.03  # effects take their time, so that kills strike inside them
+FINISH_SECONDS = 60.0
+
+
+class Judge:
+    """Our line to the judge."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port))
+        self._line = self._socket.makefile("rw")
+
+    def close(self) -> None:
+        self._line.close()
+        self._socket.close()
+
+    def tell(self, **said: Any) -> Any:
+        self._line.write(json.dumps(said) + "\n")
+        self._line.flush()
+        return json.loads(self._line.readline())
+
+
+# -- what an effect is -------------------------------------------------------------------------------------
+
+Run = Callable[[str], Any]  # runs a key and returns its answer's result
+
+
+def at_provider(boundary: Callable[[Judge], Boundary], *, marks: bool = False) -> Callable[[Guard, Judge, str], Run]:
+    """The judge itself is the provider: an effect is a line in its ledger."""
+
+    def prepared(guard: Guard, judge: Judge, address: str) -> Run:
+        terms = boundary(judge)
+
+        def run(key: str) -> Any:
+            def effect() -> Any:
+                if marks:
+                    current().sending()
+                _dawdle()
+                receipt = judge.tell(effect=key)
+                _dawdle()
+                return receipt
+
+            return guard.run("chaos", effect, key=key, payload={"key": key}, boundary=terms).result
+
+        return run
+
+    return prepared
+
+
+def _asks(judge: Judge) -> Boundary:
+    def find(record: Any) -> Any:
+        match judge.tell(find=record.key.text):
+            case []:
+                return Absent()
+            case [receipt]:
+                return Happened(receipt)
+            case receipts:
+                return Conflicting(tuple(receipts))
+
+    return Asks(find, marked=True)
+
+
+def atomic(guard: Guard, judge: Judge, address: str) -> Run:
+    """An effect is a row in the store's own database, in the transaction of the record."""
+    guard.store.health()  # opened before a transaction of ours keeps the file to itself
+
+    def run(key: str) -> Any:
+        with connected(address) as connection:
+            connection.execute("BEGIN IMMEDIATE" if address.startswith("sqlite") else "BEGIN")
+
+            def effect() -> str:
+                _dawdle()
+                row = connection.execute(f"INSERT INTO chaos_effects (key) VALUES ('{key}') RETURNING number")
+                _dawdle()
+                return f"{key} row {row.fetchone()[0]}"
+
+            result = guard.on(connection).run("chaos", effect, key=key, payload={"key": key}).result
+            connection.execute("COMMIT")
+            return result
+
+    return run
+
+
+EFFECTS: dict[str, Callable[[Guard, Judge, str], Run]] = {
+    "asks": at_provider(_asks, marks=True),
+    "opaque": at_provider(lambda judge: Opaque()),
+    "repeatable": at_provider(lambda judge: Repeatable()),  # doubles on purpose: it shows that the judge sees them
+    "atomic": atomic,
+}
+
+
+@contextlib.contextmanager
+def connected(address: str) -> Iterator[Any]:
+    """A connection of the caller's own, in autocommit."""
+    if address.startswith("sqlite"):
+        path = address.partition("///")[2].partition("?")[0]
+        connection: Any = sqlite3.connect(path, isolation_level=None, timeout=10)
+    else:
+        connection = psycopg.connect(address.partition("?")[0], autocommit=True, connect_timeout=5)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def _dawdle() -> None:
+    time.sleep(random.random() * EFFECT_SECONDS_MAX / 2)
+
+
+# -- what a worker does ------------------------------------------------------------------------------------
+
+
+def work(address: str, port: int, effects: str, keys: int, seed: int) -> None:
+    """Want random keys of the current generation, until somebody ends us."""
+    random.seed(seed)
+    with _ready(address, port, effects) as (judge, run):
+        while True:
+            generation = int(time.monotonic() / GENERATION_SECONDS)
+            want(judge, run, f"{generation}-{random.randrange(keys)}")
+
+
+def finish(address: str, port: int, effects: str) -> None:
+    """Everybody else is gone: every key that was ever wanted gets its answer, or its doubt."""
+    with _ready(address, port, effects) as (judge, run):
+        deadline = time.monotonic() + FINISH_SECONDS
+        left = judge.tell(wanted=True)
+        while left and time.monotonic() < deadline:
+            left = [key for key in left if not want(judge, run, key)]
+        if left:
+            judge.tell(trouble=f"never answered: {left[:10]}")
+
+
+@contextlib.contextmanager
+def _ready(address: str, port: int, effects: str) -> Iterator[tuple[Judge, Run]]:
+    judge = Judge(port)
+    policy = Policy(lease=LEASE_SECONDS, patience=PATIENCE_SECONDS)
+    try:
+        with Guard(address, policy=policy) as guard:
+            yield judge, EFFECTS[effects](guard, judge, address)
+    except Exception:
+        judge.tell(trouble=traceback.format_exc())
+
+
+def want(judge: Judge, run: Run, key: str) -> bool:
+    """Whether the key has its answer, or its doubt."""
+    judge.tell(want=key)
+    try:
+        result = run(key)
+    except InDoubt:
+        judge.tell(doubt=key)
+        return True
+    except (InProgress, Fenced, StoreUnavailable, psycopg.OperationalError, sqlite3.OperationalError):
+        return False
+    judge.tell(answer=key, result=result)
+    return True

@@ -1,0 +1,278 @@
+"""samekey migrate: what it does, what it would do, and what other tools can do instead."""
+
+from __future__ import annotations
+
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from samekey import Guard
+from samekey.core.errors import Misconfigured
+from samekey.drivers import psycopg as driver
+from samekey.drivers._psycopg_greeting import SCHEMA
+from samekey.drivers._psycopg_migrations import MIGRATION_LOCK
+from samekey.testing.servers import NoServer, postgres
+from tests.cli.conftest import Shell
+
+
+@pytest.fixture(scope="module")
+def server():
+    try:
+        with postgres() as running:
+            yield running
+    except NoServer as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture
+def url(server):
+    """An empty database."""
+    return server.create_database()
+
+
+def made(number: int, phase: str, sql: str) -> driver.Migration:
+    """A migration as a later version will ship it: it counts itself."""
+    counted = {"pre": "schema", "post": "contracted"}[phase]
+    count = (
+        f"INSERT INTO samekey_meta VALUES ('{counted}', '{number}') "
+        "ON CONFLICT (name) DO UPDATE SET value = excluded.value;"
+    )
+    return driver.Migration(number, phase, f"number {number}", f"{sql};\n{count}\n")  # type: ignore[arg-type]
+
+
+LATER = [
+    made(2, "pre", "ALTER TABLE samekey_records ADD COLUMN later text"),
+    made(3, "post", "UPDATE samekey_meta SET value = '2' WHERE name = 'oldest_client'"),
+    made(4, "pre", "ALTER TABLE samekey_audit ADD COLUMN later text"),
+]
+
+
+def known() -> list[driver.Migration]:
+    return [*driver.migrations(), *LATER]
+
+
+def numbers(found) -> list[int]:
+    return [one.number for one in found]
+
+
+# -- the command -------------------------------------------------------------------------------------------
+
+
+def test_tables_are_made_once_and_a_second_time_is_fine(shell: Shell, url):
+    first = shell("migrate", "--store", url)
+    second = shell("migrate", "--store", url)
+
+    assert (first.exit_code, first.stdout) == (0, "0001 records (pre): done\n")
+    assert (second.exit_code, second.stdout) == (0, "")
+    assert "nothing to do" in second.stderr
+    with psycopg.connect(url) as link:
+        assert link.execute("SELECT count(*) FROM samekey_records").fetchone() == (0,)
+
+
+def test_a_dry_run_prints_what_would_run_and_changes_nothing(shell: Shell, server, url):
+    """What it prints is a script: given to psql it leaves a database that has nothing left to do."""
+    dry = shell("migrate", "--store", url, "--dry-run")
+
+    assert dry.exit_code == 1
+    assert "BEGIN;" in dry.stdout
+    assert f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK});" in dry.stdout
+    with psycopg.connect(url) as link:
+        assert link.execute("SELECT to_regclass('samekey_meta')").fetchone() == (None,)
+    server.sql(dry.stdout, database=url.rpartition("/")[2])
+    assert shell("migrate", "--store", url, "--dry-run").exit_code == 0
+
+
+def test_the_sql_for_other_tools_needs_no_server(shell: Shell, server, url):
+    """Bare, without a transaction: Alembic, Django and Flyway have one of their own."""
+    printed = shell("migrate", "--store", "postgresql://nowhere.invalid/x", "--sql")
+
+    assert printed.exit_code == 0
+    assert printed.stdout.strip() == driver.migrations()[0].sql.strip()
+    assert "COMMIT;" not in printed.stdout
+    assert shell("migrate", "--store", "postgresql:///x", "--sql", "--after", str(SCHEMA)).stdout == ""
+    server.sql(printed.stdout, database=url.rpartition("/")[2])
+    assert driver.migrate(url) == []
+
+
+def test_programs_get_json(shell: Shell, url):
+    dry = shell("migrate", "--store", url, "--dry-run", "--json")
+    done = shell("migrate", "--store", url, "--json")
+
+    told = json.loads(dry.stdout)
+    assert (told["dry_run"], told["complete"], [one["number"] for one in told["migrations"]]) == (True, False, [1])
+    assert told["migrations"][0]["sql"].startswith("BEGIN;")
+    assert json.loads(done.stdout)["migrations"] == [{"number": 1, "phase": "pre", "title": "records"}]
+
+
+def test_a_password_is_never_printed(shell: Shell, url):
+    secret = url.replace("samekey@", "samekey:s3cret@")
+    for words in (["--json"], ["--dry-run"], []):
+        done = shell("migrate", "--store", secret, *words)
+        assert "s3cret" not in done.stdout + done.stderr
+
+
+def test_a_server_that_is_not_there_and_wrong_usage(shell: Shell):
+    nobody = "postgresql://samekey@127.0.0.1:1/x"
+
+    assert shell("migrate", "--store", nobody).exit_code == 3
+    assert shell("migrate", "--store", nobody, "--sql", "--dry-run").exit_code == 2
+    assert shell("migrate", "--store", nobody, "--after", "1").exit_code == 2
+    assert shell("migrate", "--store", nobody, "--phase", "later").exit_code == 2
+    assert shell("migrate", "--store", "sqlite:///keys.db", "--partitions", "8").exit_code == 2
+    assert shell("migrate", "--store", "memory://").exit_code == 2
+
+
+def test_a_role_that_may_not_make_tables_is_told(shell: Shell, server, url):
+    server.sql("CREATE ROLE app LOGIN")
+    done = shell("migrate", "--store", url.replace("samekey@", "app@"))
+
+    assert done.exit_code == 3
+    assert "may not" in done.stderr
+
+
+def test_sqlite_says_that_it_makes_its_own_tables(shell: Shell, scene):
+    there = shell("migrate")
+    absent = shell("migrate", "--store", f"sqlite:///{shell.path}.other")
+    printed = shell("migrate", "--sql")
+
+    assert (there.exit_code, absent.exit_code, printed.exit_code) == (0, 0, 0)
+    assert "makes and migrates its own tables" in there.stderr
+    assert "with the first claim" in absent.stderr
+    assert not Path(f"{shell.path}.other").exists()
+    assert "CREATE TABLE" in printed.stdout
+
+
+# -- phases ------------------------------------------------------------------------------------------------
+
+
+def test_what_the_code_needs_is_the_newest_pre_migration_that_it_ships():
+    """And every file says its phase, and counts itself (`migrate` refuses one that does not)."""
+    shipped = driver.migrations()
+
+    assert numbers(shipped) == list(range(1, len(shipped) + 1))
+    assert max(one.number for one in shipped if one.phase == "pre") == SCHEMA
+
+
+def test_expand_before_the_deploy_and_contract_after_it(url):
+    """A deploy may skip versions: pre-migrations go ahead of older post-migrations, and each phase counts by itself."""
+    driver.migrate(url)
+    assert numbers(driver.migrate(url, known=known(), dry_run=True)) == [2, 4, 3]
+    with pytest.raises(Misconfigured, match="--phase pre"):
+        driver.migrate(url, known=known(), phase="post")
+
+    assert numbers(driver.migrate(url, known=known(), phase="pre")) == [2, 4]
+    assert numbers(driver.migrate(url, known=known(), phase="pre")) == []
+    assert numbers(driver.migrate(url, known=known(), phase="post")) == [3]
+    assert numbers(driver.migrate(url, known=known())) == []
+
+
+def test_old_code_works_until_it_is_contracted_away(url, scene_of_claims):
+    """Between the two phases both versions run; afterwards the old one is told to be upgraded."""
+    driver.migrate(url)
+    driver.migrate(url, known=known(), phase="pre")
+    scene_of_claims(url)
+    with pytest.raises(Misconfigured, match=r"newer samekey \(schema 4, this one knows 1\): upgrade samekey"):
+        driver.migrate(url)
+
+    driver.migrate(url, known=known(), phase="post")
+    with pytest.raises(Misconfigured, match="upgrade samekey"):
+        scene_of_claims(url)
+
+
+def test_an_older_schema_is_named_with_the_line_that_mends_it(url, scene_of_claims):
+    driver.migrate(url)
+    with psycopg.connect(url) as link:
+        link.execute("UPDATE samekey_meta SET value = '0' WHERE name = 'schema'")
+
+    with pytest.raises(Misconfigured, match=r"schema 0, this samekey needs 1\. .*samekey migrate --store postgresql:"):
+        scene_of_claims(url)
+
+
+def test_a_migration_that_does_not_count_itself_is_rolled_back(url):
+    driver.migrate(url)
+    forgetful = driver.Migration(2, "pre", "forgetful", "CREATE TABLE forgotten (x int);")
+    with pytest.raises(ValueError, match="does not count itself"):
+        driver.migrate(url, known=[*driver.migrations(), forgetful])
+
+    with psycopg.connect(url) as link:
+        assert link.execute("SELECT to_regclass('forgotten')").fetchone() == (None,)
+
+
+@pytest.fixture
+def scene_of_claims():
+    def claim(url: str) -> None:
+        with Guard(url) as guard:
+            assert guard.run("charge", lambda: "paid", key="o-1", payload={}).result == "paid"
+
+    return claim
+
+
+# -- under load --------------------------------------------------------------------------------------------
+
+
+def test_two_at_once_are_one_after_the_other(server, url):
+    """The second waits for the first one's lock, whatever the role's patience is, and then finds it done."""
+    server.sql(f"ALTER DATABASE {url.rpartition('/')[2]} SET statement_timeout = '50ms'")
+    server.sql(f"ALTER DATABASE {url.rpartition('/')[2]} SET lock_timeout = '50ms'")
+    with psycopg.connect(url) as first, ThreadPoolExecutor(2) as pool:
+        first.execute(b"SELECT pg_advisory_xact_lock(%d)" % MIGRATION_LOCK)
+        second = pool.submit(driver.migrate, url)
+        third = pool.submit(driver.migrate, url)
+        waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+        while server.sql(waiting) != "2":
+            assert not second.done()
+        server.sql("SELECT pg_sleep(0.1)")
+        first.rollback()
+
+        assert sorted([numbers(second.result(30)), numbers(third.result(30))]) == [[], [1]]
+
+
+def test_a_busy_table_is_waited_for_briefly_and_tried_again(shell: Shell, url, scene_of_claims, monkeypatch):
+    """A long transaction has the table: the migration gives way, claims go on, and later it is done."""
+    monkeypatch.setattr(driver, "FIRST_PAUSE_SECONDS", 0.01)
+    driver.migrate(url)
+    gave_way, go_on = threading.Event(), threading.Event()
+    monkeypatch.setattr(driver, "TRIES_MAX", 3)
+
+    def pause(seconds: float) -> None:
+        gave_way.set()
+        go_on.wait(30)
+
+    monkeypatch.setattr("samekey.drivers.psycopg.time.sleep", pause)
+
+    with ThreadPoolExecutor(1) as pool:
+        with psycopg.connect(url) as report:
+            report.execute("SELECT count(*) FROM samekey_records")
+            migrating = pool.submit(driver.migrate, url, known=known(), phase="pre")
+            assert gave_way.wait(30)
+            scene_of_claims(url)  # nobody stands behind a migration that has given way
+        go_on.set()
+
+        assert numbers(migrating.result(30)) == [2, 4]
+
+
+def test_a_table_that_is_busy_for_ever_is_told_as_incomplete(shell: Shell, url, monkeypatch):
+    driver.migrate(url)
+    monkeypatch.setattr(driver, "TRIES_MAX", 2)
+    monkeypatch.setattr(driver, "FIRST_PAUSE_SECONDS", 0.0)
+    all_of_them = known()
+    monkeypatch.setattr(driver, "migrations", lambda partitions=0: all_of_them)
+    with psycopg.connect(url) as report:
+        report.execute("SELECT count(*) FROM samekey_records")
+        done = shell("migrate", "--store", url, "--json")
+
+    assert done.exit_code == 4
+    assert "busy 2 times" in done.stderr
+    assert json.loads(done.stdout)["complete"] is False
+
+
+def test_the_help_says_what_it_is_for(shell: Shell):
+    told = shell("migrate", "--help")
+
+    assert told.exit_code == 0
+    assert "--phase" in told.stdout
+    assert "--dry-run" in told.stdout

@@ -1,0 +1,634 @@
+"""What is special about one library, one way to connect, or one server."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import asyncpg
+import psycopg
+import pytest
+import sqlalchemy
+from django.db import IntegrityError as DjangoIntegrityError
+from django.db import connections, transaction
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+
+from samekey import AsyncGuard, Atomic, Guard, Misconfigured, NotDone, Policy, StoreUnavailable
+from samekey.drivers.psycopg import migrate
+from tests.guard.atomic_postgres.conftest import Shop
+from tests.guard.atomic_postgres.libraries import Asyncpg, Django, Order, Psycopg, finished
+from tests.guard.atomic_postgres.libraries import SqlalchemySession as OrmConn
+
+
+@pytest.fixture
+def url(databases: dict[str, str]) -> str:
+    return databases["read committed"]
+
+
+@pytest.fixture
+def guard(url: str) -> Iterator[Guard]:
+    with Guard(url) as made:
+        yield made
+
+
+@pytest.fixture
+def connection(url: str) -> Iterator[psycopg.Connection[Any]]:
+    with contextlib.closing(psycopg.connect(url)) as made:
+        yield made
+
+
+@pytest.fixture
+def engine(url: str) -> Iterator[sqlalchemy.Engine]:
+    made = sqlalchemy.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+    yield made
+    made.dispose()
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.node.name)
+
+
+def count(url: str, name: str) -> int:
+    with psycopg.connect(url) as connection:
+        row = connection.execute("SELECT count(*) FROM orders WHERE id = %s", (name,)).fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def not_done() -> None:
+    raise NotDone("after all")
+
+
+# -- outside a transaction -----------------------------------------------------------------------------------------
+
+
+def test_psycopg_in_autocommit_and_outside_a_transaction_is_refused(guard: Guard, url: str):
+    with psycopg.connect(url, autocommit=True) as connection:
+        with pytest.raises(Misconfigured, match="no transaction"):
+            guard.on(connection)
+        with connection.transaction():
+            inside = guard.on(connection)
+        with pytest.raises(Misconfigured, match="no transaction"):
+            inside.run("order", not_done, key="never", payload={})
+
+
+def test_psycopg_without_autocommit_begins_by_itself_and_the_caller_commits(
+    guard: Guard, connection: psycopg.Connection[Any], url: str, name: str
+):
+    def effect() -> None:
+        connection.execute("INSERT INTO orders VALUES (%s, '')", (name,))
+
+    guard.on(connection).run(name, effect, key="o-1", payload={})
+    assert (count(url, name), guard.peek(name, "o-1")) == (0, None)
+    connection.commit()
+
+    assert count(url, name) == 1
+
+
+async def test_asyncpg_outside_a_transaction_is_refused(url: str):
+    async with AsyncGuard(url) as guard:
+        connection = await asyncpg.connect(url)
+        with pytest.raises(Misconfigured, match="no transaction"):
+            guard.on(connection)
+        await connection.close()
+
+
+def test_django_outside_an_atomic_block_is_refused(guard: Guard, url: str):
+    with contextlib.closing(_django(url)) as connection, pytest.raises(Misconfigured, match="no transaction"):
+        guard.on(connection)
+
+
+def test_an_engine_in_autocommit_is_refused(guard: Guard, engine: sqlalchemy.Engine, name: str):
+    """SQLAlchemy would call it a transaction all the same."""
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.begin()
+        with pytest.raises(Misconfigured, match="AUTOCOMMIT"):
+            guard.on(connection).run(name, lambda: 1, key="o-1", payload={})
+    assert guard.peek(name, "o-1") is None
+
+
+async def test_an_async_engine_in_autocommit_is_refused(url: str, name: str):
+    engine = create_async_engine(url.replace("postgresql:", "postgresql+asyncpg:"), isolation_level="AUTOCOMMIT")
+    async with AsyncGuard(url) as guard, engine.connect() as connection:
+        await connection.begin()
+
+        async def effect() -> int:
+            return 1
+
+        with pytest.raises(Misconfigured, match="AUTOCOMMIT"):
+            await guard.on(connection).run(name, effect, key="o-1", payload={})
+        assert await guard.peek(name, "o-1") is None
+    await engine.dispose()
+
+
+@pytest.mark.parametrize("wrong", [None, "postgresql://db/shop", object(), 7], ids=["none", "url", "object", "number"])
+def test_other_kinds_of_connections_are_refused(guard: Guard, wrong: Any):
+    with pytest.raises(Misconfigured, match="takes a sync connection"):
+        guard.on(wrong)
+
+
+def test_an_orm_over_another_driver_is_refused(guard: Guard):
+    engine = sqlalchemy.create_engine("sqlite://")
+    with engine.connect() as connection, pytest.raises(Misconfigured, match="sqlite3"):
+        guard.on(connection).run("order", lambda: 1, key="o-1", payload={})
+    engine.dispose()
+
+
+# -- psycopg -------------------------------------------------------------------------------------------------------
+
+
+def test_psycopgs_own_blocks_around_and_inside(guard: Guard, url: str, name: str):
+    with psycopg.connect(url, autocommit=True) as connection:
+
+        def effect() -> str:
+            with connection.transaction():
+                connection.execute("INSERT INTO orders VALUES (%s, '')", (name,))
+            with contextlib.suppress(psycopg.errors.UniqueViolation), connection.transaction():
+                connection.execute("INSERT INTO orders VALUES (%s, '')", (name,))
+            return "once"
+
+        with connection.transaction():
+            assert guard.on(connection).run(name, effect, key="o-1", payload={}).result == "once"
+        with connection.transaction():
+            assert guard.on(connection).run(name, effect, key="o-1", payload={}).replayed
+    assert count(url, name) == 1
+
+
+@pytest.mark.parametrize("begins_anew", [False, True], ids=["commits", "commits-and-begins"])
+def test_an_effect_that_commits_is_told_so(
+    guard: Guard, connection: psycopg.Connection[Any], url: str, name: str, begins_anew: bool
+):
+    def effect() -> None:
+        connection.execute("INSERT INTO orders VALUES (%s, '')", (name,))
+        connection.commit()
+        if begins_anew:
+            connection.execute("SELECT 1")
+
+    connection.execute("SELECT 1")
+    with pytest.raises(Misconfigured, match="committed"):
+        guard.on(connection).run(name, effect, key="o-1", payload={})
+    connection.rollback()
+
+    record = guard.peek(name, "o-1")
+    assert count(url, name) == 1
+    assert record is not None  # it happened: it must never be free again
+    assert record.state.value == "started"
+
+
+def test_an_effect_that_commits_what_the_guard_began_is_told_so(
+    guard: Guard, connection: psycopg.Connection[Any], name: str
+):
+    @guard.once(name=name, key="key", boundary=Atomic("session"))
+    def order(session: psycopg.Connection[Any], key: str) -> None:
+        session.commit()
+
+    with pytest.raises(Misconfigured, match="committed"):
+        order(connection, "o-1")
+    record = guard.peek(name, "o-1")
+    assert connection.info.transaction_status.name == "IDLE"
+    assert record is not None  # claimed and never free again by itself
+    assert record.state.value == "started"
+
+
+def test_an_earlier_name_is_looked_up_in_the_transaction(guard: Guard, connection: psycopg.Connection[Any], name: str):
+    guard.run(f"{name}-old", lambda: "before", key="o-1", payload={"key": "o-1"})
+
+    @guard.once(name=name, key="key", boundary=Atomic("session"), aliases=[f"{name}-old"])
+    def order(session: psycopg.Connection[Any], key: str) -> str:
+        return "now"
+
+    assert [order(connection, "o-1"), order(connection, "o-2")] == ["before", "now"]
+
+
+def test_pipeline_mode_is_refused(guard: Guard, connection: psycopg.Connection[Any]):
+    with connection.pipeline(), pytest.raises(Misconfigured, match="pipeline"):
+        guard.on(connection)
+
+
+def test_the_callers_row_factory_and_cursors_are_left_alone(guard: Guard, url: str, name: str):
+    with psycopg.connect(url, row_factory=psycopg.rows.dict_row, cursor_factory=psycopg.ClientCursor) as connection:
+        assert guard.on(connection).run(name, lambda: "once", key="o-1", payload={}).result == "once"
+
+
+def test_a_connection_in_another_encoding_keeps_every_key(guard: Guard, url: str, name: str):
+    with psycopg.connect(url, client_encoding="latin1") as connection:
+        inside, said = guard.on(connection), "böse 'quotes' \\ %s"
+        answers = [inside.run(name, lambda: said, key="käse '%s'; --", payload={"ß": "%"}) for _ in range(2)]
+    assert [(answer.result, answer.replayed) for answer in answers] == [(said, False), (said, True)]
+
+
+def test_a_deferred_constraint_speaks_in_our_commit_and_leaves_nothing(
+    guard: Guard, connection: psycopg.Connection[Any], name: str
+):
+    connection.execute("CREATE TABLE IF NOT EXISTS lines (o text REFERENCES orders (id) DEFERRABLE INITIALLY DEFERRED)")
+    connection.commit()
+
+    @guard.once(name=name, key="key", boundary=Atomic("session"))
+    def line(session: psycopg.Connection[Any], key: str) -> None:
+        session.execute("INSERT INTO lines VALUES ('nobody')")
+
+    with pytest.raises(psycopg.errors.ForeignKeyViolation):
+        line(connection, "o-1")
+    assert (connection.info.transaction_status.name, guard.peek(name, "o-1")) == ("IDLE", None)
+
+
+def test_a_read_only_transaction_is_told(guard: Guard, connection: psycopg.Connection[Any], name: str):
+    connection.read_only = True
+    with pytest.raises(Misconfigured, match="read-only"):
+        guard.on(connection).run(name, lambda: 1, key="o-1", payload={})
+
+
+def test_a_store_that_is_down_does_not_mean_run_in_a_transaction(url: str, name: str):
+    """The store is the effect's own database: running without it would be running without a transaction."""
+    ran = []
+    with Guard(url, policy=Policy(store_down="run")) as guard, psycopg.connect(url) as connection:
+        inside = guard.on(connection)
+        connection.execute("SELECT 1")
+        connection.pgconn.finish()
+        with pytest.raises((StoreUnavailable, Misconfigured)):
+            inside.run(name, lambda: ran.append(1), key="o-1", payload={})
+    assert ran == []
+
+
+def test_a_hold_that_is_never_entered_claims_nothing(guard: Guard, connection: psycopg.Connection[Any], name: str):
+    held = guard.on(connection).hold(name, key="o-1", payload={})
+    assert held is not None
+    del held
+    connection.commit()
+
+    assert guard.peek(name, "o-1") is None
+
+
+async def test_an_async_hold_that_is_never_entered_is_told(url: str, name: str, caplog: pytest.LogCaptureFixture):
+    """Nobody can await in a garbage collector; the transaction must be rolled back."""
+    async with AsyncGuard(url) as guard, await psycopg.AsyncConnection.connect(url) as connection:
+        with caplog.at_level(logging.WARNING, "samekey"):
+            held = await guard.on(connection).hold(name, key="o-1", payload={})
+            assert held is not None
+            del held
+        assert "never entered" in caplog.text
+        await connection.rollback()
+        assert await guard.peek(name, "o-1") is None
+
+
+def test_many_in_one_transaction(guard: Guard, connection: psycopg.Connection[Any], url: str, name: str):
+    def effect(one: dict[str, str]) -> str:
+        connection.execute("INSERT INTO orders VALUES (%s, '')", (f"{name}{one['id']}",))
+        return one["id"]
+
+    payloads = [{"id": "a"}, {"id": "b"}, {"id": "a"}]
+    answers = guard.on(connection).run_many(name, effect, payloads, key="id")
+    assert [getattr(answer, "result", answer) for answer in answers] == ["a", "b", "a"]
+    connection.rollback()
+
+    assert (count(url, f"{name}a"), guard.peek(name, "a")) == (0, None)
+
+
+# -- asyncpg -------------------------------------------------------------------------------------------------------
+
+
+async def test_asyncpgs_own_transactions_and_pools(url: str, name: str):
+    async with AsyncGuard(url) as guard, asyncpg.create_pool(url, min_size=1, max_size=1) as pool:
+
+        @guard.once(name=name, key="key", boundary=Atomic("session"))
+        async def order(session: Any, key: str) -> str:
+            async with session.transaction():
+                await session.execute("INSERT INTO orders VALUES ($1, '')", name)
+            return key
+
+        async with pool.acquire() as connection:
+            assert await order(connection, "o-1") == "o-1"
+            assert not connection.is_in_transaction()
+            async with connection.transaction(isolation="serializable"):
+                assert (await order.answer(connection, "o-1")).replayed
+    assert count(url, name) == 1
+
+
+# -- SQLAlchemy ----------------------------------------------------------------------------------------------------
+
+
+def test_a_session_knows_what_was_rolled_back(guard: Guard, engine: sqlalchemy.Engine, name: str):
+    with Session(engine) as session:
+        kept = Order(id=name, note="before")
+        session.add(kept)  # pending: it is flushed before the claim, and is not the effect's
+        lost = Order(id=f"{name}-lost")
+
+        def effect() -> None:
+            kept.note = "changed"
+            session.add(lost)
+            session.flush()
+            raise NotDone("after all")
+
+        with pytest.raises(NotDone):
+            guard.on(session).run(name, effect, key="o-1", payload={})
+        assert lost not in session
+        assert kept in session
+        assert kept.note == "before"
+        session.commit()
+        assert session.get(Order, f"{name}-lost") is None
+        assert session.get(Order, name) is kept
+
+
+def test_a_flush_that_fails_is_the_effects_own_error(guard: Guard, engine: sqlalchemy.Engine, name: str):
+    with Session(engine) as session:
+        session.add(Order(id=name))
+        session.commit()
+
+        def effect() -> str:
+            session.execute(sqlalchemy.text("SELECT 1"))
+            session.add(Order(id=name, note="twice"))
+            return "written when the guard settles"
+
+        with pytest.raises(IntegrityError):
+            guard.on(session).run(name, effect, key="o-1", payload={})
+        session.add(Order(id=f"{name}-after"))
+        session.commit()
+        assert session.get(Order, f"{name}-after") is not None
+    assert guard.peek(name, "o-1") is None
+
+
+def test_a_failed_flush_inside_and_then_not_done(guard: Guard, engine: sqlalchemy.Engine, name: str):
+    with Session(engine) as session:
+        session.add(Order(id=name))
+        session.commit()
+
+        def effect() -> None:
+            session.add(Order(id=name, note="twice"))
+            try:
+                session.flush()
+            except IntegrityError as error:
+                raise NotDone("there is one already") from error
+
+        with pytest.raises(NotDone):
+            guard.on(session).run(name, effect, key="o-1", payload={})
+        session.add(Order(id=f"{name}-after"))
+        session.commit()
+    record = guard.peek(name, "o-1")
+    assert record is not None
+    assert record.state.value == "released"
+
+
+@pytest.mark.parametrize("how", ["commit", "rollback"])
+def test_a_session_that_the_effect_ended_is_told(guard: Guard, engine: sqlalchemy.Engine, name: str, how: str):
+    with Session(engine) as session:
+
+        def effect() -> None:
+            session.add(Order(id=name))
+            getattr(session, how)()
+
+        with pytest.raises(Misconfigured, match="committed or rolled back"):
+            guard.on(session).run(name, effect, key="o-1", payload={})
+
+
+def test_sessions_of_a_registry_and_nested_blocks(guard: Guard, engine: sqlalchemy.Engine, url: str, name: str):
+    registry = scoped_session(sessionmaker(engine))
+
+    @guard.once(name=name, key="key", boundary=Atomic("session"))
+    def order(session: Any, key: str) -> str:
+        with session.begin_nested():
+            session.add(Order(id=name))
+        with contextlib.suppress(IntegrityError), session.begin_nested():
+            session.execute(sqlalchemy.text(f"INSERT INTO orders VALUES ('{name}', '')"))
+        return key
+
+    assert order(registry, "o-1") == "o-1"
+    assert order.answer(registry(), "o-1").replayed
+    registry.remove()
+    assert count(url, name) == 1
+
+
+def test_a_guard_on_a_session_goes_with_it_to_its_next_connection(
+    guard: Guard, engine: sqlalchemy.Engine, url: str, name: str
+):
+    """After a commit the session takes any connection of the pool: a remembered one would be somebody else's."""
+    with Session(engine) as session:
+        inside = guard.on(session)
+        inside.run(name, lambda: session.add(Order(id=name)), key="o-1", payload={})
+        session.commit()
+        with engine.connect() as taken:
+            taken.execute(sqlalchemy.text("SELECT 1"))
+            inside.run(name, lambda: session.add(Order(id=f"{name}-2")), key="o-2", payload={})
+            taken.rollback()
+        session.commit()
+    assert count(url, f"{name}-2") == 1
+
+
+async def test_an_async_session_begun_by_the_guard(url: str, name: str):
+    engine = create_async_engine(url.replace("postgresql:", "postgresql+asyncpg:"))
+    make = async_sessionmaker(engine)
+    async with AsyncGuard(url) as guard, make() as session:
+
+        @guard.once(name=name, key="key", boundary=Atomic("session"))
+        async def order(session: Any, key: str) -> str:
+            session.add(Order(id=name))
+            return key
+
+        assert [await order(session, "o-1"), await order(session, "o-1")] == ["o-1", "o-1"]
+        assert not session.in_transaction()
+    await engine.dispose()
+    assert count(url, name) == 1
+
+
+# -- Django --------------------------------------------------------------------------------------------------------
+
+
+def _django(url: str) -> Any:
+    return finished(Django.connect(url)).raw
+
+
+def test_what_an_effect_promised_on_commit_goes_with_it(guard: Guard, url: str, name: str):
+    connection = _django(url)
+    sent: list[str] = []
+
+    def promising(what: str, error: Exception | None = None) -> Any:
+        def effect() -> None:
+            transaction.on_commit(lambda: sent.append(what), using=connection.alias)
+            if error is not None:
+                raise error
+
+        return effect
+
+    with contextlib.closing(connection), transaction.atomic(using=connection.alias):
+        transaction.on_commit(lambda: sent.append("the caller's"), using=connection.alias)
+        guard.on(connection).run(name, promising("kept"), key="o-1", payload={})
+        with pytest.raises(NotDone):
+            guard.on(connection).run(name, promising("dropped", NotDone()), key="o-2", payload={})
+        with pytest.raises(ValueError, match="bug"):
+            guard.on(connection).run(name, promising("dropped too", ValueError("bug")), key="o-3", payload={})
+        assert sent == []
+    assert sent == ["the caller's", "kept"]
+
+
+def test_on_commit_waits_for_the_guards_own_commit(guard: Guard, url: str, name: str):
+    connection, sent = _django(url), []
+
+    @guard.once(name=name, key="key", boundary=Atomic("db"))
+    def order(db: Any, key: str) -> str:
+        transaction.on_commit(lambda: sent.append(guard.peek(name, "o-1")), using=connection.alias)
+        return key
+
+    with contextlib.closing(connection):
+        order(connection, "o-1")
+    assert [record.state.value for record in sent if record] == ["completed"]
+
+
+def test_a_broken_inner_block_is_mended_by_not_done_and_told_otherwise(guard: Guard, url: str, name: str):
+    """savepoint=False marks the whole transaction for rollback; ours goes back to before it."""
+    connection = _django(url)
+
+    def failing(error: Exception | None) -> Any:
+        def effect() -> None:
+            try:
+                with transaction.atomic(using=connection.alias, savepoint=False), connection.cursor() as cursor:
+                    cursor.execute("INSERT INTO orders VALUES (NULL, '')")
+            except DjangoIntegrityError:
+                if error is not None:
+                    raise error from None
+
+        return effect
+
+    with contextlib.closing(connection), transaction.atomic(using=connection.alias):
+        with pytest.raises(NotDone):
+            guard.on(connection).run(name, failing(NotDone()), key="o-1", payload={})
+        assert not connection.needs_rollback
+        with pytest.raises(Misconfigured, match="swallowed"):
+            guard.on(connection).run(name, failing(None), key="o-2", payload={})
+        assert not connection.needs_rollback
+        with connection.cursor() as cursor:
+            cursor.execute("INSERT INTO orders VALUES (%s, '')", [name])
+    assert count(url, name) == 1
+    assert [one and one.state.value for one in (guard.peek(name, "o-1"), guard.peek(name, "o-2"))] == ["released", None]
+
+
+def test_djangos_proxy_is_a_connection_too(guard: Guard, url: str, name: str):
+    from django.db import DEFAULT_DB_ALIAS
+    from django.db import connection as proxy
+
+    made = _django(url)
+    connections.databases[DEFAULT_DB_ALIAS] = connections.databases[made.alias]
+    made.close()
+    with contextlib.closing(proxy), transaction.atomic():
+        assert guard.on(proxy).run(name, lambda: 1, key="o-1", payload={}).result == 1
+
+
+# -- which database ------------------------------------------------------------------------------------------------
+
+
+def test_the_same_database_by_another_name_is_the_same(guard: Guard, url: str, name: str):
+    other = url.replace("127.0.0.1", "localhost")
+    assert other != url
+    with psycopg.connect(other) as connection:
+        assert guard.on(connection).run(name, lambda: 1, key="o-1", payload={}).result == 1
+
+
+def test_other_tables_of_the_same_database_are_not_the_same(guard: Guard, url: str):
+    """A search_path that leads elsewhere: the claim would be written where nobody else looks."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("CREATE SCHEMA IF NOT EXISTS elsewhere")
+        connection.execute("SET search_path = elsewhere")
+        connection.execute("BEGIN")
+        with pytest.raises(Misconfigured, match="another database"):
+            guard.on(connection)
+
+
+def test_a_server_that_does_not_tell_its_identifier(server: Any, name: str):
+    """A managed server may forbid pg_control_system(): the tables' own epoch has to do, and nothing is aborted."""
+    url, other = server.create_database(), server.create_database()
+    for one in (url, other):
+        migrate(one)
+        with psycopg.connect(one, autocommit=True) as admin:
+            admin.execute("REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC")
+            with contextlib.suppress(psycopg.errors.DuplicateObject):
+                admin.execute("CREATE ROLE app LOGIN")
+            admin.execute("GRANT ALL ON ALL TABLES IN SCHEMA public TO app")
+            admin.execute("GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO app")
+    as_app, away = (one.replace("//samekey@", "//app@") for one in (url, other))
+    with Guard(as_app) as guard, psycopg.connect(as_app) as connection, psycopg.connect(away) as elsewhere:
+        connection.execute("CREATE TEMP TABLE mine (a int)")
+        assert guard.on(connection).run(name, lambda: 1, key="o-1", payload={}).result == 1
+        connection.execute("SELECT * FROM mine")
+        with pytest.raises(Misconfigured, match="another database"):
+            guard.on(elsewhere)
+
+
+# -- PgBouncer -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def bouncer(url: str, tmp_path: Any) -> Iterator[str]:
+    """PgBouncer in transaction mode with two server connections: a session keeps nothing between transactions."""
+    program = shutil.which("pgbouncer")
+    if program is None:
+        pytest.skip("no pgbouncer here: apt-get install pgbouncer")
+    parts = urlsplit(url)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    folder = tmp_path / "bouncer"
+    folder.mkdir()
+    (folder / "users").write_text('"samekey" ""\n')
+    (folder / "pgbouncer.ini").write_text(
+        f"[databases]\n* = host=127.0.0.1 port={parts.port} user=samekey\n[pgbouncer]\nlisten_addr = 127.0.0.1\n"
+        f"listen_port = {port}\nauth_type = any\nauth_file = {folder}/users\npool_mode = transaction\n"
+        f"default_pool_size = 2\nunix_socket_dir =\n"
+    )
+    for path in (tmp_path.parent.parent, tmp_path.parent, tmp_path, folder, *folder.iterdir()):
+        path.chmod(0o755)
+    user = ["-u", "nobody"] if os.geteuid() == 0 else []
+    process = subprocess.Popen([program, "-q", *user, str(folder / "pgbouncer.ini")], stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 20
+        address = f"postgresql://samekey@127.0.0.1:{port}{parts.path}"
+        while True:
+            try:
+                psycopg.connect(address).close()
+                break
+            except psycopg.OperationalError:
+                assert process.poll() is None, "pgbouncer ended"
+                assert time.monotonic() < deadline, "pgbouncer does not answer"
+        yield address
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("kind", [Psycopg, OrmConn, Django, Asyncpg], ids=lambda kind: kind.__name__)
+async def test_behind_pgbouncer_in_transaction_mode(bouncer: str, url: str, kind: Any, monkeypatch: Any):
+    if kind is Asyncpg:  # asyncpg's own advice for PgBouncer
+        real = asyncpg.connect
+        monkeypatch.setattr(asyncpg, "connect", lambda address: real(address, statement_cache_size=0))
+    shop = Shop(kind, f"{bouncer}?pgbouncer=1")
+    conns = [await kind.connect(bouncer) for _ in range(3)]
+    if kind is Psycopg:  # and psycopg's: the caller's own statements must not be prepared, ours never are
+        for conn in conns:
+            conn.raw.prepare_threshold = None
+
+    def inserting(key: str) -> Any:
+        async def effect(conn: Any) -> str:
+            return str(await conn.insert(shop.order(key)))
+
+        return effect
+
+    for turn in range(8):  # more than the driver's threshold for preparing
+        answers = [await shop.once(conn, inserting(f"{turn}"), key=f"k{turn}") for conn in conns]
+        assert [answer.replayed for answer in answers] == [False, True, True]
+        for conn in conns[:2]:
+            await conn.begin()
+            await shop.on(conn, inserting(f"on{turn}"), key=f"on{turn}")
+            await conn.commit()
+    for conn in conns:
+        assert await conn.sql("SHOW lock_timeout") == ["0"]
+        await conn.close()
+    await shop.close()
+    shop.url = url
+    assert len(shop.orders()) == 16
