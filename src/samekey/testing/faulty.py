@@ -77,11 +77,6 @@ class Plan:
         self.fired: list[Fired] = []
         self.calls: Counter[str] = Counter()
 
-    @property
-    def incarnation(self) -> str:
-        known: str = self.inner.incarnation
-        return known
-
     def add(self, *faults: Fault) -> None:
         with self._mutex:
             self._faults += faults
@@ -133,6 +128,11 @@ class _Faulty:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} around {self.inner!r}, {len(self.plan.fired)} faults fired>"
+
+    @property
+    def incarnation(self) -> str:
+        known: str = self.inner.incarnation
+        return known
 
     def add(self, *faults: Fault) -> None:
         self.plan.add(*faults)
