@@ -50,8 +50,9 @@ check: $(DEV) ## linters, types, the import rule and the fast tests, in under ha
 bench: $(DEV) ## measure this machine (ARGS="--help")
 	$(RUN) bench $(ARGS)
 
+# -rP prints what each test printed: the figures.
 proof: $(DEV) ## the long figures: every slow test with its full budget (hours, not minutes)
-	SAMEKEY_BUDGET=full $(RUN) pytest -q -m slow --timeout 0 -n $(JOBS) --dist loadfile $(ARGS)
+	SAMEKEY_BUDGET=full $(RUN) pytest -q -rP -m 'slow or proof' --timeout 0 -n $(JOBS) --dist loadfile $(ARGS)
 
 docs: $(DOCS) ## build the documentation into site/
 	$(VENV_DOCS)/bin/zensical build --clean --strict

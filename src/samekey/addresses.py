@@ -18,11 +18,16 @@ SCHEMES: Mapping[str, tuple[str, str]] = {
     "memory": ("samekey.stores.memory:MemoryStore", "samekey.stores.memory:AsyncMemoryStore"),
     "postgresql": ("samekey.stores.postgres:PostgresStore", "samekey.stores.postgres:AsyncPostgresStore"),
     "postgres": ("samekey.stores.postgres:PostgresStore", "samekey.stores.postgres:AsyncPostgresStore"),
+    "redis": ("samekey.stores.redis:RedisStore", "samekey.stores.redis:AsyncRedisStore"),
+    "rediss": ("samekey.stores.redis:RedisStore", "samekey.stores.redis:AsyncRedisStore"),
     "sqlite": ("samekey.stores.sqlite:SqliteStore", "samekey.stores.sqlite:AsyncSqliteStore"),
+    "unix": ("samekey.stores.redis:RedisStore", "samekey.stores.redis:AsyncRedisStore"),
 }
 
 _PASSWORD = re.compile(r"://([^/?#@:\s]*):[^/?#\s]*@")
 _PASSWORD_OPTION = re.compile(r"([?&])[^=&#\s]*pass(?:word|wd)?[^=&#\s]*=[^&#\s]*", re.IGNORECASE)
+
+EXTRAS = {"postgresql": "postgres", "postgres": "postgres", "redis": "redis", "rediss": "redis", "unix": "redis"}
 
 
 # Scheme -> the sync and the async front, for the first of two addresses: "redis://cache/0 postgresql://db/app".
@@ -71,7 +76,7 @@ def _imported(dotted: str, scheme: str) -> Any:
     try:
         return getattr(import_module(module), name)
     except ModuleNotFoundError as error:
-        extra = "postgres" if scheme.startswith("postgres") else scheme
+        extra = EXTRAS.get(scheme, scheme)
         raise Misconfigured(f"{scheme}:// needs {error.name}: pip install 'samekey[{extra}]'") from error
 
 

@@ -11,14 +11,17 @@ import os
 import random
 import signal
 import sys
+from importlib import import_module
 from typing import Any
 
+from samekey.addresses import SCHEMES
 from tests.chaos.worker import finish, work
 
 
 class Nursery:
     def __init__(self, address: str, port: int, effects: str, keys: int) -> None:
         self._what = (address, port, effects)
+        import_module(SCHEMES[address.partition(":")[0]][0].partition(":")[0])  # the store and its driver
         self._keys = keys
         self._children: list[int] = []
         self._chance = random.Random()

@@ -44,6 +44,7 @@ from tests.proof.model import (
 BY_NAME = {kind.name: kind for kind in KINDS}
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_every_promise_is_inductive(kind):
     """At most one effect, tokens only grow, settled is the end, evidence stays: after any number of steps."""

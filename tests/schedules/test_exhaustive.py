@@ -115,6 +115,7 @@ def played(name: str, report: Report) -> Report:
     return report.check()
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("name", CASES)
 def test_every_promise_holds_in_every_schedule(name):
     """Two callers and a third that comes when faults have stopped; two crashes, two expiries, a timeout, an age."""

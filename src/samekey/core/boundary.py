@@ -60,6 +60,9 @@ class Terms:
         return "the database" if self.kind is Kind.ATOMIC else "the provider"
 
 
+_IN_SECONDS = frozenset({"window", "believe_absent_after"})
+
+
 @lru_cache(maxsize=256)
 def parse_terms(text: str) -> Terms:
     """The terms a record was claimed under; RecordUnreadable if this version does not know them."""
@@ -68,9 +71,11 @@ def parse_terms(text: str) -> Terms:
     try:
         for part in rest:
             name, given, value = part.partition("=")
-            facts[name] = float(value) if given else True
+            if bool(given) != (name in _IN_SECONDS):
+                raise ValueError(part)  # damaged: a flag with a number would be a flag, a time without one be true
+            facts[name] = as_seconds(name, float(value), zero_allowed=True) if given else True
         return Terms(Kind(kind), **facts)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, Misconfigured):
         raise RecordUnreadable(
             f"the record was claimed under a boundary this version does not know: {text!r}"
         ) from None

@@ -108,11 +108,22 @@ class Bells:
         if self._waiting:
             with self._mutex:
                 bells = list(self._waiting.get(digest, ()))
-            for bell in bells:
-                bell.ring()
+            _ring(bells)
 
     def ring_all(self) -> None:
         with self._mutex:
             everyone = [bell for bells in self._waiting.values() for bell in bells]
-        for bell in everyone:
+        _ring(everyone)
+
+
+def _ring(bells: list[Any]) -> None:
+    """All of them; those that can be rung together are, because each way into another thread's loop costs."""
+    together: dict[Any, list[Any]] = {}
+    for bell in bells:
+        ring_many = getattr(bell, "ring_many", None)
+        if ring_many is None:
             bell.ring()
+        else:
+            together.setdefault(bell.loop, []).append(bell)
+    for some in together.values():
+        some[0].ring_many(some)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -44,27 +44,36 @@ class Asyncio:
 
 
 class AsyncioBell:
-    __slots__ = ("_event", "_loop")
+    __slots__ = ("_event", "loop")
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._event = asyncio.Event()
 
     def ring(self) -> None:
-        if asyncio._get_running_loop() is self._loop:
-            self._event.set()  # in the loop itself: no need to wake it through its pipe
+        self.ring_many((self,))
+
+    def ring_many(self, bells: Sequence[AsyncioBell]) -> None:
+        """Ring all of these, which are of our loop."""
+        if asyncio._get_running_loop() is self.loop:
+            _set(bells)  # in the loop itself: no need to wake it through its pipe
             return
         try:
-            self._loop.call_soon_threadsafe(self._event.set)
+            self.loop.call_soon_threadsafe(_set, bells)
         except RuntimeError:
             pass  # the loop is closed: nobody waits any more
 
     async def wait(self, timeout: float | None) -> None:
         # Not asyncio.wait_for: on Python 3.11 it swallows a cancellation that comes together with the ring.
-        alarm = None if timeout is None else self._loop.call_later(timeout, self._event.set)
+        alarm = None if timeout is None else self.loop.call_later(timeout, self._event.set)
         try:
             await self._event.wait()
         finally:
             if alarm is not None:
                 alarm.cancel()
         self._event.clear()
+
+
+def _set(bells: Sequence[AsyncioBell]) -> None:
+    for bell in bells:
+        bell._event.set()

@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 from samekey import held, leases, performing, rules
 from samekey.core.commands import Wait
 from samekey.core.ports import AsyncStore
+from samekey.flight import Flights
 from samekey.guard import AsyncGuard
 from samekey.leases import Leases
 from samekey.performing import renew_with
@@ -142,14 +143,26 @@ class SteppedLeases(Leases):
 _STORE: Any = SteppedStore()
 
 
-def new_guard(stage: Stage) -> AsyncGuard:
-    """The guard of a client process that just started."""
+class SteppedGuard(AsyncGuard):
+    """A guard whose timer is stepped, too."""
+
+    _leases: SteppedLeases
+
+    def __init__(self, store: AsyncStore) -> None:
+        super().__init__(store)
+        self._leases = SteppedLeases(lambda lease: renew_with(store, lease))
+
+    def started(self, stage: Stage) -> SteppedGuard:
+        """As in a process that just started: with the rules it was given, and nothing under way."""
+        self._flights = Flights()
+        self._leases._held = {}
+        self._leases.stage = stage
+        return self
+
+
+def new_guard() -> SteppedGuard:
     store: AsyncStore = _STORE
-    guard = AsyncGuard(store)
-    timer = SteppedLeases(lambda lease: renew_with(store, lease))
-    timer.stage = stage
-    guard._leases = timer
-    return guard
+    return SteppedGuard(store)
 
 
 @contextmanager

@@ -42,6 +42,7 @@ class _Suite:
 
     survives_process: bool = True  # False for a store whose records end with the process
     short_seconds: float = 0.02  # a lease that is over soon, and that the store's clock can still tell from none
+    expires_by_itself: bool = False  # True where the server itself removes what is past retention: a sweep finds none
     random_steps: int = 300  # random commands held against the pure register; more find more
 
     def address(self) -> tuple[str, str]:
@@ -50,7 +51,7 @@ class _Suite:
 
     def _scene(self, colour: str) -> Scene:
         address = self.address() if self.survives_process else ("", "")
-        return Scene(self.short_seconds, address, colour, self.random_steps)
+        return Scene(self.short_seconds, address, colour, self.random_steps, expires_by_itself=self.expires_by_itself)
 
 
 class StoreSuite(_Suite):

@@ -108,6 +108,7 @@ class Scene:
     address: tuple[str, str] = ("", "")  # of the store, for another process: "module:callable", and its argument
     colour: str = "sync"
     random_steps: int = 300  # of the one scenario that plays random commands
+    expires_by_itself: bool = False  # what is past retention is gone before anybody sweeps
     operation: str = field(default_factory=lambda: f"suite-{uuid4().hex[:16]}")
 
     def key(self, text: str = "order-1", *, tenant: str | None = None) -> Key:

@@ -1,0 +1,412 @@
+"""Redis and Valkey: how they are reached, and what their errors mean.
+
+redis-py makes the connections (TLS, users, sockets) and reads the replies. The commands are packed and sent here,
+many at a time, and nothing is retried by the driver: a `SET .. NX` that it repeated after a lost reply came back
+as "somebody else has it" although it was our own. Whoever asks again asks by attempt id.
+
+A client of the user's own lends its settings, not its connections: ours have our own deadlines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Literal
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+
+import redis
+import redis.asyncio.connection as async_connections
+import redis.connection as sync_connections
+from redis.backoff import NoBackoff
+from redis.crc import key_slot
+from redis.retry import Retry
+
+from samekey.core.errors import Misconfigured, StoreError, StoreUnavailable
+
+CONNECT_SECONDS = 3.0  # a server on the same network answers in milliseconds
+ANSWER_SECONDS = 5.0  # our scripts take microseconds; after that the server is taken for gone
+LARGE_SECONDS = 0.05  # more for each answer: it may carry a mebibyte
+
+Kind = Literal["tcp", "tls", "unix"]
+DriverError = redis.RedisError
+Refusal = redis.ResponseError  # an answer that is an error: the connection is fine
+
+_OURS = ("allow_volatile", "wait_replicas", "cluster", "sentinel")
+
+
+# -- addresses ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one server is, and how one gets in."""
+
+    kind: Kind
+    settings: Mapping[str, Any] = field(repr=False)  # redis-py's words for it; may hold a password
+
+    @property
+    def node(self) -> str:
+        if self.kind == "unix":
+            return str(self.settings.get("path", ""))
+        return f"{self.settings.get('host', 'localhost')}:{self.settings.get('port', 6379)}"
+
+    def at(self, host: str, port: int) -> Place:
+        """The same way in, at another server."""
+        return Place(self.kind, {**self.settings, "host": host, "port": port})
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A checked place, or several that know where it is."""
+
+    name: str  # for people: no password
+    places: tuple[Place, ...]
+    cluster: bool = False
+    sentinel: str | None = None  # the service's name; then `places` are its sentinels
+    master: Place | None = None  # how to get in at the master that the sentinels name
+    allow_volatile: bool = False
+    wait_replicas: int = 0
+
+
+def parse_url(url: str) -> Address:
+    """`redis://user@host:port/db`, `rediss://` with TLS, `unix:///path.sock`; several hosts for cluster or sentinel."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("redis", "rediss", "unix"):
+        raise Misconfigured("a Redis address begins with redis://, rediss:// or unix://")
+    options = parse_qsl(parts.query, keep_blank_values=True)
+    ours = {name: value for name, value in options if name in _OURS}
+    theirs = [(name, value) for name, value in options if name not in _OURS]
+    user, at, hosts = parts.netloc.rpartition("@")
+    query = urlencode(theirs, quote_via=quote)
+    rest = parts.path + (f"?{query}" if query else "")
+    places = tuple(_place(f"{parts.scheme}://{user}{at}{host}{rest}") for host in hosts.split(","))
+    cluster, sentinel = _flag(ours, "cluster"), ours.get("sentinel")
+    if len(places) > 1 and not (cluster or sentinel):
+        raise Misconfigured("several hosts are a cluster (?cluster=1) or sentinels (?sentinel=NAME): say which")
+    if cluster and places[0].settings.get("db"):
+        raise Misconfigured("a cluster has no numbered databases: leave the number out of the address")
+    shown = [(name, value) for name, value in options if "password" not in name]
+    options_shown = f"?{urlencode(shown, safe='/', quote_via=quote)}" if shown else ""
+    name = f"{parts.scheme}://{user.partition(':')[0]}{at}{hosts}{parts.path}{options_shown}"
+    return _addressed(
+        name,
+        places,
+        cluster=cluster,
+        sentinel=sentinel,
+        allow_volatile=_flag(ours, "allow_volatile"),
+        wait_replicas=_count(ours),
+    )
+
+
+def lent_by(client: Any, *, allow_volatile: bool = False, wait_replicas: int = 0) -> Address:
+    """The address of the server that this client of redis-py, of either colour, speaks to."""
+    nodes = getattr(client, "nodes_manager", None)
+    if nodes is not None:
+        settings = getattr(client, "connection_kwargs", None) or nodes.connection_kwargs
+        kind: Kind = "tls" if settings.get("ssl") or "SSL" in str(settings.get("connection_class", "")) else "tcp"
+        startup = nodes.startup_nodes.values()
+        places = tuple(Place(kind, {**_settings(settings), "host": one.host, "port": one.port}) for one in startup)
+        return _addressed(
+            f"redis://{places[0].node}?cluster=1",
+            places,
+            cluster=True,
+            allow_volatile=allow_volatile,
+            wait_replicas=wait_replicas,
+        )
+    pool = getattr(client, "connection_pool", None)
+    if pool is None or not hasattr(pool, "connection_kwargs"):
+        raise Misconfigured(f"client= takes a client of redis-py, not {type(client).__name__}")
+    place = _place_of(pool)
+    manager = getattr(pool, "sentinel_manager", None)
+    if manager is None:
+        scheme = {"tcp": "redis", "tls": "rediss", "unix": "unix"}[place.kind]
+        database = f"/{place.settings.get('db') or 0}" if place.kind != "unix" else ""
+        name = f"{scheme}://{place.node}{database}"
+        return _addressed(name, (place,), allow_volatile=allow_volatile, wait_replicas=wait_replicas)
+    return Address(
+        f"redis://{pool.service_name}?sentinel={pool.service_name}",
+        tuple(_place_of(one.connection_pool) for one in manager.sentinels),
+        sentinel=pool.service_name,
+        master=place,
+        allow_volatile=allow_volatile,
+        wait_replicas=wait_replicas,
+    )
+
+
+def _addressed(name: str, places: tuple[Place, ...], *, sentinel: str | None = None, **rest: Any) -> Address:
+    if sentinel is None:
+        return Address(name, places, **rest)
+    # The user, the password and the database are the master's: sentinels have neither.
+    sentinels = tuple(
+        Place(
+            one.kind, {key: value for key, value in one.settings.items() if key not in ("username", "password", "db")}
+        )
+        for one in places
+    )
+    return Address(name, sentinels, sentinel=sentinel, master=places[0], **rest)
+
+
+def _place(url: str) -> Place:
+    try:
+        settings = dict(sync_connections.parse_url(url))  # type: ignore[no-untyped-call]
+    except ValueError as error:
+        raise Misconfigured(f"this Redis address cannot be read: {error}") from None
+    kind = _kind(settings.pop("connection_class", sync_connections.Connection))
+    place = Place(kind, settings)
+    try:
+        Wire(place)
+        AsyncWire(place)
+    except TypeError as error:
+        raise Misconfigured(f"an option of this Redis address is not known: {error}") from None
+    return place
+
+
+def _place_of(pool: Any) -> Place:
+    return Place(_kind(pool.connection_class), _settings(pool.connection_kwargs))
+
+
+def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What leads to the server; how a user's client behaves on the way is its own affair."""
+    return {name: value for name, value in given.items() if name in _LEADING or name.startswith("ssl_")}
+
+
+_LEADING = ("host", "port", "db", "username", "password", "path", "credential_provider", "socket_keepalive")
+
+
+def _kind(connection_class: type) -> Kind:
+    if issubclass(connection_class, (sync_connections.SSLConnection, async_connections.SSLConnection)):
+        return "tls"
+    unix = (sync_connections.UnixDomainSocketConnection, async_connections.UnixDomainSocketConnection)
+    return "unix" if issubclass(connection_class, unix) else "tcp"
+
+
+def _flag(options: Mapping[str, str], name: str) -> bool:
+    if options.get(name, "0") not in ("0", "1"):
+        raise Misconfigured(f"{name} is 1 or 0, not {options[name]!r}")
+    return options.get(name) == "1"
+
+
+def _count(options: Mapping[str, str]) -> int:
+    given = options.get("wait_replicas", "0")
+    if not given.isdecimal():
+        raise Misconfigured(f"wait_replicas is a number of replicas, not {given!r}")
+    return int(given)
+
+
+# -- connections -------------------------------------------------------------------------------------------
+
+
+class Lost(Exception):
+    """The connection broke after something was sent: what it did is not known. `answers` came before that."""
+
+    def __init__(self, cause: BaseException, answers: Sequence[Any] = ()) -> None:
+        super().__init__(str(cause) or type(cause).__name__)
+        self.cause, self.answers = cause, answers
+
+
+class Wire:
+    """One connection: bytes out, replies in. A reply that is an error comes back as one."""
+
+    def __init__(self, place: Place) -> None:
+        classes: dict[Kind, Any] = {
+            "tcp": sync_connections.Connection,
+            "tls": sync_connections.SSLConnection,
+            "unix": sync_connections.UnixDomainSocketConnection,
+        }
+        deadlines = {"socket_timeout": ANSWER_SECONDS, "socket_connect_timeout": CONNECT_SECONDS}
+        self._link = classes[place.kind](**_own(place, **deadlines), retry=Retry(NoBackoff(), 0))
+        self._closed = False
+
+    def connect(self) -> None:
+        self._link.connect()
+
+    def send(self, data: bytes) -> None:
+        if self._closed:  # redis-py would connect by itself, to a server that we have not met
+            raise Lost(redis.ConnectionError("the connection was closed"))
+        try:
+            self._link.send_packed_command([data], check_health=False)
+        except (redis.RedisError, OSError) as error:
+            self.close()
+            raise Lost(error) from error
+
+    def receive(self, count: int) -> list[Any]:
+        answers: list[Any] = []
+        read = self._link.read_response
+        try:
+            while len(answers) < count:
+                try:
+                    answers.append(read(disable_decoding=True))
+                except redis.ResponseError as refusal:
+                    answers.append(refusal)
+        except (redis.RedisError, OSError) as error:
+            self.close()
+            raise Lost(error, answers) from error
+        except BaseException:
+            self.close()  # Ctrl-C in the middle of a reply: what is left of it would answer the next question
+            raise
+        return answers
+
+    def hear(self, ears: int, seconds: float) -> list[Any] | None:
+        """What comes unasked; None when nothing came, or `ears` can be read."""
+        sock = getattr(self._link, "_sock", None)
+        if sock is None:
+            raise Lost(redis.ConnectionError("disconnected"))
+        try:
+            if not self._link.can_read(0):
+                ready, _, _ = select.select([sock, ears], [], [], seconds)
+                if sock not in ready:
+                    return None
+            answer = self._link.read_response(disable_decoding=True)
+        except (redis.RedisError, OSError, ValueError) as error:
+            self.close()
+            raise Lost(error) from error
+        return answer if isinstance(answer, list) else None
+
+    def close(self) -> None:
+        self._closed = True
+        self._link.disconnect()
+
+
+class AsyncWire:
+    """The same, awaited; whoever receives has a deadline for all of it."""
+
+    def __init__(self, place: Place) -> None:
+        classes: dict[Kind, Any] = {
+            "tcp": async_connections.Connection,
+            "tls": async_connections.SSLConnection,
+            "unix": async_connections.UnixDomainSocketConnection,
+        }
+        deadlines = {"socket_timeout": None, "socket_connect_timeout": CONNECT_SECONDS}
+        self._link = classes[place.kind](**_own(place, **deadlines), retry=_no_async_retry())
+        self._closed = False
+
+    async def connect(self) -> None:
+        await self._link.connect()
+
+    async def send(self, data: bytes) -> None:
+        if self._closed:
+            raise Lost(redis.ConnectionError("the connection was closed"))
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await self._link.send_packed_command([data], check_health=False)
+        except (redis.RedisError, OSError) as error:
+            await self.close()
+            raise Lost(error) from error
+
+    async def receive(self, count: int) -> list[Any]:
+        answers: list[Any] = []
+        read = self._link.read_response
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS + count * LARGE_SECONDS):
+                while len(answers) < count:
+                    try:
+                        answers.append(await read(disable_decoding=True))
+                    except redis.ResponseError as refusal:
+                        answers.append(refusal)
+        except (redis.RedisError, OSError) as error:
+            await self.close()
+            raise Lost(error, answers) from error
+        except BaseException:
+            await self.close()  # cancelled in the middle of a reply
+            raise
+        return answers
+
+    async def close(self) -> None:
+        self._closed = True
+        await self._link.disconnect(nowait=True)
+
+    def abandon(self) -> None:
+        """Its loop is gone: only the socket is left to close."""
+        writer = getattr(self._link, "_writer", None)
+        if writer is not None:
+            writer.transport.abort() if not writer.transport.is_closing() else None
+
+
+def _own(place: Place, **deadlines: Any) -> dict[str, Any]:
+    return {
+        **({} if place.kind == "unix" else {"socket_keepalive": True}),
+        **place.settings,
+        **deadlines,
+        "health_check_interval": 0,
+        "decode_responses": False,
+        "protocol": 2,  # what our scripts answer is the same in both, and messages come as plain lists
+    }
+
+
+def _no_async_retry() -> Any:
+    from redis.asyncio.retry import Retry as AsyncRetry
+
+    return AsyncRetry(NoBackoff(), 0)
+
+
+# -- commands ----------------------------------------------------------------------------------------------
+
+
+def packed(words: Sequence[bytes]) -> bytes:
+    """One command as it travels: every word with its length, so that no word can be taken for another."""
+    return _shape(len(words)) % tuple([part for word in words for part in (len(word), word)])
+
+
+@lru_cache(maxsize=1024)
+def _shape(count: int) -> bytes:
+    return b"*%d\r\n" % count + b"$%d\r\n%b\r\n" * count
+
+
+def slot_of(key: bytes) -> int:
+    slot: int = key_slot(key)
+    return slot
+
+
+# -- errors ------------------------------------------------------------------------------------------------
+
+_DEMOTED = ("READONLY", "LOADING", "MASTERDOWN", "UNBLOCKED")
+_REARRANGED = ("CLUSTERDOWN", "TRYAGAIN")
+
+
+def is_unknown_script(error: BaseException) -> bool:
+    return isinstance(error, redis.exceptions.NoScriptError) or "NOSCRIPT" in str(error)
+
+
+def is_demoted(error: BaseException) -> bool:
+    """Whether this server is no master, or not yet: nothing was written, and another may be."""
+    if isinstance(error, (redis.exceptions.ReadOnlyError, redis.exceptions.BusyLoadingError)):
+        return True
+    return any(word in str(error) for word in _DEMOTED)
+
+
+def is_again(error: BaseException) -> bool:
+    """Whether nothing was written, and the same may be asked again soon: masters change, or slots move."""
+    classes = (redis.exceptions.ClusterDownError, redis.exceptions.TryAgainError)
+    return is_demoted(error) or isinstance(error, classes) or any(word in str(error) for word in _REARRANGED)
+
+
+def moved_to(error: BaseException) -> tuple[bool, str, int] | None:
+    """Where a cluster says that this key is: for good (True) or just now (False), and the server."""
+    if isinstance(error, redis.exceptions.AskError):  # MovedError derives from it
+        return isinstance(error, redis.exceptions.MovedError), str(error.host), int(error.port)
+    word, _, where = str(error).partition(" ")  # older versions of redis-py know these only in their cluster client
+    if word not in ("MOVED", "ASK"):
+        return None
+    host, _, port = where.partition(" ")[2].rpartition(":")
+    return word == "MOVED", host, int(port)
+
+
+def store_error(name: str, error: BaseException) -> StoreError | Misconfigured:
+    """The driver's exception as ours, once, at the edge."""
+    said = (str(error).strip() or type(error).__name__).splitlines()[0]
+    match error:
+        case redis.exceptions.NoPermissionError():
+            return Misconfigured(f"{name}: this user may not do what the store needs ({said})")
+        case redis.exceptions.AuthenticationError() | redis.exceptions.AuthorizationError():
+            return Misconfigured(f"{name}: {said}")
+        case _ if "NOPERM" in said or "ACL failure" in said:
+            return Misconfigured(f"{name}: this user may not do what the store needs ({said})")
+        case _ if "NOAUTH" in said or "WRONGPASS" in said or "invalid username-password" in said:
+            return Misconfigured(f"{name}: {said}")
+        case _ if "OOM" in said or isinstance(error, getattr(redis.exceptions, "OutOfMemoryError", ())):
+            return StoreUnavailable(f"the memory of {name} is full; nothing was written")
+        case _:
+            return StoreUnavailable(f"{name}: {said}")

@@ -1,0 +1,145 @@
+"""What operators ask of Redis: pages of records, and the audit log.
+
+Sans-IO: generators that yield several requests at a time. Redis has no index of values. Unsettled keys, the ones
+people look for, are in a sorted set of their own and are found in one round trip; a list that includes settled
+records has to walk through all keys of the database, which is for a person's look and not for a dashboard.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator
+from typing import Any
+
+from samekey.core.key import make_key
+from samekey.core.ports import LIST_MAX, Audits, Query, Records
+from samekey.core.record import Audit, Record
+from samekey.core.register import Moment, expired
+from samekey.core.states import State
+from samekey.stores._redis_links import AUDITS, BUCKETS, READ, TAGS, UNSETTLED, Links, Memory, Request
+from samekey.stores._redis_values import PEEK, micros, peeked, record_of
+
+Several = Generator[list[Request], list[Any], Any]
+
+SCAN_COUNT = 1000  # keys in one look: a millisecond of the server's time
+READ_TOGETHER = 100  # whole records in one go: each may carry a mebibyte
+STEP = 64  # unsettled keys taken from each bucket at a time
+_RECORDS = b"samekey:{??}:" + b"?" * 32
+_INDEXED = frozenset({State.STARTED, State.IN_DOUBT})
+
+
+def listing(query: Query, memory: Memory, links: Links) -> Several:
+    """One page of records, newest first."""
+    wanted = max(0, min(query.limit, LIST_MAX))
+    if query.operation is not None and query.tenant is not None and query.text is not None:
+        found = yield from _reading([make_key(query.operation, query.text, query.tenant).digest], query, memory)
+    elif query.states and _INDEXED.issuperset(query.states):
+        found = yield from _by_index(query, wanted, memory)
+    else:
+        found = yield from _by_walk(query, wanted, memory, links)
+    found.sort(key=lambda record: (record.created_at, record.key.digest), reverse=True)
+    return found[:wanted]
+
+
+def _by_index(query: Query, wanted: int, memory: Memory) -> Generator[list[Request], list[Any], Records]:
+    found: Records = []
+    seen: set[bytes] = set()
+    top, step = (b"+inf" if query.before is None else b"%d" % micros(query.before[0])), STEP
+    while True:
+        looks = [
+            (b"ZREVRANGEBYSCORE", UNSETTLED[bucket], top, b"-inf", b"WITHSCORES", b"LIMIT", b"0", b"%d" % step)
+            for bucket in range(BUCKETS)
+        ]
+        replies = yield [Request(bucket, None, (), look) for bucket, look in enumerate(looks)]
+        # Below the last one of a bucket that has more, that bucket may have newer ones than the others.
+        cut = max((int(float(reply[-1])) for reply in replies if len(reply) == 2 * step), default=-1)
+        fresh = [
+            bytes.fromhex(reply[at].decode())
+            for reply in replies
+            for at in range(0, len(reply), 2)
+            if int(float(reply[at + 1])) >= cut and reply[at] not in seen
+        ]
+        seen.update(digest.hex().encode() for digest in fresh)
+        found += yield from _reading(fresh, query, memory)
+        if cut < 0 or len(found) >= wanted:
+            return found
+        if top == b"%d" % cut:
+            step *= 2  # more than a step of them in the same microsecond
+        top = b"%d" % cut
+
+
+def _by_walk(query: Query, wanted: int, memory: Memory, links: Links) -> Generator[list[Request], list[Any], Records]:
+    best: dict[bytes, float] = {}
+    yield [Request(0, None, (), (b"PING",))]  # in a cluster: learn who is there
+    for server in links.servers():
+        cursor = b"0"
+        while True:
+            look = (b"SCAN", cursor, b"MATCH", _RECORDS, b"COUNT", b"%d" % SCAN_COUNT)
+            ((cursor, keys),) = yield [Request(0, None, (), look, server=server)]
+            if keys:
+                peeks = yield [
+                    Request(int(key[9:11], 16), None, (), (b"GETRANGE", key, b"0", b"%d" % PEEK)) for key in keys
+                ]
+                for key, peek in zip(keys, peeks, strict=True):
+                    if peek and (created := _picked(query, peek, bytes.fromhex(key[13:].decode()))) is not None:
+                        best[bytes.fromhex(key[13:].decode())] = created
+                if len(best) > 4 * wanted:
+                    best = _newest(best, wanted)
+            if cursor == b"0":
+                break
+    return (yield from _reading(list(_newest(best, wanted)), query, memory))
+
+
+def _newest(best: dict[bytes, float], wanted: int) -> dict[bytes, float]:
+    return dict(sorted(best.items(), key=lambda one: (one[1], one[0]), reverse=True)[:wanted])
+
+
+def _picked(query: Query, peek: bytes, digest: bytes) -> float | None:
+    """When it was created, if it is asked for as far as its beginning tells."""
+    state, created, (operation, tenant, text) = peeked(peek)
+    created_at = created / 1e6
+    asked = (
+        (not query.states or state in query.states)
+        and query.operation in (None, operation)
+        and (query.tenant is None or query.tenant == tenant)
+        and query.text in (None, text)
+        and (query.before is None or (created_at, digest) < query.before)
+    )
+    return created_at if asked else None
+
+
+def _reading(digests: list[bytes], query: Query, memory: Memory) -> Generator[list[Request], list[Any], Records]:
+    found: Records = []
+    for start in range(0, len(digests), READ_TOGETHER):
+        some = digests[start : start + READ_TOGETHER]
+        keys = [TAGS[digest[0]] + digest.hex().encode() for digest in some]
+        replies = yield [Request(digest[0], READ, (key,), ()) for digest, key in zip(some, keys, strict=True)]
+        for digest, (now, value) in zip(some, replies, strict=True):
+            if value is None:
+                continue
+            lost = memory.lost[digest[0]]
+            record = record_of(value, None, digest, now=int(now), lost=lost)
+            if query.picks(record) and not _gone(record):
+                found.append(record)
+    return found
+
+
+def _gone(record: Record) -> bool:
+    return expired(record, Moment(record.now, record.now, "", 0))
+
+
+# -- the audit log -----------------------------------------------------------------------------------------
+
+
+def audit_words(entry: Audit) -> bytes:
+    """An entry without its time, which the script puts before it."""
+    return json.dumps(entry[1:], ensure_ascii=False).encode()
+
+
+def auditing(limit: int) -> Generator[list[Request], list[Any], Audits]:
+    wanted = max(0, min(limit, LIST_MAX))
+    looks = [(b"LRANGE", AUDITS[bucket], b"-%d" % max(1, wanted), b"-1") for bucket in range(BUCKETS)]
+    replies = yield [Request(bucket, None, (), look) for bucket, look in enumerate(looks)]
+    entries = [(int(line[:16]), line[16:]) for lines in replies for line in lines]
+    entries.sort(key=lambda one: one[0], reverse=True)
+    return [Audit(at / 1e6, *json.loads(rest)) for at, rest in entries[:wanted]]

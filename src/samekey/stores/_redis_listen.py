@@ -1,0 +1,171 @@
+"""One subscriber per process: a thread that hears what the scripts publish, and rings the bells here.
+
+A channel for each key somebody waits for, named like the record: the first who waits subscribes, the last one
+leaves it. The message carries the record, so that five hundred who wait cost no read at all. It is a hint all the
+same: while there is no connection waiters look again by themselves, and whenever a subscription begins they are
+rung and look once more, so that nothing told in between is lost.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from samekey.core.errors import SamekeyError
+from samekey.core.key import Key
+from samekey.core.record import Record
+from samekey.drivers import redis as driver
+from samekey.loops import Bells
+from samekey.stores._redis_lanes import do, drive
+from samekey.stores._redis_links import TAGS, Links, Memory
+from samekey.stores._redis_values import record_of
+
+RECONNECT_SECONDS = 0.25  # as often as waiters look again by themselves
+IDLE_SECONDS = 60.0  # nobody waited for so long: the subscriber goes home, and its connection with it
+
+_log = logging.getLogger("samekey")
+
+
+class Subscriber:
+    """Started by the first who waits; goes home when nobody does for a while."""
+
+    def __init__(self, memory: Memory, bells: Bells) -> None:
+        self._memory, self._bells = memory, bells
+        self._mutex = threading.Lock()
+        self._waiting: dict[bytes, int] = {}  # how many wait, by digest
+        self._errands: list[tuple[bytes, bytes]] = []  # what to say on the connection, and about which channel
+        self._thread: threading.Thread | None = None
+        self._wake: int | None = None
+        self._closed = False
+        self._used_at = 0.0
+        self.news: dict[bytes, Record] = {}  # the last record that was told, while somebody waits for it
+
+    @contextmanager
+    def watching(self, key: Key) -> Iterator[None]:
+        """Hear about this key; whoever waits for it is rung when that begins."""
+        digest = key.digest
+        with self._mutex:
+            self._waiting[digest] = self._waiting.get(digest, 0) + 1
+            if self._waiting[digest] == 1:
+                self._say(b"SUBSCRIBE", digest)
+            self._used_at = time.monotonic()
+            if self._thread is None and not self._closed:
+                self._thread = threading.Thread(target=self._run, name="samekey-subscriber", daemon=True)
+                self._thread.start()
+        try:
+            yield
+        finally:
+            with self._mutex:
+                self._waiting[digest] -= 1
+                if not self._waiting[digest]:
+                    del self._waiting[digest]
+                    self.news.pop(digest, None)
+                    self._say(b"UNSUBSCRIBE", digest)
+
+    def close(self) -> None:
+        self._closed = True
+        with self._mutex:
+            if self._wake is not None:
+                os.write(self._wake, b"x")
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(driver.CONNECT_SECONDS)
+
+    def _say(self, word: bytes, digest: bytes) -> None:
+        self._errands.append((word, _channel(digest)))
+        if self._wake is not None and len(self._errands) == 1:
+            os.write(self._wake, b"x")
+
+    # -- the thread ------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        ears, mouth = os.pipe()
+        with self._mutex:
+            self._wake = mouth
+        try:
+            while not (self._closed or self._idle()):
+                try:
+                    wire = drive(Links(self._memory).listening(), do)
+                except SamekeyError as error:
+                    _log.debug("samekey cannot listen to %s: %s", self._memory.address.name, error)
+                    time.sleep(RECONNECT_SECONDS)
+                    continue
+                try:
+                    with self._mutex:  # a new connection hears nothing yet
+                        self._errands = [(b"SUBSCRIBE", _channel(digest)) for digest in self._waiting]
+                    self._hear(wire, ears)
+                except driver.Lost as lost:
+                    _log.debug("samekey stopped listening to %s: %s", self._memory.address.name, lost)
+                finally:
+                    wire.close()
+        finally:
+            with self._mutex:
+                self._wake = self._thread = None
+                os.close(ears)
+                os.close(mouth)
+
+    def _hear(self, wire: driver.Wire, ears: int) -> None:
+        while not self._closed:
+            with self._mutex:
+                errands, self._errands = self._errands, []
+            if errands:
+                wire.send(b"".join([driver.packed(errand) for errand in errands]))
+            heard = wire.hear(ears, IDLE_SECONDS)
+            if heard is not None:
+                self._heard(heard)
+            elif _emptied(ears):
+                continue
+            elif self._idle():
+                return
+
+    def _heard(self, message: list[bytes]) -> None:
+        kind, channel, said = message
+        digest = _digest(channel)
+        if kind == b"message":
+            try:
+                value = said[16:]
+                if value:
+                    self._told(digest, value, int(said[:16]))
+                else:
+                    self.news.pop(digest, None)
+            except (SamekeyError, ValueError):
+                self.news.pop(digest, None)  # somebody else's word on our channel: whoever is rung reads for itself
+        elif kind != b"subscribe":
+            return
+        self._bells.ring(digest)
+
+    def _told(self, digest: bytes, value: bytes, now: int) -> None:
+        record = record_of(value, None, digest, now=now, lost=self._memory.lost[digest[0]])
+        with self._mutex:
+            if digest in self._waiting:
+                self.news[digest] = record
+
+    def _idle(self) -> bool:
+        """Whoever starts to wait right now finds no subscriber and looks again by itself: that is all it costs."""
+        if self._waiting:
+            self._used_at = time.monotonic()
+        return time.monotonic() - self._used_at >= IDLE_SECONDS
+
+
+def _emptied(ears: int) -> bool:
+    import select
+
+    if not select.select([ears], [], [], 0)[0]:
+        return False
+    os.read(ears, 4096)
+    return True
+
+
+def _channel(digest: bytes) -> bytes:
+    return TAGS[digest[0]] + digest.hex().encode()
+
+
+def _digest(channel: bytes) -> bytes:
+    try:
+        return bytes.fromhex(channel[-32:].decode())
+    except ValueError:
+        return b""

@@ -1,0 +1,220 @@
+"""How each command is carried out: which request it makes, and what it makes of the answer.
+
+Sans-IO. `register.apply` decides here, in Python, and the server decides whether the decision still holds: it
+writes only if the record is the very version that was looked at, and only within the span of time for which the
+decision is right. `apply` looks at the clock only to compare it with the deadlines in the record, so that span
+reaches from the last deadline behind us to the next one before us. What is refused is shown, and decided again.
+
+Every request recognises itself when it is repeated: a claim by its attempt, a write by its very bytes.
+"""
+
+from __future__ import annotations
+
+from binascii import hexlify
+from collections.abc import Generator
+from functools import lru_cache
+from typing import Any
+
+from samekey.core.boundary import Kind, parse_terms
+from samekey.core.commands import Ask, Free, Open, Read, Redact, Renew, Settle, StoreCommand, Take, Wait
+from samekey.core.errors import SamekeyError, StoreUnavailable
+from samekey.core.key import Key
+from samekey.core.record import Record
+from samekey.core.register import Moment, apply, audit_entry, expired
+from samekey.core.states import Role, State
+from samekey.stores._redis_desk import audit_words
+from samekey.stores._redis_links import AUDITS, GREET, MARKERS, OPEN, READ, TAGS, UNSETTLED, WRITE, Memory, Request
+from samekey.stores._redis_values import (
+    HEAD,
+    attempt_of,
+    dated,
+    draft,
+    fence_of,
+    micros,
+    open_body,
+    opened,
+    record_of,
+)
+
+CAS_MAX = 100  # lost races for one record before we call the store busy; each one means somebody else won
+_EVER = 10**16 - 1
+_TOLD = (Take, Settle, Ask, Free)  # what those who wait, wait for
+
+Steps = Generator[Request, Any, Record | None]
+
+
+def steps(command: StoreCommand, memory: Memory) -> Steps:
+    if isinstance(command, Open):
+        return _open(command, memory)
+    if isinstance(command, (Read, Wait)):
+        return _read(command.key, memory)
+    return _write(command, getattr(command, "seen", None), memory)
+
+
+def _open(command: Open, memory: Memory) -> Steps:
+    key, bucket = command.key, command.key.digest[0]
+    record_key = key_of(key)
+    words = (attempt_of(command.attempt), open_body(command))
+    keys = (record_key, UNSETTLED[bucket], MARKERS[bucket])
+    request = Request(bucket, OPEN, keys, words, risky=_risky(command.boundary))
+    for _ in range(CAS_MAX):
+        reply = yield request
+        now = int(reply[0])
+        memory.heard(now)
+        if len(reply) == 1:
+            return opened(command, now, lost=memory.lost[bucket])
+        if reply[1] is None:
+            yield Request(bucket, GREET, (MARKERS[bucket],), ())
+            continue
+        found = record_of(reply[1], key, key.digest, now=now, lost=memory.lost[bucket])
+        if expired(found, _moment(now)):
+            found_anew = yield from _write(command, found, memory, now=now)
+            if found_anew is None:
+                continue  # Redis forgot it meanwhile
+            return found_anew
+        if request.lost and found.attempt == command.attempt and found.state is State.STARTED:
+            return (yield from _confirmed(found, command.lease_seconds, memory))
+        return found
+    raise StoreUnavailable(f"{key} changes faster than it can be claimed")
+
+
+def _confirmed(found: Record, lease_seconds: float, memory: Memory) -> Steps:
+    """Our own claim, whose reply was lost: where replicas count it is written once more, so that they have it."""
+    if not memory.address.wait_replicas:
+        return found
+    return (yield from _write(Renew(found, lease_seconds), found, memory))
+
+
+def _read(key: Key, memory: Memory) -> Steps:
+    bucket = key.digest[0]
+    now, value = yield Request(bucket, READ, (key_of(key),), ())
+    memory.heard(int(now))
+    if value is None:
+        return None
+    record = record_of(value, key, key.digest, now=int(now), lost=memory.lost[bucket])
+    return None if expired(record, _moment(int(now))) else record
+
+
+def _write(command: StoreCommand, before: Record | None, memory: Memory, now: int | None = None) -> Steps:
+    """Compare and set; `now` is given where `before` was shown by the server at that time."""
+    key, bucket = command.key, command.key.digest[0]
+    record_key = key_of(key)
+    for _ in range(CAS_MAX):
+        # Half a microsecond off every time that was ever written: what equals it is what this write dates.
+        moment = ((memory.now() if now is None else now) + 0.5) / 1e6
+        after = None if before is None else apply(before, command, Moment(moment, moment, "", 0))
+        if before is None or after is before:
+            if now is not None:
+                return before
+            stamp, value = yield Request(bucket, READ, (record_key,), ())
+        else:
+            request, drafted = _request(command, before, after, moment)
+            reply = yield request
+            if len(reply) == 3:
+                memory.heard(int(reply[0]))
+                if drafted is None:
+                    return None
+                written = dated(drafted, int(reply[0]), int(reply[2]), lost=memory.lost[bucket])
+                if request.lost and isinstance(command, Take):
+                    return (yield from _confirmed(written, command.lease_seconds, memory))
+                return written
+            stamp, value = reply if len(reply) == 2 else (reply[0], None)
+            if request.lost and drafted is not None and value is not None and value[HEAD:] == drafted.body:
+                return record_of(value, key, key.digest, now=int(stamp), lost=memory.lost[bucket])
+        now = int(stamp)
+        memory.heard(now)
+        if value is None:
+            return None
+        before = record_of(value, key, key.digest, now=now, lost=memory.lost[bucket])
+        if not isinstance(command, Open) and expired(before, _moment(now)):
+            return None
+    raise StoreUnavailable(f"{key} changes faster than it can be written")
+
+
+def _request(command: StoreCommand, before: Record, after: Record | None, moment: float) -> tuple[Request, Any]:
+    key, bucket = command.key, command.key.digest[0]
+    entry = audit_entry(command, before, after, _moment(moment * 1e6)) if _audited(command) else None
+    drafted = None if after is None else draft(after, before, moment)
+    words = (
+        _head(before, after, moment),
+        b"" if drafted is None else drafted.body,
+        _retention(after, before, moment),
+        _unsettled(before, after, moment),
+        b"1" if isinstance(command, _TOLD) else b"",
+        b"" if entry is None else audit_words(entry),
+    )
+    # No more keys than are touched: while a cluster moves a slot, it refuses commands about keys here and there.
+    keys = (key_of(key), UNSETTLED[bucket], AUDITS[bucket])[: 3 if words[5] else 2 if words[3] else 1]
+    risky = isinstance(command, Take) and _risky(command.boundary)
+    return Request(bucket, WRITE, keys, words, risky=risky), drafted
+
+
+def _audited(command: StoreCommand) -> bool:
+    """Whether a person does it; looked at before the entry is made, because nearly never."""
+    return command.role is Role.OPERATOR if isinstance(command, Settle) else isinstance(command, (Redact, Free))
+
+
+def _head(before: Record, after: Record | None, moment: float) -> bytes:
+    """What must still be so, and what of the new record the script writes itself."""
+    since, until = _span(before, moment)
+    now = before if after is None else after
+    return b"%b%016d%016d%010d%b%016d" % (
+        fence_of(before),
+        since,
+        until,
+        now.version,
+        attempt_of(now.attempt),
+        now.token if now.token != before.token else 0,
+    )
+
+
+def _span(record: Record, moment: float) -> tuple[int, int]:
+    """From when until when `apply` decides about this record as it does at this moment, in microseconds."""
+    since = 0
+    if not record.ask_until and record.retain_until is None:  # the common case: held, and nothing but a lease
+        ends = micros(record.lease_until)
+        return (since, ends) if record.lease_until > moment else (ends, _EVER)
+    for deadline in sorted(filter(None, (record.lease_until, record.ask_until, record.retain_until))):
+        if deadline > moment:
+            return since, micros(deadline)
+        since = micros(deadline)
+    return since, _EVER
+
+
+def _retention(after: Record | None, before: Record, moment: float) -> bytes:
+    if after is None or after.retain_until is None:
+        return b""
+    if after.retain_until == before.retain_until:
+        return b"%d" % micros(after.retain_until)
+    return b"+%d" % max(0, micros(after.retain_until - moment))
+
+
+def _unsettled(before: Record, after: Record | None, moment: float) -> bytes:
+    was = before.state in _UNSETTLED
+    if after is None or after.state not in _UNSETTLED:
+        return b"-" if was else b""
+    if was:
+        return b""
+    return b"now" if after.created_at == moment else b"%d" % micros(after.created_at)
+
+
+_UNSETTLED = (State.STARTED, State.IN_DOUBT)
+
+
+@lru_cache(maxsize=1024)
+def _risky(boundary: str) -> bool:
+    """Whether an effect under these terms may happen twice when its claim is forgotten."""
+    try:
+        return parse_terms(boundary).kind not in (Kind.KEYED, Kind.REPEATABLE, Kind.ATOMIC)
+    except SamekeyError:
+        return True
+
+
+def key_of(key: Key) -> bytes:
+    """Also the channel on which those who wait for it are told."""
+    digest = key.digest
+    return b"%b%b" % (TAGS[digest[0]], hexlify(digest))
+
+
+def _moment(now: float) -> Moment:
+    return Moment(now / 1e6, now / 1e6, "", 0)

@@ -1,0 +1,333 @@
+"""Records as Redis keeps them: one string per key, with what the scripts look at in fixed places.
+
+    k1                     what this is
+    version      10 digits }
+    token        16 digits } the scripts compare these three as one
+    attempt      32 digits }
+    changed_at   16 digits   microseconds, written by the scripts from the server's clock
+    state         1 letter   from here on: the body, which only Python reads
+    created_at   16 digits   zeros: the same as changed_at
+    key          one line of JSON
+    intent       one line of JSON: what the claim said, the same for as long as the key lives
+    story        one line of JSON
+    result       bytes, to the end
+
+The client computes a record before it knows at which moment the server will write it. So in a body a time that is
+zero or negative counts from changed_at: 0 is "when this was written", -30000000 is thirty seconds after that.
+Whoever reads it puts the times in, and whoever writes the next version writes them out.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from samekey.core._json import fast_encoder
+from samekey.core.commands import Open
+from samekey.core.errors import Misconfigured, RecordUnreadable
+from samekey.core.key import Key
+from samekey.core.record import Evidence, Move, Record
+from samekey.core.register import Moment, apply
+from samekey.core.states import State
+
+FORMAT = b"k1"
+HEAD = 76  # bytes before the body
+KEY_AT = HEAD + 17  # where the line with the key begins
+PEEK = KEY_AT + 3200  # bytes that surely hold the whole key: 1534 bytes of text, each escaped at worst
+AFTER_LOSS_MICROS = 24 * 3600 * 1_000_000  # how long claims count as "after a loss": the usual retention
+
+_LETTERS = {
+    State.STARTED: b"s",
+    State.COMPLETED: b"c",
+    State.CLOSED: b"x",
+    State.RELEASED: b"r",
+    State.IN_DOUBT: b"d",
+}
+_STATES = {letter[0]: state for state, letter in _LETTERS.items()}
+_BY_NAME = {state.value: state for state in State}
+_HEX = frozenset("0123456789abcdef")
+_NOW = b"0" * 16
+
+_dump = fast_encoder(json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False))
+
+_at = Record._fields.index
+_TOKEN, _CREATED, _CHANGED, _LEASE, _BEGUN = map(_at, ("token", "created_at", "changed_at", "lease_until", "begun_at"))
+_SENT, _SETTLED, _RETAIN, _ASKED = map(_at, ("first_sent_at", "settled_at", "retain_until", "ask_until"))
+_EVIDENCE, _MOVES = map(_at, ("evidence", "moves"))
+_NOW_AT = _at("now")
+_DATES = (_CREATED, _CHANGED, _BEGUN, _SENT, _SETTLED)
+_DEADLINES = (_LEASE, _RETAIN, _ASKED)
+
+
+class Draft(NamedTuple):
+    """A record still to be written: complete but for the moment of the write."""
+
+    body: bytes
+    record: Record  # its times are those of `moment`
+    moment: float
+    deadlines: tuple[tuple[int, int], ...]  # the fields that count from the write, and how many microseconds
+
+
+CACHED = 4096  # keys on their way: what their claim wrote is written again when they are settled
+
+
+@lru_cache(maxsize=CACHED)
+def attempt_of(attempt: str) -> bytes:
+    """An attempt id as the fence keeps it: another spelling would come back as a stranger's."""
+    if len(attempt) != 32 or not _HEX.issuperset(attempt):
+        raise Misconfigured(f"an attempt id is 32 hexadecimal digits in Redis, not {attempt!r}")
+    return attempt.encode()
+
+
+@lru_cache(maxsize=CACHED)
+def key_line(key: Key) -> bytes:
+    return _dump((key.operation, key.tenant, key.text)).encode()
+
+
+@lru_cache(maxsize=CACHED)
+def _intent_line(
+    fingerprint: bytes, form: str, fields: tuple[tuple[str, bytes], ...], attributes: tuple[tuple[str, str], ...]
+) -> bytes:
+    return _encoded((fingerprint.hex(), form, [(name, digest.hex()) for name, digest in fields], attributes))
+
+
+@lru_cache(maxsize=CACHED)
+def _intent_of(line: bytes) -> tuple[bytes, str, tuple[tuple[str, bytes], ...], tuple[tuple[str, str], ...]]:
+    fingerprint, form, fields, attributes = json.loads(line)
+    return (
+        bytes.fromhex(fingerprint),
+        form,
+        tuple([(name, bytes.fromhex(one)) for name, one in fields]),
+        tuple([(name, value) for name, value in attributes]),
+    )
+
+
+# -- writing -----------------------------------------------------------------------------------------------
+
+
+def open_body(command: Open) -> bytes:
+    """What a claim writes if the key is free."""
+    said = command.fingerprint
+    story = (
+        command.boundary,
+        1,
+        False,
+        -micros(command.lease_seconds),
+        None,
+        0 if command.sends else None,
+        0,
+        None,
+        None,
+        None,
+        False,
+        None,
+        None,
+        None,
+        (),
+        ((0, 0, "", "started", command.attempt, ""),),
+    )
+    intent = _intent_line(said.digest, said.form, said.fields, command.attributes)
+    return b"s%b%b\n%b\n%b\n" % (_NOW, key_line(command.key), intent, _encoded(story))
+
+
+def opened(command: Open, now: int, *, lost: int) -> Record:
+    """The record that this claim wrote at this moment."""
+    wall = now / 1e6
+    fields: list[Any] = list(apply(None, command, Moment(wall, wall, "", now)) or ())
+    fields[_LEASE] = (now + micros(command.lease_seconds)) / 1e6
+    fields[_NOW_AT:] = (wall, fields[_LEASE] - wall, -wall, _after_loss(now, lost))
+    return Record._make(fields)
+
+
+def draft(after: Record, before: Record, moment: float) -> Draft:
+    """`after`, computed as of `moment` from `before`, in a form that says the same as of any other moment."""
+    deadlines = []
+    written: list[Any] = []
+    for field in _DEADLINES:
+        ends: Any = after[field]
+        if not ends:
+            written.append(None)
+        elif ends == before[field]:
+            written.append(ends)
+        else:
+            left = round((ends - moment) * 1e6)
+            deadlines.append((field, left))
+            written.append(-left)
+    lease_until, retain_until, ask_until = written
+    evidence: Any = after.evidence and [
+        (_since(one.at, moment), *one[1:4], None if one.result is None else one.result.hex(), one.why)
+        for one in after.evidence
+    ]
+    moves: list[Any] = list(after.moves)
+    if moves and moves[-1].at == moment:
+        moves[-1] = (0, 0, *moves[-1][2:])  # when this was written, under the token it was written with
+    story = (
+        after.boundary,
+        after.attempts,
+        after.unsure,
+        lease_until,
+        _since(after.begun_at, moment),
+        _since(after.first_sent_at, moment),
+        after.round,
+        after.settled_by,
+        _since(after.settled_at, moment),
+        retain_until,
+        after.result is not None,
+        after.error,
+        after.asker,
+        ask_until,
+        evidence,
+        moves,
+    )
+    created = _NOW if after.created_at == moment else b"%016d" % micros(after.created_at)
+    body = b"%b%b%b\n%b\n%b\n%b" % (
+        _LETTERS[after.state],
+        created,
+        key_line(after.key),
+        _intent_line(after.fingerprint, after.form, after.fields, after.attributes),
+        _encoded(story),
+        after.result or b"",
+    )
+    return Draft(body, after, moment, tuple(deadlines))
+
+
+def dated(drafted: Draft, now: int, token: int, *, lost: int) -> Record:
+    """The drafted record as it was written: at this moment, with this token."""
+    moment, wall = drafted.moment, now / 1e6
+    fields: list[Any] = list(drafted.record)
+    for field in _DATES:
+        if fields[field] == moment:
+            fields[field] = wall
+    for field, left in drafted.deadlines:
+        fields[field] = (now + left) / 1e6
+    moves: tuple[Move, ...] = fields[_MOVES]
+    if moves and moves[-1].at == moment:
+        fields[_MOVES] = (*moves[:-1], Move(wall, token, *moves[-1][2:]))
+    evidence: tuple[Evidence, ...] = fields[_EVIDENCE]
+    if evidence and evidence[-1].at == moment:
+        fields[_EVIDENCE] = (*evidence[:-1], evidence[-1]._replace(at=wall))
+    fields[_TOKEN] = token
+    fields[_NOW_AT:] = (
+        wall,
+        fields[_LEASE] - wall,
+        fields[_ASKED] - wall,
+        _after_loss(micros(fields[_CREATED]), lost),
+    )
+    return Record._make(fields)
+
+
+def _since(at: float | None, moment: float) -> float | None:
+    return 0 if at == moment else at
+
+
+def _encoded(story: tuple[Any, ...]) -> bytes:
+    try:
+        return _dump(story).encode()
+    except UnicodeEncodeError as error:
+        raise Misconfigured(f"Redis cannot keep this text: {error}") from None
+
+
+def micros(seconds: float) -> int:
+    return round(seconds * 1e6)
+
+
+# -- reading -----------------------------------------------------------------------------------------------
+
+
+def fence_of(record: Record) -> bytes:
+    """What the scripts compare: the very version of a record."""
+    return b"%010d%016d%b" % (record.version, record.token, attempt_of(record.attempt))
+
+
+def record_of(value: bytes, key: Key | None, digest: bytes, *, now: int, lost: int) -> Record:
+    """The value as a record, checked; `key` is the one asked for, and a digest hit must be that very key."""
+    try:
+        if value[:2] != FORMAT:
+            raise RecordUnreadable(f"a record is damaged or was written by a newer version: it begins {value[:12]!r}")
+        ends = value.index(b"\n", KEY_AT)
+        line = value[KEY_AT:ends]
+        if key is None:
+            operation, tenant, text = json.loads(line)
+            key = Key(operation, tenant, text, digest)
+        elif line != key_line(key):
+            raise RecordUnreadable(f"the record found for {key} belongs to {line.decode()}: two keys with one digest")
+        intent_ends = value.index(b"\n", ends + 1)
+        story_ends = value.index(b"\n", intent_ends + 1)
+        fingerprint, form, fields, attributes = _intent_of(value[ends + 1 : intent_ends])
+        changed = int(value[60:76])
+        # fmt: off
+        (
+            boundary, attempts, unsure, lease_until, begun_at, first_sent_at, round_, settled_by, settled_at,
+            retain_until, kept, error, asker, ask_until, evidence, moves,
+        ) = json.loads(value[intent_ends + 1 : story_ends])
+        # fmt: on
+        token, wall, changed_at = int(value[12:28]), now / 1e6, changed / 1e6
+        created = int(value[77:93]) or changed
+        if lease_until is not None and lease_until <= 0:
+            lease_until = (changed - lease_until) / 1e6
+        if retain_until is not None and retain_until <= 0:
+            retain_until = (changed - retain_until) / 1e6
+        if ask_until is None:
+            ask_until = 0.0
+        elif ask_until <= 0:
+            ask_until = (changed - ask_until) / 1e6
+        return Record._make(
+            (
+                key,
+                _STATES[value[HEAD]],
+                token,
+                value[28:60].decode("ascii"),
+                fingerprint,
+                form,
+                fields,
+                boundary,
+                int(value[2:12]),
+                attempts,
+                created / 1e6,
+                changed_at,
+                lease_until or 0.0,
+                "",
+                unsure,
+                begun_at or (None if begun_at is None else changed_at),
+                first_sent_at or (None if first_sent_at is None else changed_at),
+                round_,
+                settled_by,
+                settled_at or (None if settled_at is None else changed_at),
+                retain_until,
+                value[story_ends + 1 :] if kept else None,
+                error,
+                asker,
+                ask_until,
+                attributes,
+                tuple([_evidence(changed_at, *one) for one in evidence]),
+                tuple([Move(at or changed_at, by or token, *rest) for at, by, *rest in moves]),
+                wall,
+                (lease_until or 0.0) - wall,
+                ask_until - wall,
+                _after_loss(created, lost),
+            )
+        )
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise RecordUnreadable(f"a record is damaged or was written by a newer version: {error!r}") from error
+
+
+def peeked(value: bytes) -> tuple[State, int, tuple[str, str | None, str]]:
+    """State, creation and key, from the beginning of a value."""
+    try:
+        operation, tenant, text = json.loads(value[KEY_AT : value.index(b"\n", KEY_AT)])
+        return _STATES[value[HEAD]], int(value[77:93]) or int(value[60:76]), (operation, tenant, text)
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise RecordUnreadable(f"a record is damaged or was written by a newer version: {error!r}") from error
+
+
+def _evidence(
+    changed_at: float, at: float, token: int, attempt: str, state: str, result: str | None, why: str
+) -> Evidence:
+    return Evidence(
+        at or changed_at, token, attempt, _BY_NAME[state], None if result is None else bytes.fromhex(result), why
+    )
+
+
+def _after_loss(created: int, lost: int) -> bool:
+    return bool(lost) and lost <= created < lost + AFTER_LOSS_MICROS

@@ -1,0 +1,39 @@
+-- Say who we think the store is, and learn who it is: a marker for each bucket of keys, "born run-id lost".
+-- When a marker is gone or changed hands since somebody knew it, the store may have lost claims at that time.
+--
+-- KEYS  markers
+-- ARGV  1 the run id of this server   2 '1' if a restart of it loses nothing
+--       3.. for each marker when it was born as far as the caller knows, or ''
+--
+-- {now, marker...}
+local NEVER = '0000000000000000'
+local time = redis.call('TIME')
+local now = string.format('%016.0f', time[1] * 1000000 + time[2])
+local reply = {now}
+for i, key in ipairs(KEYS) do
+  local known = ARGV[i + 2]
+  local marker = redis.call('GET', key)
+  local born, run, lost
+  if marker then
+    born, run, lost = string.match(marker, '^(%d+) (%S+) (%d+)$')
+  end
+  if not born then
+    born, run, lost = now, ARGV[1], known ~= '' and now or NEVER        -- wiped under somebody, or new
+  else
+    if run ~= ARGV[1] then                                              -- restarted, or another server
+      run = ARGV[1]
+      if ARGV[2] ~= '1' then
+        lost = now
+      end
+    end
+    if known ~= '' and known ~= born and lost < born then               -- wiped, and somebody else came first
+      lost = known < born and born or now
+    end
+  end
+  local met = born .. ' ' .. run .. ' ' .. lost
+  if met ~= marker then
+    redis.call('SET', key, met)
+  end
+  reply[i + 1] = met
+end
+return reply

@@ -1,0 +1,152 @@
+"""Whatever bytes arrive: a value, or the one error that the door promises; never a crash, never a second meaning.
+
+The corpus in `corpus/` is played first, file by file: what once broke, and what breaks readers elsewhere. Then come
+made-up inputs and damaged good ones; SAMEKEY_EXAMPLES says how many of each, 20,000 with SAMEKEY_BUDGET=full.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from samekey.addresses import check_address
+from samekey.core.boundary import Asks, Keyed, Kind, Opaque, Repeatable, parse_terms
+from samekey.core.canonical import parse_json
+from samekey.core.envelope import decode, encode
+from samekey.core.errors import KeyMalformed, KeyMissing, Misconfigured, PayloadRefused, RecordUnreadable, Refused
+from samekey.core.fingerprint import Intent
+from samekey.core.key import make_key
+from samekey.core.refusal import decode_refusal, encode_refusal
+from samekey.core.shapes import Unreadable
+
+CORPUS = Path(__file__).parent / "corpus"
+FULL = os.environ.get("SAMEKEY_BUDGET") == "full"
+EXAMPLES = int(os.environ.get("SAMEKEY_EXAMPLES", "20000" if FULL else "150"))
+
+tried = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None)
+result_max = 1 << 16
+
+
+# -- the doors -------------------------------------------------------------------------------------------------------
+
+
+def json_body(data: bytes) -> None:
+    """Refused, or what the standard library reads, with a fingerprint that does not depend on the bytes' layout."""
+    try:
+        value = parse_json(data)
+    except PayloadRefused:
+        return
+    again = json.dumps(json.loads(data), ensure_ascii=True)
+    assert parse_json(again) == json.loads(data) or _rounded(data)
+    assert Intent(value).fingerprint().digest == Intent(parse_json(data.decode())).fingerprint().digest
+
+
+def envelope(data: bytes) -> None:
+    """Unreadable, or a result that can be kept and read again."""
+    try:
+        value = decode(data)
+    except Unreadable:
+        return
+    assert repr(decode(encode(value, max_bytes=result_max))) == repr(value)
+
+
+def refusal(data: bytes) -> None:
+    try:
+        error = decode_refusal(data, allowed=(Refused,))
+    except Unreadable:
+        return
+    assert isinstance(error, Refused)
+
+
+def terms(data: bytes) -> None:
+    """Unreadable, or terms that are written as they were read."""
+    try:
+        read = parse_terms(data.decode("utf-8", "replace"))
+    except RecordUnreadable:
+        return
+    assert parse_terms(read.text()) == read
+    assert all(seconds is None or 0 <= seconds < 1e9 for seconds in (read.window, read.believe_absent_after))
+    assert {type(flag) for flag in (read.keeps_declines, read.asks, read.marked)} == {bool}
+    assert isinstance(read.kind, Kind)
+
+
+def key(data: bytes) -> None:
+    """Malformed, or kept exactly as it was given."""
+    text = data.decode("utf-8", "surrogateescape")
+    try:
+        made = make_key("charge", text, text)
+    except (KeyMalformed, KeyMissing):
+        return
+    assert (made.text, made.tenant, len(made.digest)) == (text, text, 16)
+    assert made.digest != make_key("charge", text).digest
+
+
+def address(data: bytes) -> None:
+    text = data.decode("utf-8", "replace")
+    try:
+        assert check_address(text) == text
+    except Misconfigured:
+        return
+
+
+DOORS: dict[str, Callable[[bytes], None]] = {
+    "json": json_body,
+    "envelope": envelope,
+    "refusal": refusal,
+    "terms": terms,
+    "key": key,
+    "address": address,
+}
+
+
+def _rounded(data: bytes) -> bool:
+    """A number that json.loads rounds and we do not."""
+    return any(mark in data for mark in (b".", b"e", b"E"))
+
+
+# -- what comes to them ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", sorted(CORPUS.rglob("*.bin")), ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_the_corpus(path):
+    DOORS[path.parent.name](path.read_bytes())
+
+
+def test_the_corpus_has_something_for_every_door():
+    assert {path.parent.name for path in CORPUS.rglob("*.bin")} == set(DOORS)
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.decimals(allow_nan=False),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=8,
+)
+good: dict[str, st.SearchStrategy[bytes]] = {
+    "json": values.map(lambda value: json.dumps(value, default=str).encode()),
+    "envelope": values.map(lambda value: encode(value, max_bytes=1 << 20)),
+    "refusal": st.text().map(lambda text: encode_refusal(Refused(text), max_bytes=1 << 20)),
+    "terms": st.sampled_from(
+        [Opaque(), Opaque(marked=True), Keyed(keeps_declines=True), Asks(print, believe_absent_after=5), Repeatable()]
+    ).map(lambda boundary: boundary.terms.text().encode()),
+    "key": st.text().map(lambda text: text.encode("utf-8", "surrogatepass")),
+    "address": st.sampled_from([b"sqlite:///keys.db", b"postgresql://a:b@c/d?e=f", b"memory://"]),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("door", DOORS)
+@tried
+@given(data=st.data())
+def test_whatever_arrives(door, data):
+    """Bytes of any kind, good ones, and good ones with a part cut out, doubled or changed."""
+    whole = data.draw(st.binary(max_size=200) | good[door])
+    start, end = sorted((data.draw(st.integers(0, len(whole))), data.draw(st.integers(0, len(whole)))))
+    middle = data.draw(st.sampled_from([whole[start:end], b"", whole[start:end] * 2]) | st.binary(max_size=4))
+
+    DOORS[door](whole[:start] + middle + whole[end:])

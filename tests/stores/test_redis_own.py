@@ -1,0 +1,865 @@
+"""What is Redis' own: lost replies, scripts that are gone, servers that forget, restart, fail over or are many."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import multiprocessing
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from random import Random
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import redis
+import redis.asyncio
+
+from samekey import Absent, Asks, AsyncGuard, Guard, Keyed, Policy, Repeatable, current
+from samekey.core.commands import Ask, Begin, Free, Open, Read, Redact, Renew, Settle, StoreCommand, Take, Testify, Wait
+from samekey.core.errors import Misconfigured, RecordUnreadable, SamekeyError, StoreUnavailable
+from samekey.core.fingerprint import Fingerprint
+from samekey.core.key import make_key
+from samekey.core.ports import Query
+from samekey.core.record import Record
+from samekey.core.states import Role, State
+from samekey.drivers import redis as driver
+from samekey.stores.redis import AsyncRedisStore, RedisStore
+from samekey.testing.proxy import FaultProxy
+from samekey.testing.pytest import _missing
+from samekey.testing.redis_servers import RedisServer, flavours, redis_cluster, redis_server, until
+
+FULL = os.environ.get("SAMEKEY_BUDGET") == "full"
+FINGERPRINT = Fingerprint(b"\x01" * 32, "1", (("amount", b"\x02" * 8),))
+A, B = "a" * 32, "b" * 32
+LEASE, RETAIN = 30.0, 3600.0
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    with redis_server() as running:  # from a wheel that the tests depend on: where it is missing, they fail
+        yield running
+
+
+@pytest.fixture
+def store(server: RedisServer) -> Iterator[RedisStore]:
+    ours = RedisStore(server.url())
+    yield ours
+    ours.close()
+
+
+def opening(text: str | None = None, *, by: str = A, boundary: str = "opaque", lease: float = LEASE) -> Open:
+    return Open(make_key("own", text or uuid4().hex), by, FINGERPRINT, boundary, lease, False)
+
+
+def settling(seen: Record, state: State = State.COMPLETED, role: Role = Role.HOLDER, by: str = A) -> Settle:
+    return Settle(seen, role, state, by, b"done", None, "because", RETAIN)
+
+
+def raw_key(record: Record | Open) -> str:
+    digest = record.key.digest.hex()
+    return f"samekey:{{{digest[:2]}}}:{digest}"
+
+
+def counted(effects: list[int]) -> int:
+    """An effect: which one it was."""
+    effects.append(1)
+    return len(effects)
+
+
+def there(record: Record | None) -> Record:
+    assert record is not None
+    return record
+
+
+# -- a reply that is lost --------------------------------------------------------------------------------------
+
+
+def every_command(store: RedisStore) -> Iterator[tuple[StoreCommand, Record | None]]:
+    """One of each kind that will be written, and the record before it."""
+    yield opening(), None
+    held = store.open(opening())
+    yield Begin(held), held
+    yield Renew(held, LEASE), held
+    for state in (State.COMPLETED, State.CLOSED, State.RELEASED, State.IN_DOUBT):
+        held = store.open(opening())
+        yield settling(held, state), held
+    released = there(store.settle(settling(store.open(opening()), State.RELEASED)))
+    yield Take(released, B, "opaque", LEASE, False), released
+    doubt = there(store.settle(settling(store.open(opening()), State.IN_DOUBT)))
+    yield Ask(doubt, B, LEASE), doubt
+    yield Testify(doubt.key, B, doubt.token, State.COMPLETED, b"late", "late"), there(store.read(Read(doubt.key)))
+    doubt = there(store.settle(settling(store.open(opening()), State.IN_DOUBT)))
+    yield settling(doubt, State.CLOSED, Role.OPERATOR, "ada"), doubt
+    ended = there(store.settle(settling(store.open(opening()))))
+    yield Redact(ended, "ada", "privacy"), ended
+    yield Read(ended.key), None
+    ended = there(store.settle(settling(store.open(opening()))))
+    yield Free(ended, "ada", "again"), ended
+
+
+@pytest.mark.parametrize("cuts", [1, 3])
+@pytest.mark.parametrize("colour", ["sync", "async"])
+def test_a_command_whose_reply_was_lost_recognises_itself(server, store, colour, cuts):
+    """The server did it and nobody heard: asked again it is not done twice, and says that it was us."""
+
+    async def repeated(command: StoreCommand) -> Record | None:
+        ours = AsyncRedisStore(f"redis://127.0.0.1:{proxy.port}")
+        try:
+            await ours.read(Read(make_key("own", "warm")))
+            proxy.lose_replies(cuts)
+            return await getattr(ours, command.verb)(command)  # type: ignore[no-any-return]
+        finally:
+            await ours.close()
+
+    with FaultProxy(server.port) as proxy:
+        through = RedisStore(f"redis://127.0.0.1:{proxy.port}")
+        for command, before in every_command(store):
+            audits = len(store.audit(1000))
+            if colour == "sync":
+                through.read(Read(make_key("own", "warm")))
+                proxy.lose_replies(cuts)
+                after = getattr(through, command.verb)(command)
+            else:
+                after = asyncio.run(repeated(command))
+
+            assert proxy.to_lose == 0
+            if isinstance(command, Free):
+                assert after is None
+            elif before is None:
+                assert (after.version, after.attempt) == (1, A) if isinstance(command, Open) else after is not None
+            else:
+                once = 2 if isinstance(command, (Renew, Ask)) else 1  # these say the same again
+                assert before.version < after.version <= before.version + once + (cuts - 1) * (once - 1)
+                assert len(after.moves) <= len(before.moves) + 1
+            if isinstance(command, (Redact, Free)) or (isinstance(command, Settle) and command.role is Role.OPERATOR):
+                assert len(store.audit(1000)) == audits + 1
+        through.close()
+
+
+def test_a_lost_claim_runs_its_effect_once(server):
+    """Through the guard, with every second reply lost: one effect for each key, and one answer."""
+    effects: list[int] = []
+    with FaultProxy(server.port) as proxy, Guard(f"redis://127.0.0.1:{proxy.port}") as guard:
+        guard.run("own", lambda: None, key=uuid4().hex, payload=1)
+        for number in range(10):
+            key = uuid4().hex
+            proxy.lose_replies(1)
+            first = guard.run("own", lambda: counted(effects), key=key, payload=1)
+            again = guard.run("own", lambda: counted(effects), key=key, payload=1)
+
+            assert (first.result, first.replayed) == (number + 1, False)
+            assert (again.result, again.replayed) == (number + 1, True)
+
+
+def test_scripts_that_are_gone_are_sent_again(server, store):
+    """SCRIPT FLUSH between any two commands costs one more round trip."""
+    for command, _ in every_command(store):
+        server.call("SCRIPT", "FLUSH")
+        getattr(store, command.verb)(command)
+
+    assert server.call("SCRIPT", "EXISTS", "0" * 40) == [0]
+
+
+# -- what is written -----------------------------------------------------------------------------------------------
+
+
+def test_only_a_settle_lets_redis_forget(server, store):
+    """A held or doubted record has no TTL; a settled one has its retention, and a retaken one has none again."""
+    held = store.open(opening())
+    assert server.call("PTTL", raw_key(held)) == -1
+    released = there(store.settle(settling(held, State.RELEASED)))
+    assert 0 < server.call("PTTL", raw_key(held)) <= RETAIN * 1000
+    taken = there(store.take(Take(released, B, "opaque", LEASE, False)))
+    assert server.call("PTTL", raw_key(held)) == -1
+    doubt = there(store.settle(settling(taken, State.IN_DOUBT, by=B)))
+    assert server.call("PTTL", raw_key(held)) == -1
+    store.settle(settling(doubt, State.COMPLETED, Role.LOOKUP))
+    assert 0 < server.call("PTTL", raw_key(held)) <= RETAIN * 1000
+
+
+def test_one_string_per_key_and_nothing_left_behind(server, store):
+    """A settled key is one string; the set of unsettled keys no longer knows it."""
+    held = store.open(opening())
+    index = raw_key(held).rpartition(":")[0] + ":unsettled"
+    assert held.key.digest.hex() in server.call("ZRANGE", index, 0, -1)
+
+    store.settle(settling(held))
+
+    assert server.call("TYPE", raw_key(held)) == "string"
+    assert held.key.digest.hex() not in server.call("ZRANGE", index, 0, -1)
+
+
+@pytest.mark.parametrize("value", ["", "hello", "k2" + "0" * 200, "k1" + "x" * 300])
+def test_a_foreign_value_is_refused_loudly(server, store, value):
+    """Whatever somebody else wrote at our key is no record, and is never overwritten."""
+    command = opening()
+    server.call("SET", raw_key(command), value)
+
+    with pytest.raises(RecordUnreadable):
+        store.open(command)
+
+    assert server.call("GET", raw_key(command)) == value
+    server.call("DEL", raw_key(command))
+
+
+def test_a_token_grows_although_the_clock_was_set_back(server, store):
+    """A token from the future, as after a clock that ran ahead: the next holder's is higher all the same."""
+    held = store.open(opening())
+    ahead = held.token + 10**12
+    value = server.call("GET", raw_key(held))
+    server.call("SET", raw_key(held), f"{value[:12]}{ahead:016d}{value[28:]}")
+    seen = there(store.read(Read(held.key)))
+    released = there(store.settle(settling(seen, State.RELEASED)))
+
+    taken = there(store.take(Take(released, B, "opaque", LEASE, False)))
+
+    assert taken.token == ahead + 1
+    assert taken.moves[-1].token == ahead + 1
+
+
+def test_a_lease_that_ended_on_the_way_is_judged_by_the_server(server, store):
+    """The client's guess of the time decides nothing: the server says whether the lease lives."""
+    held = store.open(opening(lease=0.05))
+    memory = store._here.memory
+    memory._ahead -= 3600.0  # an hour behind: by this guess the lease lives
+    until(lambda: not there(store.read(Read(held.key))).lease_live)
+    memory._ahead -= 3600.0
+
+    renewed = there(store.renew(Renew(held, LEASE)))
+
+    assert (renewed.version, renewed.lease_live) == (held.version, False)
+    memory._ahead += 7200.0 * 2  # far ahead: by this guess a live one is dead
+    live = store.open(opening())
+    memory._ahead += 7200.0 * 2
+    doubted = there(store.settle(settling(live, State.IN_DOUBT, Role.PASSER_BY, B)))
+    assert doubted.state is State.STARTED
+
+
+# -- together --------------------------------------------------------------------------------------------------
+
+
+async def test_concurrent_commands_travel_together(server):
+    """Thirty at once are one pipeline, not thirty round trips."""
+    with FaultProxy(server.port) as proxy:
+        store = AsyncRedisStore(f"redis://127.0.0.1:{proxy.port}")
+        await store.read(Read(make_key("own", "warm")))
+        proxy.sent.clear()
+
+        await asyncio.gather(*(store.open(opening()) for _ in range(30)))
+
+        assert len(proxy.sent) == 1
+        await store.close()
+
+
+def test_concurrent_threads_travel_together(server):
+    """While one waits for its answer the others gather, and go together when it has come."""
+    with FaultProxy(server.port) as proxy, ThreadPoolExecutor(20) as pool:
+        store = RedisStore(f"redis://127.0.0.1:{proxy.port}")
+        store.read(Read(make_key("own", "warm")))
+        proxy.sent.clear()
+        proxy.hold()
+        futures = [pool.submit(store.open, opening()) for _ in range(20)]
+        until(lambda: len(store._here.lane._queue) == 19)
+        proxy.release()
+
+        assert all(future.result().attempt == A for future in futures)
+        assert len(proxy.sent) == 2
+        store.close()
+
+
+def test_five_hundred_waiters_cost_a_few_commands(server, store):
+    """One subscription and a handful of reads for a process and a key, however many wait; none when they wake."""
+
+    async def wait_all() -> list[Record | None]:
+        ours = AsyncRedisStore(server.url())
+        held = await ours.open(opening())
+        server.call("CONFIG", "RESETSTAT")
+        tasks = [asyncio.create_task(ours.wait(Wait(held), 20.0)) for _ in range(500)]
+        while not server.call("PUBSUB", "NUMSUB", raw_key(held))[1]:
+            await asyncio.sleep(0.01)
+        store.settle(settling(held))
+        replies = list(await asyncio.gather(*tasks))
+        assert calls(server, "subscribe") == 1
+        assert calls(server, "evalsha") + calls(server, "eval") <= 10  # the settle is one of them
+        await ours.close()
+        return replies
+
+    replies = asyncio.run(wait_all())
+
+    assert {there(reply).result for reply in replies} == {b"done"}
+
+
+def calls(server: RedisServer, command: str) -> int:
+    told = server.info(f"cmdstat_{command}")
+    return int(told.partition("calls=")[2].partition(",")[0] or 0)
+
+
+# -- servers that forget -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def wiped() -> Iterator[RedisServer]:
+    """A server that nobody else needs afterwards."""
+    with redis_server() as running:
+        yield running
+
+
+def test_a_wiped_server_is_noticed_at_the_next_claim(wiped):
+    """FLUSHALL under our hands: what is claimed since says so, for everybody who still knew the old store."""
+    server = wiped
+    knew, knew_too = RedisStore(server.url()), RedisStore(server.url())
+    assert not knew.open(opening()).after_loss
+    assert not knew_too.open(opening()).after_loss
+
+    server.call("FLUSHALL")
+
+    claimed = [knew.open(opening(str(number))) for number in range(50)]
+    assert all(one.after_loss for one in claimed)
+    assert knew_too.open(opening()).after_loss
+    assert any("lost its memory" in warning for warning in knew.health().warnings)
+    newcomer = RedisStore(server.url())
+    assert there(newcomer.read(Read(claimed[0].key))).after_loss
+    for one in (knew, knew_too, newcomer):
+        one.close()
+
+
+def test_after_a_loss_an_effect_that_can_be_asked_about_is_asked_about(wiped):
+    """Asks asks before it runs, because the claim that is gone may have been its own."""
+    server = wiped
+    asked: list[str] = []
+
+    def lookup(record: Record) -> Absent:
+        asked.append(record.key.text)
+        return Absent()
+
+    guard = Guard(server.url())
+    boundary = Asks(lookup, believe_absent_after=0.001)
+    guard.run("own", lambda: 1, key="before", payload=1, boundary=boundary)
+    assert asked == []
+
+    server.call("FLUSHALL")
+    guard.run("own", lambda: 2, key="after", payload=1, boundary=boundary)
+
+    assert asked == ["after"]
+    guard.close()
+
+
+def test_a_restart_may_have_forgotten_something():
+    """Killed with everysec it keeps its records, but nobody can tell which of the last are missing."""
+    with redis_server() as server:
+        store = RedisStore(server.url())
+        held = store.open(opening("kept"))
+        before = store.health().incarnation
+        until(lambda: server.info("aof_buffer_length") == "0")  # while the disk is busy, Redis holds it back
+        server.restart(kill=True)
+
+        assert there(store.read(Read(held.key))).fence == held.fence
+        assert store.health().incarnation != before
+        assert store.open(opening("new")).after_loss
+        assert there(store.settle(settling(held))).state is State.COMPLETED
+        store.close()
+
+
+def test_a_restart_of_a_server_that_syncs_always_forgets_nothing():
+    with redis_server(appendfsync="always") as server:
+        store = RedisStore(server.url())
+        held = store.open(opening("kept"))
+        server.restart(kill=True)
+
+        assert there(store.read(Read(held.key))).fence == held.fence
+        assert not store.open(opening("new")).after_loss
+        assert "of its machine" in store.health().guarantee
+        store.close()
+
+
+def test_commands_wait_for_a_server_that_restarts():
+    """Whoever lost its answer asks again until the server is back."""
+    with redis_server() as server:
+        store = RedisStore(server.url())
+        held = store.open(opening())
+        with FaultProxy(server.port) as proxy, ThreadPoolExecutor(1) as pool:
+            through = RedisStore(f"redis://127.0.0.1:{proxy.port}")
+            through.read(Read(held.key))
+            proxy.hold()
+            settled = pool.submit(through.settle, settling(held))
+            until(lambda: through._here.lane._busy)
+            until(lambda: server.info("aof_buffer_length") == "0")
+            server.stop(kill=True)
+            proxy.release()
+            server.start()
+
+            assert there(settled.result()).state is State.COMPLETED
+            through.close()
+        store.close()
+
+
+def test_a_server_that_is_not_there_is_told_at_once(server):
+    with redis_server() as gone:
+        url = gone.url()
+    with pytest.raises(StoreUnavailable):
+        RedisStore(url).open(opening())
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"appendonly": "no"},
+        {"maxmemory": "100mb", "maxmemory_policy": "allkeys-lru"},
+        {"maxmemory": "100mb", "maxmemory_policy": "volatile-ttl"},
+    ],
+    ids=["no-aof", "allkeys-lru", "volatile-ttl"],
+)
+def test_a_server_that_forgets_is_refused_for_what_must_not_run_twice(settings):
+    """Opaque and Asks are refused, before anything is claimed; what may run again, or who says so, is not."""
+    with redis_server(**settings) as server:
+        with Guard(server.url()) as guard:
+            with pytest.raises(Misconfigured, match="allow_volatile"):
+                guard.run("own", lambda: 1, key="opaque", payload=1)
+            with pytest.raises(Misconfigured, match="Keyed, Repeatable, Atomic"):
+                guard.run("own", lambda: 1, key="asks", payload=1, boundary=Asks(lambda record: Absent()))
+            assert server.call("KEYS", "samekey:*:????????????????????????????????") == []
+            assert guard.run("own", lambda: 1, key="keyed", payload=1, boundary=Keyed()).result == 1
+            assert guard.run("own", lambda: 1, key="repeatable", payload=1, boundary=Repeatable()).result == 1
+        with Guard(server.url() + "?allow_volatile=1") as guard:
+            assert guard.run("own", lambda: 1, key="allowed", payload=1).result == 1
+        with Guard(RedisStore(server.url(), allow_volatile=True)) as guard:
+            assert guard.run("own", lambda: 1, key="allowed too", payload=1).result == 1
+        store = RedisStore(server.url())
+        assert "no claim is safe here" in store.health().guarantee
+        store.close()
+
+
+def test_a_full_server_writes_nothing():
+    """Out of memory without eviction: the claim fails as a whole, and what is there stays."""
+    with redis_server(maxmemory="100mb", maxmemory_policy="noeviction") as server:
+        store = RedisStore(server.url())
+        held = store.open(opening("kept"))
+        server.call("CONFIG", "SET", "maxmemory", "1")
+
+        with pytest.raises(StoreUnavailable, match="memory"):
+            store.open(opening("refused"))
+
+        assert store.read(Read(make_key("own", "refused"))) is None
+        server.call("CONFIG", "SET", "maxmemory", "100mb")
+        assert there(store.settle(settling(held))).state is State.COMPLETED
+        assert [one.key.text for one in store.list(Query(states=(State.STARTED,)))] == []
+        store.close()
+
+
+# -- replicas, sentinels, clusters -----------------------------------------------------------------------------------
+
+
+def test_a_replica_is_never_asked(server):
+    with redis_server() as master, master.replica() as copy, pytest.raises(StoreUnavailable, match="replica"):
+        RedisStore(copy.url()).open(opening())
+
+
+def test_wait_replicas_counts_only_what_is_on_a_replica():
+    """With a replica a claim is on it when it counts; without one nothing is claimed."""
+    with redis_server() as master:
+        store = RedisStore(master.url() + "?wait_replicas=1")
+        with master.replica() as copy:
+            held = store.open(opening("both"))
+            assert copy.call("EXISTS", raw_key(held)) == 1
+            assert "replica(s) before it counts" in store.health().guarantee
+        with pytest.raises(StoreUnavailable, match="not on 1 replica"):
+            store.open(opening("alone"))
+        assert there(store.read(Read(held.key))).fence == held.fence
+        store.close()
+
+
+def test_a_master_that_was_demoted_is_left():
+    """READONLY means that nothing was written: it is asked again where the master is now."""
+    with redis_server() as master, master.replica() as copy, FaultProxy(master.port) as proxy:
+        store = RedisStore(f"redis://127.0.0.1:{proxy.port}")  # an address that follows the master
+        held = store.open(opening())
+        until(lambda: copy.in_step_with(master))
+        copy.promote()
+        master.call("REPLICAOF", "127.0.0.1", copy.port)
+        proxy.target = ("127.0.0.1", copy.port)
+
+        settled = there(store.settle(settling(held)))
+
+        assert settled.state is State.COMPLETED
+        assert settled.result == there(RedisStore(copy.url()).read(Read(held.key))).result
+        assert store.open(opening()).after_loss
+        store.close()
+
+
+@pytest.mark.parametrize("colour", ["sync", "async"])
+def test_a_failover_under_load_loses_no_claim_that_a_replica_had(colour):
+    """The master is killed while eight callers claim and settle: they go on with the replica, no effect runs twice."""
+    effects: dict[str, int] = {}
+    mutex = threading.Lock()
+    keys = [f"{number}" for number in range(400 if FULL else 120)]
+    killed = threading.Event()
+
+    def effect(key: str) -> str:
+        with mutex:
+            effects[key] = effects.get(key, 0) + 1
+            if len(effects) == len(keys) // 3 and not killed.is_set():
+                killed.set()
+                until(lambda: copy.in_step_with(master))
+                master.stop(kill=True)
+        return key
+
+    with redis_server() as master, master.replica() as copy, master.sentinel() as watch:
+        until(lambda: (row := watch.call("SENTINEL", "MASTER", "main"))[row.index("num-slaves") + 1] == "1")
+        client = redis.Sentinel([("127.0.0.1", watch.port)]).master_for("main")
+        if colour == "sync":
+            with Guard(RedisStore(client=client, wait_replicas=0)) as guard, ThreadPoolExecutor(8) as pool:
+                answers = list(pool.map(lambda key: guard.run("own", lambda: effect(key), key=key, payload=1), keys))
+                again = list(pool.map(lambda key: guard.run("own", lambda: effect(key), key=key, payload=1), keys))
+        else:
+
+            async def main() -> tuple[list[object], list[object]]:
+                async with AsyncGuard(AsyncRedisStore(client=client)) as guard:
+                    gate = asyncio.Semaphore(8)
+
+                    async def call(key: str) -> object:
+                        async def run() -> str:
+                            return await asyncio.to_thread(effect, key)
+
+                        async with gate:
+                            return await guard.run("own", run, key=key, payload=1)
+
+                    return (
+                        list(await asyncio.gather(*(call(key) for key in keys))),
+                        list(await asyncio.gather(*(call(key) for key in keys))),
+                    )
+
+            answers, again = asyncio.run(main())  # type: ignore[assignment]
+
+        assert killed.is_set()
+        assert copy.info("role") == "master"
+    assert [one.result for one in answers] == keys
+    assert [one.result for one in again] == keys
+    assert set(effects.values()) == {1}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[list[RedisServer]]:
+    with redis_cluster(3) as nodes:
+        yield nodes
+
+
+def cluster_url(nodes: list[RedisServer]) -> str:
+    return "redis://" + ",".join(f"127.0.0.1:{node.port}" for node in nodes[:2]) + "?cluster=1"
+
+
+def test_a_cluster_keeps_each_key_where_it_belongs(cluster):
+    """Records lie on all three masters; they are claimed together, settled, listed, told about and audited."""
+    store, other = RedisStore(cluster_url(cluster)), RedisStore(cluster_url(cluster))
+    replies = store.batch([opening(f"cluster {number}") for number in range(60)])
+    held = [one for one in replies if isinstance(one, Record)]
+    assert len(held) == 60
+    assert all(int(node.call("DBSIZE")) > 60 for node in cluster)  # markers, sets and records
+    assert len(store.list(Query(states=(State.STARTED,), operation="own", limit=1000))) == 60
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(other.wait, Wait(held[0]), 20.0)
+        until(lambda: any(node.call("PUBSUB", "NUMSUB", raw_key(held[0]))[1] for node in cluster))
+        for one in held:
+            assert there(store.settle(settling(one))).state is State.COMPLETED
+        assert there(waiting.result()).result == b"done"
+
+    assert len(store.list(Query(operation="own", limit=1000))) == 60
+    for one in held[:5]:
+        store.free(Free(there(store.read(Read(one.key))), "ada", "again"))
+    assert len([one for one in store.audit(1000) if one.action == "free"]) == 5
+    assert "servers" in dict(store.health().facts)
+    assert dict(store.health().facts)["servers"] == "3"
+    for each in (store, other):
+        each.close()
+
+
+def test_a_cluster_that_is_rearranged_is_followed(cluster):
+    """While a slot is on its way, and after it has moved, the key is asked for where it is."""
+    store = RedisStore(cluster_url(cluster))
+    held = store.open(opening("on the move"))
+    tag = raw_key(held).split("}")[0] + "}"
+    slot = cluster[0].call("CLUSTER", "KEYSLOT", tag)
+    owners = {node.call("CLUSTER", "MYID"): node for node in cluster}
+    source = next(node for node in cluster if raw_key(held) in node.call("KEYS", "*"))
+    target = next(node for node in cluster if node is not source)
+    ids = {id(node): name for name, node in owners.items()}
+    target.call("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[id(source)])
+    source.call("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[id(target)])
+    for key in source.call("CLUSTER", "GETKEYSINSLOT", slot, 100):
+        source.call("MIGRATE", "127.0.0.1", target.port, key, 0, 5000)
+
+    renewed = there(store.renew(Renew(held, LEASE)))  # ASK
+    assert renewed.version == held.version + 1
+
+    for node in (target, source, *cluster):
+        node.call("CLUSTER", "SETSLOT", slot, "NODE", ids[id(target)])
+    assert there(store.settle(settling(held))).state is State.COMPLETED  # MOVED
+    store.close()
+
+
+def test_a_cluster_client_of_one_s_own(cluster):
+    client = redis.RedisCluster(host="127.0.0.1", port=cluster[0].port)
+    with Guard(RedisStore(client=client)) as guard:
+        assert guard.run("own", lambda: 1, key=uuid4().hex, payload=1).result == 1
+    client.close()
+
+
+async def test_an_async_cluster_client_of_one_s_own(cluster):
+    client = redis.asyncio.RedisCluster(host="127.0.0.1", port=cluster[0].port)
+    async with AsyncGuard(AsyncRedisStore(client=client)) as guard:
+
+        async def effect() -> int:
+            return 1
+
+        assert (await guard.run("own", effect, key=uuid4().hex, payload=1)).result == 1
+    await client.aclose()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not FULL, reason="seconds of a cluster's own failover: make proof")
+def test_a_cluster_fails_over():
+    """A master is killed, its replica takes over: the same store goes on, and says that something may be lost."""
+    with redis_cluster(3, replicas=1) as nodes:
+        store = RedisStore(cluster_url(nodes[1:]))
+        held = store.open(opening("kept"))
+        source = next(node for node in nodes[:3] if raw_key(held) in node.call("KEYS", "*"))
+        until(lambda: any(raw_key(held) in node.call("KEYS", "*") for node in nodes[3:]))
+        source.stop(kill=True)
+        for _ in range(20):
+            try:
+                settled = store.settle(settling(held))
+                break
+            except StoreUnavailable:
+                continue
+        assert there(settled).state is State.COMPLETED
+        store.close()
+
+
+# -- ways in -----------------------------------------------------------------------------------------------------
+
+
+def run_once(store: RedisStore) -> None:
+    key, effects = uuid4().hex, list[int]()
+    with Guard(store) as guard:
+        for _ in range(2):
+            assert guard.run("own", lambda: counted(effects), key=key, payload=1).result == 1
+
+
+async def run_once_async(store: AsyncRedisStore) -> None:
+    key, effects = uuid4().hex, []
+
+    async def effect() -> int:
+        effects.append(1)
+        return len(effects)
+
+    async with AsyncGuard(store) as guard:
+        for _ in range(2):
+            assert (await guard.run("own", effect, key=key, payload=1)).result == 1
+
+
+async def test_over_a_unix_socket(server):
+    run_once(RedisStore(f"unix://{server.socket}"))
+    await run_once_async(AsyncRedisStore(f"unix://{server.socket}"))
+
+
+async def test_with_tls(tmp_path, pytestconfig):
+    """rediss:// checks the certificate of the server; one that it does not know is refused."""
+    if "redis-7" not in flavours():
+        _missing(pytestconfig, "redis", "the servers in wheels speak no TLS: apt-get install redis-tools")
+    make_certificates(tmp_path)
+    with redis_server(
+        "redis-7",
+        tls_port=str(port := driver_free_port()),
+        tls_cert_file=str(tmp_path / "server.crt"),
+        tls_key_file=str(tmp_path / "server.key"),
+        tls_ca_cert_file=str(tmp_path / "ca.crt"),
+        tls_auth_clients="no",
+    ):
+        url = f"rediss://localhost:{port}?ssl_ca_certs={tmp_path / 'ca.crt'}"
+        run_once(RedisStore(url))
+        await run_once_async(AsyncRedisStore(url))
+        held = RedisStore(url).open(opening())
+        with ThreadPoolExecutor(1) as pool:
+            store = RedisStore(url)
+            waiting = pool.submit(store.wait, Wait(held), 20.0)
+            until(lambda: store._here.subscriber._waiting)
+            RedisStore(url).settle(settling(held))
+            assert there(waiting.result()).result == b"done"
+        with pytest.raises(StoreUnavailable, match="certificate"):
+            RedisStore(f"rediss://localhost:{port}").open(opening())
+
+
+def driver_free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def make_certificates(folder: Path) -> None:
+    def openssl(*words: str) -> None:
+        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
+
+    new = ("req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
+    openssl(*new, "-x509", "-keyout", "ca.key", "-out", "ca.crt", "-subj", "/CN=test authority")
+    openssl(*new[:2], *new[2:7], "-keyout", "server.key", "-out", "server.csr", "-subj", "/CN=localhost")
+    (folder / "names").write_text("subjectAltName=DNS:localhost\n")
+    openssl(
+        "x509",
+        "-req",
+        "-in",
+        "server.csr",
+        "-CA",
+        "ca.crt",
+        "-CAkey",
+        "ca.key",
+        "-days",
+        "2",
+        "-out",
+        "server.crt",
+        "-extfile",
+        "names",
+    )
+
+
+RIGHTS = (
+    "~samekey:* &samekey:* +evalsha +eval +get +mget +set +del +zadd +zrem +rpush +publish +time +info "
+    "+zrevrangebyscore +lrange +getrange +scan +subscribe +unsubscribe +ping"
+)
+
+
+async def test_a_user_with_few_rights_is_enough(server):
+    """What docs/redis.md grants is all that the store needs; without it the error says so."""
+    server.call("ACL", "SETUSER", "shop", "on", ">secret", *RIGHTS.split())
+    server.call("ACL", "SETUSER", "nobody", "on", ">secret", "+@connection")
+    url = f"redis://shop:secret@127.0.0.1:{server.port}/0"
+    run_once(RedisStore(url))
+    await run_once_async(AsyncRedisStore(url))
+    store = RedisStore(url)
+    for command, _ in every_command(store):
+        getattr(store, command.verb)(command)
+    assert store.list(Query(operation="own"))
+    assert store.audit(10)
+    assert "secret" not in store.name + repr(store) + repr(store._address)
+    assert dict(store.health().facts)["appendfsync"] == "not told"
+    with pytest.raises(Misconfigured):
+        RedisStore(url.replace("shop:", "nobody:")).open(opening())
+    with pytest.raises(Misconfigured):
+        RedisStore(url.replace("secret", "wrong")).open(opening())
+    store.close()
+
+
+async def test_clients_of_one_s_own(server):
+    """Settings are taken from either colour, whatever the client does with its replies; it stays its owner's."""
+    client = redis.Redis(port=server.port, decode_responses=True)
+    with_pool = redis.asyncio.Redis(host="127.0.0.1", port=server.port)
+    for one in (client, with_pool):
+        run_once(RedisStore(client=one))
+        await run_once_async(AsyncRedisStore(client=one))
+    assert client.ping()
+    client.close()
+    await with_pool.aclose()
+    with pytest.raises(Misconfigured):
+        RedisStore(client=object())
+    with pytest.raises(Misconfigured):
+        RedisStore()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("redis://h?allow_volatile=yes", "redis://h?wait_replicas=-1", "redis://a,b", "redis://h/1?cluster=1"),
+        *("redis://h?no_such_option=1", "http://h", "redis://h:port"),
+    ],
+)
+def test_an_address_that_cannot_work_is_refused(url):
+    with pytest.raises(Misconfigured):
+        driver.parse_url(url)
+
+
+def in_child(url: str, store: RedisStore, text: str, answer) -> None:
+    answer.send(store.open(opening(text, by=B)).attempt)
+
+
+def test_a_forked_child_has_connections_of_its_own(server, store):
+    held = store.open(opening("forked"))
+    ours, theirs = multiprocessing.Pipe()
+    child = multiprocessing.get_context("fork").Process(target=in_child, args=("", store, "forked", theirs))
+    child.start()
+    child.join(20)
+
+    assert ours.recv() == A
+    assert there(store.settle(settling(held))).state is State.COMPLETED
+
+
+# -- kills and wipes: make proof (kills, pauses and restarts alone are in tests/chaos) -----------------------------
+
+CHAOS_SECONDS = float(os.environ.get("SAMEKEY_CHAOS_SECONDS", "60"))
+CHAOS_PROCESSES, CHAOS_KEYS = 8, 200
+
+
+def charging(url: str, folder: str, seed: int) -> None:
+    """A worker that charges keys at random until it is killed, at a provider that dedups by our provider key."""
+    random, books = Random(seed), Path(folder)
+    guard = Guard(url, policy=Policy(lease=1, patience=0.2))
+
+    def note(book: str, line: str) -> None:
+        with open(books / book, "ab", buffering=0) as page:
+            page.write(f"{line}\n".encode())
+
+    def effect(key: str) -> str:
+        with contextlib.suppress(FileExistsError):  # the provider knows this key
+            os.close(os.open(books / f"provider-{current().provider_key()}", os.O_CREAT | os.O_EXCL))
+            note("charged", key)
+        time.sleep(random.random() * 0.01)
+        return key
+
+    while True:
+        key = str(random.randrange(CHAOS_KEYS))
+        with contextlib.suppress(SamekeyError):
+            run = functools.partial(effect, key)
+            note("answered", f"{key} {guard.run('charge', run, key=key, payload=1, boundary=Keyed()).result}")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not FULL, reason="a minute of kills and wipes: make proof")
+@pytest.mark.timeout(0)
+def test_a_provider_that_dedups_survives_a_store_that_is_wiped(tmp_path):
+    """Keyed: whatever the store forgets, the provider key is the same, and each key is charged once."""
+    random, context = Random(7), multiprocessing.get_context("fork")  # a new interpreter would live for imports only
+    wiped = 0
+
+    with redis_server() as running:
+
+        def start(seed: int) -> Any:
+            process = context.Process(target=charging, args=(running.url(), str(tmp_path), seed), daemon=True)
+            process.start()
+            return process
+
+        workers = [start(seed) for seed in range(CHAOS_PROCESSES)]
+        begun = time.monotonic()
+        while (passed := time.monotonic() - begun) < CHAOS_SECONDS:
+            time.sleep(0.2)
+            at = random.randrange(CHAOS_PROCESSES)
+            workers[at].kill()
+            workers[at].join()
+            workers[at] = start(random.randrange(1 << 30))
+            if passed > 4.0 * (wiped + 1):
+                running.call("FLUSHALL")
+                wiped += 1
+        for worker in workers:
+            worker.kill()
+            worker.join()
+
+    charged = (tmp_path / "charged").read_text().splitlines()
+    assert wiped > 0
+    assert len(charged) == len(set(charged)) > CHAOS_KEYS / 2
+    assert all(len(set(line.split())) == 1 for line in (tmp_path / "answered").read_text().splitlines())
