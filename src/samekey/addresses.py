@@ -32,9 +32,9 @@ EXTRAS = {"postgresql": "postgres", "postgres": "postgres", "redis": "redis", "r
 
 # Scheme -> the sync and the async front, for the first of two addresses: "redis://cache/0 postgresql://db/app".
 FRONTS: Mapping[str, tuple[str, str]] = {
-    "redis": ("samekey.stores.redis:RedisFront", "samekey.stores.redis:AsyncRedisFront"),
-    "rediss": ("samekey.stores.redis:RedisFront", "samekey.stores.redis:AsyncRedisFront"),
-    "unix": ("samekey.stores.redis:RedisFront", "samekey.stores.redis:AsyncRedisFront"),
+    "redis": ("samekey.stores._redis_front:RedisFront", "samekey.stores._redis_front:AsyncRedisFront"),
+    "rediss": ("samekey.stores._redis_front:RedisFront", "samekey.stores._redis_front:AsyncRedisFront"),
+    "unix": ("samekey.stores._redis_front:RedisFront", "samekey.stores._redis_front:AsyncRedisFront"),
 }
 LAYERED = ("samekey.stores.layered:LayeredStore", "samekey.stores.layered:AsyncLayeredStore")
 

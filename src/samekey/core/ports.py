@@ -150,7 +150,10 @@ class FrontStore(Protocol):
         """Its clock and the word for this digest; with `mark`, leave a short-lived empty word where there is none."""
 
     def put(self, digest: bytes, word: bytes, until: float) -> None:
-        """Write the word over one of lower `layers.order_of`, to be gone at `until` on its clock; tell who waits."""
+        """Put the word in place of one of lower `layers.order_of`, to be gone at `until` on its clock; tell who waits.
+
+        A word whose time is over already still takes the older one's place: then there is none.
+        """
 
     def watching(self, digest: bytes) -> AbstractContextManager[Any]:
         """While inside, `bells` rings for this digest whenever a word for it is put; a hint, never a promise."""

@@ -6,6 +6,7 @@ while it is away nobody waits for it, and one caller at a time tries whether it 
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Sequence
@@ -28,12 +29,14 @@ from samekey.core.commands import (
     Wait,
 )
 from samekey.core.drive import adrive, drive
-from samekey.core.errors import Misconfigured, RecordUnreadable, StoreError
+from samekey.core.errors import Misconfigured, RecordUnreadable, SamekeyError
 from samekey.core.layers import FRONT_TTL_SECONDS, Front, FrontTime, Linger, Look, Put, Sight
 from samekey.core.ports import AsyncFrontStore, AsyncStore, Audits, FrontStore, Health, Query, Records, Replies, Store
 from samekey.core.record import Record
 from samekey.loops import ThreadBell, running
 from samekey.stores._waiting import async_wait, wait
+
+_log = logging.getLogger("samekey")
 
 LINGER_SECONDS = 0.05  # how long to wait for the word of whoever left a mark, before looking again
 BREAK_SECONDS = 0.5  # how long the front is left alone after it failed, half as much more or less
@@ -59,7 +62,8 @@ class Breaker:
     def worked(self) -> None:
         self._until = 0.0
 
-    def failed(self) -> None:
+    def failed(self, name: str, error: SamekeyError) -> None:
+        _log.warning("the front %s is away: slower, never wrong (%s)", name, error)
         # With jitter: or all processes would come back at the same moment.
         self._until = time.monotonic() + BREAK_SECONDS * random.uniform(0.5, 1.5)  # noqa: S311
 
@@ -223,8 +227,8 @@ class LayeredStore(_Layers):
             return None
         try:
             return self._saw(self._front.look(digest, mark=mark))
-        except StoreError:
-            self._breaker.failed()
+        except SamekeyError as error:
+            self._breaker.failed(self._front.name, error)
             return None
 
     def _put(self, digest: bytes, word: bytes, until: float) -> bool:
@@ -232,8 +236,8 @@ class LayeredStore(_Layers):
             return False
         try:
             self._front.put(digest, word, until)
-        except StoreError:
-            self._breaker.failed()
+        except SamekeyError as error:
+            self._breaker.failed(self._front.name, error)
             return False
         self._breaker.worked()
         return True
@@ -346,8 +350,8 @@ class AsyncLayeredStore(_Layers):
             return None
         try:
             return self._saw(await self._front.look(digest, mark=mark))
-        except StoreError:
-            self._breaker.failed()
+        except SamekeyError as error:
+            self._breaker.failed(self._front.name, error)
             return None
 
     async def _put(self, digest: bytes, word: bytes, until: float) -> bool:
@@ -355,8 +359,8 @@ class AsyncLayeredStore(_Layers):
             return False
         try:
             await self._front.put(digest, word, until)
-        except StoreError:
-            self._breaker.failed()
+        except SamekeyError as error:
+            self._breaker.failed(self._front.name, error)
             return False
         self._breaker.worked()
         return True

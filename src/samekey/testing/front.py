@@ -42,8 +42,12 @@ class MemoryFront:
         with self._mutex:
             now = self._clock()
             there, ends = self.words.get(digest, (b"", 0.0))
-            if until > now and (ends <= now or order_of(there) < order_of(word)):
+            if ends > now and order_of(there) >= order_of(word):
+                return
+            if until > now:
                 self.words[digest] = (word, until)
+            else:
+                self.words.pop(digest, None)  # told too late to be believed; what it replaces is older still
         self.bells.ring(digest)
 
     @contextmanager
