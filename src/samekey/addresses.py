@@ -30,7 +30,25 @@ _PASSWORD_OPTION = re.compile(r"([?&])[^=&#\s]*pass(?:word|wd)?[^=&#\s]*=[^&#\s]
 EXTRAS = {"postgresql": "postgres", "postgres": "postgres", "redis": "redis", "rediss": "redis", "unix": "redis"}
 
 
+# Scheme -> the sync and the async front, for the first of two addresses: "redis://cache/0 postgresql://db/app".
+FRONTS: Mapping[str, tuple[str, str]] = {
+    "redis": ("samekey.stores._redis_front:RedisFront", "samekey.stores._redis_front:AsyncRedisFront"),
+    "rediss": ("samekey.stores._redis_front:RedisFront", "samekey.stores._redis_front:AsyncRedisFront"),
+    "unix": ("samekey.stores._redis_front:RedisFront", "samekey.stores._redis_front:AsyncRedisFront"),
+}
+LAYERED = ("samekey.stores.layered:LayeredStore", "samekey.stores.layered:AsyncLayeredStore")
+
+
 def check_address(address: str) -> str:
+    front, *rest = address.split()
+    if rest:
+        if len(rest) > 1:
+            raise Misconfigured(f"{len(rest) + 1} addresses; two make a layered store: a front, then a durable one")
+        if front.partition(":")[0] not in FRONTS:
+            known = ", ".join(f"{name}://" for name in sorted(FRONTS))
+            raise Misconfigured(f"{front!r} cannot be the front of a layered store; {known} can")
+        check_address(rest[0])
+        return address
     scheme = address.partition(":")[0]
     if ":" not in address:
         raise Misconfigured(f"{address!r} is no store address: write e.g. sqlite:///keys.db")
@@ -43,16 +61,23 @@ def check_address(address: str) -> str:
 def open_store(address: str, *, asynchronous: bool) -> Any:
     """The store at this address; built-in schemes from the table, others from the entry points."""
     scheme = check_address(address).partition(":")[0]
+    front, *rest = address.split()
+    if rest:
+        first = _imported(FRONTS[scheme][asynchronous], scheme).from_url(front)
+        return _imported(LAYERED[asynchronous], scheme)(first, open_store(rest[0], asynchronous=asynchronous))
     if scheme in SCHEMES:
-        module, _, name = SCHEMES[scheme][asynchronous].partition(":")
-        try:
-            store = getattr(import_module(module), name)
-        except ModuleNotFoundError as error:
-            extra = EXTRAS.get(scheme, scheme)
-            raise Misconfigured(f"{scheme}:// needs {error.name}: pip install 'samekey[{extra}]'") from error
-        return store.from_url(address)
+        return _imported(SCHEMES[scheme][asynchronous], scheme).from_url(address)
     pair = next(one for one in entry_points(group="samekey.stores") if one.name == scheme).load()
     return pair[asynchronous].from_url(address)
+
+
+def _imported(dotted: str, scheme: str) -> Any:
+    module, _, name = dotted.partition(":")
+    try:
+        return getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        extra = EXTRAS.get(scheme, scheme)
+        raise Misconfigured(f"{scheme}:// needs {error.name}: pip install 'samekey[{extra}]'") from error
 
 
 def public(address: str) -> str:

@@ -11,6 +11,7 @@ where trying again may help, RecordUnreadable for damaged or foreign data.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -28,6 +29,7 @@ from samekey.core.commands import (
     Testify,
     Wait,
 )
+from samekey.core.layers import Sight
 from samekey.core.record import Audit, Record
 from samekey.core.states import State
 
@@ -76,6 +78,10 @@ class Store(Protocol):
 
     name: str  # for people: never with a password in it
 
+    @property
+    def incarnation(self) -> str:
+        """Which life of the store this is, as last learned; "" before it was ever reached. Costs nothing to ask."""
+
     def open(self, command: Open) -> Record: ...
     def take(self, command: Take) -> Record | None: ...
     def begin(self, command: Begin) -> Record | None: ...
@@ -111,6 +117,8 @@ class AsyncStore(Protocol):
 
     name: str
 
+    @property
+    def incarnation(self) -> str: ...
     async def open(self, command: Open) -> Record: ...
     async def take(self, command: Take) -> Record | None: ...
     async def begin(self, command: Begin) -> Record | None: ...
@@ -127,6 +135,44 @@ class AsyncStore(Protocol):
     async def free(self, command: Free) -> Record | None: ...
     async def audit(self, limit: int) -> Audits: ...
     async def health(self) -> Health: ...
+    async def close(self) -> None: ...
+
+
+class FrontStore(Protocol):
+    """The fast half of a layered store: words with an order and an end, and a bell for those who wait.
+
+    It may lose everything at any time. Every method raises StoreUnavailable, soon, where the server is away.
+    """
+
+    name: str
+
+    def look(self, digest: bytes, *, mark: bool) -> Sight:
+        """Its clock and the word for this digest; with `mark`, leave a short-lived empty word where there is none."""
+
+    def put(self, digest: bytes, word: bytes, until: float) -> None:
+        """Put the word in place of one of lower `layers.order_of`, to be gone at `until` on its clock; tell who waits.
+
+        A word whose time is over already still takes the older one's place: then there is none.
+        """
+
+    def watching(self, digest: bytes) -> AbstractContextManager[Any]:
+        """While inside, `bells` rings for this digest whenever a word for it is put; a hint, never a promise."""
+
+    @property
+    def bells(self) -> Any: ...
+    def close(self) -> None: ...
+
+
+class AsyncFrontStore(Protocol):
+    """The same, awaited."""
+
+    name: str
+
+    async def look(self, digest: bytes, *, mark: bool) -> Sight: ...
+    async def put(self, digest: bytes, word: bytes, until: float) -> None: ...
+    def watching(self, digest: bytes) -> AbstractContextManager[Any]: ...
+    @property
+    def bells(self) -> Any: ...
     async def close(self) -> None: ...
 
 

@@ -148,7 +148,7 @@ def greeting(address: Address, durable: bool, desk: bool) -> Generator[tuple[str
         if getattr(error, "sqlstate", None) not in _NOT_TOLD:
             raise
         incarnation = "unknown"  # a managed server that does not tell: the tables' own epoch has to do
-    incarnation = f"{incarnation}/{str(epoch)[:8]}"
+    incarnation = f"{incarnation}/{epoch}"
     (lost_at,) = yield "SELECT samekey_greet(%s)", (incarnation,)
     server, fsync, full_page_writes, _, standbys, encoding, isolation = known
     yield Facts(

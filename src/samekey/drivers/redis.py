@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import select
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
@@ -28,6 +28,7 @@ from samekey.core.errors import Misconfigured, StoreError, StoreUnavailable
 
 CONNECT_SECONDS = 3.0  # a server on the same network answers in milliseconds
 ANSWER_SECONDS = 5.0  # our scripts take microseconds; after that the server is taken for gone
+HASTY_SECONDS = 0.25  # both, where a slow answer is no better than none: a front
 LARGE_SECONDS = 0.05  # more for each answer: it may carry a mebibyte
 
 Kind = Literal["tcp", "tls", "unix"]
@@ -46,6 +47,15 @@ class Place:
 
     kind: Kind
     settings: Mapping[str, Any] = field(repr=False)  # redis-py's words for it; may hold a password
+    hasty: bool = False
+
+    @property
+    def connect_seconds(self) -> float:
+        return HASTY_SECONDS if self.hasty else CONNECT_SECONDS
+
+    @property
+    def answer_seconds(self) -> float:
+        return HASTY_SECONDS if self.hasty else ANSWER_SECONDS
 
     @property
     def node(self) -> str:
@@ -55,7 +65,7 @@ class Place:
 
     def at(self, host: str, port: int) -> Place:
         """The same way in, at another server."""
-        return Place(self.kind, {**self.settings, "host": host, "port": port})
+        return replace(self, settings={**self.settings, "host": host, "port": port})
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +79,16 @@ class Address:
     master: Place | None = None  # how to get in at the master that the sentinels name
     allow_volatile: bool = False
     wait_replicas: int = 0
+
+    @property
+    def hasty(self) -> bool:
+        return self.places[0].hasty
+
+    def in_haste(self) -> Address:
+        """The same, for whoever can do without: short deadlines, nothing asked again, and a server may forget."""
+        places = tuple(replace(place, hasty=True) for place in self.places)
+        master = None if self.master is None else replace(self.master, hasty=True)
+        return replace(self, places=places, master=master, allow_volatile=True, wait_replicas=0)
 
 
 def parse_url(url: str) -> Address:
@@ -141,8 +161,9 @@ def _addressed(name: str, places: tuple[Place, ...], *, sentinel: str | None = N
         return Address(name, places, **rest)
     # The user, the password and the database are the master's: sentinels have neither.
     sentinels = tuple(
-        Place(
-            one.kind, {key: value for key, value in one.settings.items() if key not in ("username", "password", "db")}
+        replace(
+            one,
+            settings={key: value for key, value in one.settings.items() if key not in ("username", "password", "db")},
         )
         for one in places
     )
@@ -216,7 +237,7 @@ class Wire:
             "tls": sync_connections.SSLConnection,
             "unix": sync_connections.UnixDomainSocketConnection,
         }
-        deadlines = {"socket_timeout": ANSWER_SECONDS, "socket_connect_timeout": CONNECT_SECONDS}
+        deadlines = {"socket_timeout": place.answer_seconds, "socket_connect_timeout": place.connect_seconds}
         self._link = classes[place.kind](**_own(place, **deadlines), retry=Retry(NoBackoff(), 0))
         self._closed = False
 
@@ -279,8 +300,9 @@ class AsyncWire:
             "tls": async_connections.SSLConnection,
             "unix": async_connections.UnixDomainSocketConnection,
         }
-        deadlines = {"socket_timeout": None, "socket_connect_timeout": CONNECT_SECONDS}
+        deadlines = {"socket_timeout": None, "socket_connect_timeout": place.connect_seconds}
         self._link = classes[place.kind](**_own(place, **deadlines), retry=_no_async_retry())
+        self._answer_seconds = place.answer_seconds
         self._closed = False
 
     async def connect(self) -> None:
@@ -290,7 +312,7 @@ class AsyncWire:
         if self._closed:
             raise Lost(redis.ConnectionError("the connection was closed"))
         try:
-            async with asyncio.timeout(ANSWER_SECONDS):
+            async with asyncio.timeout(self._answer_seconds):
                 await self._link.send_packed_command([data], check_health=False)
         except (redis.RedisError, OSError) as error:
             await self.close()
@@ -300,7 +322,7 @@ class AsyncWire:
         answers: list[Any] = []
         read = self._link.read_response
         try:
-            async with asyncio.timeout(ANSWER_SECONDS + count * LARGE_SECONDS):
+            async with asyncio.timeout(self._answer_seconds + count * LARGE_SECONDS):
                 while len(answers) < count:
                     try:
                         answers.append(await read(disable_decoding=True))

@@ -128,7 +128,7 @@ def working_all(jobs: Sequence[Job], links: Links, memory: Memory) -> Generator[
             live.append(job)
             if not job.requests:
                 job.advance(None)
-    trouble = _Trouble(memory.address.name)
+    trouble = _Trouble(memory.address.name, 0.0 if memory.address.hasty else REASK_SECONDS)
     while live:
         asked = [(job, at) for job in live for at, answer in enumerate(job.answers) if answer is None]
         replies = (yield from links.exchanging([job.requests[at] for job, at in asked])) if asked else []
@@ -177,8 +177,8 @@ def _same(one: StoreCommand | None, other: StoreCommand | None) -> bool:
 class _Trouble:
     """What is done about answers that are none."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, seconds: float) -> None:
+        self._name, self._seconds = name, seconds
         self._deadline: float | None = None
         self._pause = REASK_PAUSE_SECONDS
 
@@ -219,7 +219,7 @@ class _Trouble:
     def _again(self, job: Job, error: Exception, cause: BaseException | None) -> float:
         now = time.monotonic()
         if self._deadline is None:
-            self._deadline = now + REASK_SECONDS
+            self._deadline = now + self._seconds
         if isinstance(error, Misconfigured) or now >= self._deadline:
             error.__cause__ = cause or error.__cause__
             job.fail(error)
@@ -513,6 +513,6 @@ class AsyncLane:
                 if self._closed:
                     raise Closed(f"{self._memory.address.name} was closed")
                 wire = driver.AsyncWire(place)
-                async with asyncio.timeout(driver.CONNECT_SECONDS + driver.ANSWER_SECONDS):
+                async with asyncio.timeout(place.connect_seconds + place.answer_seconds):
                     await wire.connect()
                 return wire

@@ -63,6 +63,10 @@ class MemoryStore:
         check_url(url)
         return cls()
 
+    @property
+    def incarnation(self) -> str:
+        return self._incarnation
+
     def __repr__(self) -> str:
         return f"<MemoryStore: {len(self._records)} records, gone when this process ends>"
 
@@ -189,6 +193,10 @@ class AsyncMemoryStore:
     def from_url(cls, url: str) -> AsyncMemoryStore:
         check_url(url)
         return cls()
+
+    @property
+    def incarnation(self) -> str:
+        return self.sync.incarnation
 
     def __repr__(self) -> str:
         return repr(self.sync).replace("<Memory", "<AsyncMemory")

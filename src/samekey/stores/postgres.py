@@ -81,6 +81,10 @@ class PostgresStore:
     def from_url(cls, url: str) -> PostgresStore:
         return cls(url)
 
+    @property
+    def incarnation(self) -> str:
+        return _incarnation(self._here.lanes)
+
     def __repr__(self) -> str:
         return f"<PostgresStore {self.name}>"
 
@@ -212,6 +216,7 @@ class _Here:
         self.settles = Lane(address, crowd, durable=address.durability == "durable")
         self.reads = Lane(address, crowd)
         self.desk = Lane(address, desk=True)
+        self.lanes = (self.claims, self.settles, self.reads, self.desk)
         self.bells = Bells()
         self.listener = Listener(address, self.bells)
 
@@ -226,7 +231,7 @@ class _Here:
         self.closed = True
         if self.pid == os.getpid():
             self.listener.close()
-            for lane in (self.claims, self.settles, self.reads, self.desk):
+            for lane in self.lanes:
                 lane.close()
 
 
@@ -245,6 +250,10 @@ class AsyncPostgresStore:
     @classmethod
     def from_url(cls, url: str) -> AsyncPostgresStore:
         return cls(url)
+
+    @property
+    def incarnation(self) -> str:
+        return _incarnation([lane for links in self._loops.values() for lane in links.lanes])
 
     def __repr__(self) -> str:
         return f"<AsyncPostgresStore {self.name}>"
@@ -380,6 +389,7 @@ class _Loop:
         self.settles = AsyncLane(address, durable=address.durability == "durable")
         self.reads = AsyncLane(address)
         self.desk = AsyncLane(address, desk=True)
+        self.lanes = (self.claims, self.settles, self.reads, self.desk)
 
     def bells(self, here: _Here) -> LoopBells:
         if self._bells is None:
@@ -387,12 +397,12 @@ class _Loop:
         return self._bells
 
     async def close(self) -> None:
-        for lane in (self.claims, self.settles, self.reads, self.desk):
+        for lane in self.lanes:
             await lane.close()
 
     def abandon(self) -> None:
         if self.pid == os.getpid():
-            for lane in (self.claims, self.settles, self.reads, self.desk):
+            for lane in self.lanes:
                 lane.abandon()
 
 
@@ -403,6 +413,12 @@ def _nothing(job: Job, name: str) -> NoReturn:
 
 def _only_settles(jobs: Sequence[Job]) -> bool:
     return all(isinstance(job.command, Settle) and job.command.role is not Role.OPERATOR for job in jobs)
+
+
+def _incarnation(lanes: Sequence[Lane | AsyncLane]) -> str:
+    """As whichever connection learned last; "" before there is one."""
+    known = [lane.facts for lane in lanes if lane.facts is not None]
+    return max(known, key=lambda facts: facts.lost_at or 0.0).incarnation if known else ""
 
 
 def _health(address: driver.Address, facts: driver.Facts | None) -> Health:

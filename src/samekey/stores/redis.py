@@ -59,7 +59,7 @@ class RedisStore:
 
     def __init__(
         self,
-        url: str | None = None,
+        url: str | driver.Address | None = None,
         *,
         client: Any = None,
         allow_volatile: bool | None = None,
@@ -72,6 +72,11 @@ class RedisStore:
     @classmethod
     def from_url(cls, url: str) -> RedisStore:
         return cls(url)
+
+    @property
+    def incarnation(self) -> str:
+        memory = self._here.memory
+        return memory.incarnation if memory.facts else ""
 
     def __repr__(self) -> str:
         return f"<RedisStore {self.name}>"
@@ -216,7 +221,7 @@ class AsyncRedisStore:
 
     def __init__(
         self,
-        url: str | None = None,
+        url: str | driver.Address | None = None,
         *,
         client: Any = None,
         allow_volatile: bool | None = None,
@@ -232,6 +237,10 @@ class AsyncRedisStore:
     @classmethod
     def from_url(cls, url: str) -> AsyncRedisStore:
         return cls(url)
+
+    @property
+    def incarnation(self) -> str:
+        return self.sync.incarnation
 
     def __repr__(self) -> str:
         return f"<AsyncRedisStore {self.name}>"
@@ -359,7 +368,11 @@ def _there(record: Record | None, command: Open) -> Record:
     return record
 
 
-def _address(url: str | None, client: Any, allow_volatile: bool | None, wait_replicas: int | None) -> driver.Address:
+def _address(
+    url: str | driver.Address | None, client: Any, allow_volatile: bool | None, wait_replicas: int | None
+) -> driver.Address:
+    if isinstance(url, driver.Address):
+        return url
     if (url is None) is (client is None):
         raise Misconfigured("a Redis store takes an address or a client of your own, one of them")
     address = driver.parse_url(url) if url is not None else driver.lent_by(client)

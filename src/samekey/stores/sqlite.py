@@ -96,6 +96,10 @@ class SqliteStore:
         address = driver.parse_url(url)
         return cls(address.path, synchronous=address.synchronous, create=create)
 
+    @property
+    def incarnation(self) -> str:
+        return self._incarnation or ""
+
     def __repr__(self) -> str:
         return f"<SqliteStore {self.name}>"
 
@@ -368,6 +372,10 @@ class AsyncSqliteStore:
     def from_url(cls, url: str) -> AsyncSqliteStore:
         address = driver.parse_url(url)
         return cls(address.path, synchronous=address.synchronous)
+
+    @property
+    def incarnation(self) -> str:
+        return self.sync.incarnation
 
     def __repr__(self) -> str:
         return f"<AsyncSqliteStore {self.name}>"

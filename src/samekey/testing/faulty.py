@@ -129,6 +129,11 @@ class _Faulty:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} around {self.inner!r}, {len(self.plan.fired)} faults fired>"
 
+    @property
+    def incarnation(self) -> str:
+        known: str = self.inner.incarnation
+        return known
+
     def add(self, *faults: Fault) -> None:
         self.plan.add(*faults)
 

@@ -1,0 +1,58 @@
+"""A whole record as bytes, for stores that keep it in one piece: a line of JSON, then the result as it is.
+
+What is damaged, foreign or newer is refused with RecordUnreadable, never guessed.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from samekey.core._json import fast_encoder
+from samekey.core.errors import RecordUnreadable
+from samekey.core.key import Key
+from samekey.core.record import Evidence, Move, Record
+from samekey.core.states import State
+
+_dump = fast_encoder(json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False))
+_STATES = {state.value: state for state in State}
+_at = Record._fields.index
+_FINGERPRINT, _FIELDS, _RESULT = map(_at, ("fingerprint", "fields", "result"))
+_ATTRIBUTES, _EVIDENCE, _MOVES = map(_at, ("attributes", "evidence", "moves"))
+
+
+def pack(record: Record) -> bytes:
+    """The record, everything but its digest, which is what it is found by."""
+    values: list[Any] = list(record)
+    values[0] = record.key[:3]
+    values[_FINGERPRINT] = record.fingerprint.hex()
+    values[_FIELDS] = [(name, digest.hex()) for name, digest in record.fields]
+    values[_RESULT] = record.result is not None
+    values[_EVIDENCE] = [
+        (*one[:4], None if one.result is None else one.result.hex(), one.why) for one in record.evidence
+    ]
+    return b"%b\n%b" % (_dump(values).encode(), record.result or b"")
+
+
+def unpack(data: bytes, key: Key) -> Record:
+    """The record in these bytes; RecordUnreadable unless it is one, and that of this very key."""
+    try:
+        line, _, result = data.partition(b"\n")
+        values = json.loads(line)
+        if tuple(values[0]) != key[:3]:
+            raise RecordUnreadable(f"the record found for {key} belongs to another key")
+        values[0] = key
+        values[1] = _STATES[values[1]]
+        values[_FINGERPRINT] = bytes.fromhex(values[_FINGERPRINT])
+        values[_FIELDS] = tuple([(name, bytes.fromhex(digest)) for name, digest in values[_FIELDS]])
+        values[_RESULT] = result if values[_RESULT] else None
+        values[_ATTRIBUTES] = tuple([(name, value) for name, value in values[_ATTRIBUTES]])
+        values[_EVIDENCE] = tuple([_evidence(*one) for one in values[_EVIDENCE]])
+        values[_MOVES] = tuple([Move._make(move) for move in values[_MOVES]])
+        return Record._make(values)
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise RecordUnreadable(f"a record is damaged or was written by a newer version: {error!r}") from error
+
+
+def _evidence(at: float, token: int, attempt: str, state: str, result: str | None, why: str) -> Evidence:
+    return Evidence(at, token, attempt, _STATES[state], None if result is None else bytes.fromhex(result), why)

@@ -1,0 +1,375 @@
+"""Two stores as one: a fast front that may forget, before a durable store that says "go".
+
+What goes through which layer is decided in `core.layers`; here it is carried out. The front has a circuit breaker:
+while it is away nobody waits for it, and one caller at a time tries whether it is back.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from samekey.core.commands import (
+    Ask,
+    Begin,
+    Command,
+    Free,
+    Open,
+    Read,
+    Redact,
+    Renew,
+    Settle,
+    StoreCommand,
+    Take,
+    Testify,
+    Wait,
+)
+from samekey.core.drive import adrive, drive
+from samekey.core.errors import Misconfigured, RecordUnreadable, SamekeyError
+from samekey.core.layers import FRONT_TTL_SECONDS, Front, FrontTime, Linger, Look, Put, Sight
+from samekey.core.ports import AsyncFrontStore, AsyncStore, Audits, FrontStore, Health, Query, Records, Replies, Store
+from samekey.core.record import Record
+from samekey.loops import ThreadBell, running
+from samekey.stores._waiting import async_wait, wait
+
+_log = logging.getLogger("samekey")
+
+LINGER_SECONDS = 0.05  # how long to wait for the word of whoever left a mark, before looking again
+BREAK_SECONDS = 0.5  # how long the front is left alone after it failed, half as much more or less
+TRUTH_SECONDS = 1.0  # how often somebody who waits at the front looks at the durable store
+
+
+class Breaker:
+    """Whether to bother the front: not while it is away, and then one caller first."""
+
+    def __init__(self) -> None:
+        self._until = 0.0
+
+    @property
+    def closed(self) -> bool:
+        if self._until == 0.0:
+            return True
+        now = time.monotonic()
+        if now < self._until:
+            return False
+        self._until = now + BREAK_SECONDS  # ours is the try; the others stay away meanwhile
+        return True
+
+    def worked(self) -> None:
+        self._until = 0.0
+
+    def failed(self, name: str, error: SamekeyError) -> None:
+        _log.warning("the front %s is away: slower, never wrong (%s)", name, error)
+        # With jitter: or all processes would come back at the same moment.
+        self._until = time.monotonic() + BREAK_SECONDS * random.uniform(0.5, 1.5)  # noqa: S311
+
+
+class _Layers:
+    """What both colours share: the seal of the durable store's incarnation, the front's clock, the breaker."""
+
+    def __init__(self, front: Any, back: Any, front_ttl: float) -> None:
+        if not 0 < front_ttl <= 24 * 3600:
+            raise Misconfigured(f"front_ttl is how old an answer may be, in seconds; not {front_ttl!r}")
+        self._front, self._back, self._front_ttl = front, back, front_ttl
+        self.name = f"{front.name} {back.name}"
+        self._breaker = Breaker()
+        self._clock_ahead: float | None = None  # of the front's clock over our monotonic one
+        self._seal: Front | None = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}>"
+
+    @property
+    def incarnation(self) -> str:
+        known: str = self._back.incarnation
+        return known
+
+    def _rules(self, incarnation: str) -> Front:
+        seal = self._seal
+        if seal is None or seal.incarnation != incarnation:  # at the start, and after a failover of the durable store
+            self._seal = seal = Front(incarnation, self._front_ttl)
+        return seal
+
+    def _front_time(self) -> float | None:
+        return None if self._clock_ahead is None else time.monotonic() + self._clock_ahead
+
+    def _saw(self, sight: Sight) -> Sight:
+        # As if its clock had been read when the reply was here: later than it was, so a word never seems too young.
+        self._clock_ahead = sight.now - time.monotonic()
+        self._breaker.worked()
+        return sight
+
+    def _opened(self, command: Open, record: Record | None) -> Record:
+        if record is None:
+            raise RecordUnreadable(f"{self.name} took the claim of {command.key} and shows no record of it")
+        return record
+
+    def _health(self, back: Health) -> Health:
+        away = () if self._breaker._until == 0.0 else ("the front is away: slower, never wrong",)
+        return replace(
+            back,
+            store=self.name,
+            warnings=(*back.warnings, *away),
+            facts=(*back.facts, ("front", self._front.name), ("front_ttl", f"{self._front_ttl:g} s")),
+        )
+
+
+class LayeredStore(_Layers):
+    """A store for `Guard`: a fast one before a durable one, `"redis://cache/0 postgresql://db/app"`."""
+
+    _front: FrontStore
+    _back: Store
+
+    def __init__(self, front: FrontStore, back: Store, *, front_ttl: float = FRONT_TTL_SECONDS) -> None:
+        super().__init__(front, back, front_ttl)
+
+    # -- the port ------------------------------------------------------------------------------------------
+
+    def open(self, command: Open) -> Record:
+        return self._opened(command, self._through(command))
+
+    def take(self, command: Take) -> Record | None:
+        return self._through(command)
+
+    def begin(self, command: Begin) -> Record | None:
+        return self._through(command)
+
+    def renew(self, command: Renew) -> Record | None:
+        return self._through(command)
+
+    def settle(self, command: Settle) -> Record | None:
+        return self._through(command)
+
+    def ask(self, command: Ask) -> Record | None:
+        return self._through(command)
+
+    def testify(self, command: Testify) -> Record | None:
+        return self._through(command)
+
+    def redact(self, command: Redact) -> Record | None:
+        return self._through(command)
+
+    def free(self, command: Free) -> Record | None:
+        return self._through(command)
+
+    def read(self, command: Read) -> Record | None:
+        return self._back.read(command)
+
+    def wait(self, command: Wait, timeout: float) -> Record | None:
+        truth_at = time.monotonic() + TRUTH_SECONDS
+
+        def look() -> Record | None:
+            nonlocal truth_at
+            sight = self._look(command.key.digest, mark=False)
+            record = None if sight is None else self._seals().answer(command.key, sight)
+            if record is None or time.monotonic() >= truth_at:
+                truth_at = time.monotonic() + TRUTH_SECONDS
+                record = self._back.read(Read(command.key))
+            return record
+
+        with self._front.watching(command.key.digest):
+            return wait(command.seen, timeout, look, self._front.bells)
+
+    def batch(self, commands: Sequence[StoreCommand]) -> Replies:
+        return self._back.batch(commands)
+
+    def list(self, query: Query) -> Records:
+        return self._back.list(query)
+
+    def sweep(self, limit: int) -> int:
+        return self._back.sweep(limit)
+
+    def audit(self, limit: int) -> Audits:
+        return self._back.audit(limit)
+
+    def health(self) -> Health:
+        return self._health(self._back.health())
+
+    def join(self, connection: Any) -> Any:
+        """The durable store inside the caller's transaction: what is not committed is nothing for a front."""
+        join = getattr(self._back, "join", None)
+        if join is None:
+            raise Misconfigured(f"{self._back.name} cannot take part in a transaction: Atomic needs a database store")
+        return join(connection)
+
+    def close(self) -> None:
+        self._front.close()
+        self._back.close()
+
+    # -- both layers -----------------------------------------------------------------------------------------
+
+    def _through(self, command: StoreCommand) -> Record | None:
+        return drive(self._seals().steps(command), self._perform)  # type: ignore[return-value]
+
+    def _seals(self) -> Front:
+        return self._rules(self._back.incarnation or self._back.health().incarnation)
+
+    def _perform(self, command: Command) -> Any:
+        match command:
+            case StoreCommand():
+                return getattr(self._back, command.verb)(command)
+            case Look(digest):
+                return self._look(digest, mark=True)
+            case Put(digest, word, until):
+                return self._put(digest, word, until)
+            case FrontTime():
+                return self._front_time()
+            case Linger(digest):
+                return self._linger(digest)
+        raise TypeError(f"{type(command).__name__} has no place in a layered store")
+
+    def _look(self, digest: bytes, *, mark: bool) -> Sight | None:
+        if not self._breaker.closed:
+            return None
+        try:
+            return self._saw(self._front.look(digest, mark=mark))
+        except SamekeyError as error:
+            self._breaker.failed(self._front.name, error)
+            return None
+
+    def _put(self, digest: bytes, word: bytes, until: float) -> bool:
+        if not self._breaker.closed:
+            return False
+        try:
+            self._front.put(digest, word, until)
+        except SamekeyError as error:
+            self._breaker.failed(self._front.name, error)
+            return False
+        self._breaker.worked()
+        return True
+
+    def _linger(self, digest: bytes) -> None:
+        bell = ThreadBell()
+        self._front.bells.add(digest, bell)
+        try:
+            with self._front.watching(digest):
+                bell.wait(LINGER_SECONDS)
+        finally:
+            self._front.bells.remove(digest, bell)
+
+
+class AsyncLayeredStore(_Layers):
+    """A store for `AsyncGuard`: the same, awaited."""
+
+    _front: AsyncFrontStore
+    _back: AsyncStore
+
+    def __init__(self, front: AsyncFrontStore, back: AsyncStore, *, front_ttl: float = FRONT_TTL_SECONDS) -> None:
+        super().__init__(front, back, front_ttl)
+
+    async def open(self, command: Open) -> Record:
+        return self._opened(command, await self._through(command))
+
+    async def take(self, command: Take) -> Record | None:
+        return await self._through(command)
+
+    async def begin(self, command: Begin) -> Record | None:
+        return await self._through(command)
+
+    async def renew(self, command: Renew) -> Record | None:
+        return await self._through(command)
+
+    async def settle(self, command: Settle) -> Record | None:
+        return await self._through(command)
+
+    async def ask(self, command: Ask) -> Record | None:
+        return await self._through(command)
+
+    async def testify(self, command: Testify) -> Record | None:
+        return await self._through(command)
+
+    async def redact(self, command: Redact) -> Record | None:
+        return await self._through(command)
+
+    async def free(self, command: Free) -> Record | None:
+        return await self._through(command)
+
+    async def read(self, command: Read) -> Record | None:
+        return await self._back.read(command)
+
+    async def wait(self, command: Wait, timeout: float) -> Record | None:
+        truth_at = time.monotonic() + TRUTH_SECONDS
+
+        async def look() -> Record | None:
+            nonlocal truth_at
+            sight = await self._look(command.key.digest, mark=False)
+            record = None if sight is None else (await self._seals()).answer(command.key, sight)
+            if record is None or time.monotonic() >= truth_at:
+                truth_at = time.monotonic() + TRUTH_SECONDS
+                record = await self._back.read(Read(command.key))
+            return record
+
+        with self._front.watching(command.key.digest):
+            return await async_wait(command.seen, timeout, look, self._front.bells)
+
+    async def batch(self, commands: Sequence[StoreCommand]) -> Replies:
+        return await self._back.batch(commands)
+
+    async def list(self, query: Query) -> Records:
+        return await self._back.list(query)
+
+    async def sweep(self, limit: int) -> int:
+        return await self._back.sweep(limit)
+
+    async def audit(self, limit: int) -> Audits:
+        return await self._back.audit(limit)
+
+    async def health(self) -> Health:
+        return self._health(await self._back.health())
+
+    async def close(self) -> None:
+        await self._front.close()
+        await self._back.close()
+
+    async def _through(self, command: StoreCommand) -> Record | None:
+        return await adrive((await self._seals()).steps(command), self._perform)  # type: ignore[return-value]
+
+    async def _seals(self) -> Front:
+        return self._rules(self._back.incarnation or (await self._back.health()).incarnation)
+
+    async def _perform(self, command: Command) -> Any:
+        match command:
+            case StoreCommand():
+                return await getattr(self._back, command.verb)(command)
+            case Look(digest):
+                return await self._look(digest, mark=True)
+            case Put(digest, word, until):
+                return await self._put(digest, word, until)
+            case FrontTime():
+                return self._front_time()
+            case Linger(digest):
+                return await self._linger(digest)
+        raise TypeError(f"{type(command).__name__} has no place in a layered store")
+
+    async def _look(self, digest: bytes, *, mark: bool) -> Sight | None:
+        if not self._breaker.closed:
+            return None
+        try:
+            return self._saw(await self._front.look(digest, mark=mark))
+        except SamekeyError as error:
+            self._breaker.failed(self._front.name, error)
+            return None
+
+    async def _put(self, digest: bytes, word: bytes, until: float) -> bool:
+        if not self._breaker.closed:
+            return False
+        try:
+            await self._front.put(digest, word, until)
+        except SamekeyError as error:
+            self._breaker.failed(self._front.name, error)
+            return False
+        self._breaker.worked()
+        return True
+
+    async def _linger(self, digest: bytes) -> None:
+        bell = running().bell()
+        self._front.bells.add(digest, bell)
+        try:
+            with self._front.watching(digest):
+                await bell.wait(LINGER_SECONDS)
+        finally:
+            self._front.bells.remove(digest, bell)

@@ -1,0 +1,231 @@
+"""A layered store keeps the contract of a store, whatever its front does; and what is its own."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from samekey import Guard, KeyReused, Misconfigured
+from samekey.core.commands import Free, Read, Redact
+from samekey.core.key import make_key
+from samekey.core.layers import Front, MayStillReplay
+from samekey.core.states import State
+from samekey.stores.layered import AsyncLayeredStore, LayeredStore
+from samekey.stores.memory import AsyncMemoryStore, MemoryStore
+from samekey.testing._store_scenarios.scene import A, B, Scene
+from samekey.testing.clock import ManualClock
+from samekey.testing.front import AsyncMemoryFront, MemoryFront
+from samekey.testing.store_suite import AsyncStoreSuite, StoreSuite
+
+
+class TestLayeredStore(StoreSuite):
+    survives_process = False
+    random_steps = 3_000
+
+    def setup_method(self):
+        self.clock = ManualClock()
+        self.front, self.back = MemoryFront(self.clock), MemoryStore(self.clock)
+
+    def make_store(self):
+        return LayeredStore(self.front, self.back)
+
+    def pass_seconds(self, seconds):
+        self.clock.advance(seconds)
+
+
+class TestLayeredStoreWithAForgetfulFront(TestLayeredStore):
+    """It loses each word as soon as it has it."""
+
+    def setup_method(self):
+        super().setup_method()
+        self.front.words = Forgetful()
+
+
+class Forgetful(dict[bytes, tuple[bytes, float]]):
+    def __setitem__(self, digest: bytes, word: tuple[bytes, float]) -> None:
+        """Never mind."""
+
+
+class TestAsyncLayeredStore(AsyncStoreSuite):
+    survives_process = False
+
+    def setup_method(self):
+        self.front, self.back = MemoryFront(), MemoryStore()
+
+    async def make_store(self):
+        return AsyncLayeredStore(AsyncMemoryFront(self.front), AsyncMemoryStore(self.back))
+
+
+# -- what is its own ---------------------------------------------------------------------------------------------------
+
+scene = Scene(0.02)
+
+
+class Counting(MemoryStore):
+    """A durable store that tells what it was asked."""
+
+    def __init__(self, clock=None):
+        super().__init__(clock)
+        self.asked = []
+
+    def open(self, command):
+        self.asked.append("open")
+        return super().open(command)
+
+    def read(self, command):
+        self.asked.append("read")
+        return super().read(command)
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def front(clock):
+    return MemoryFront(clock)
+
+
+@pytest.fixture
+def back(clock):
+    return Counting(clock)
+
+
+def guard_on(front, back, **options):
+    return Guard(LayeredStore(front, back, **options))
+
+
+def test_a_settled_key_is_replayed_without_a_word_to_the_durable_store(front, back):
+    first, second = guard_on(front, back), guard_on(front, back)
+    told = first.run("charge", lambda: 7, key="o-1", payload=1)
+    back.asked.clear()
+
+    again = second.run("charge", pytest.fail, key="o-1", payload=1)
+
+    assert (told.result, again.result, again.replayed) == (7, 7, True)
+    assert back.asked == []
+
+
+def test_another_payload_is_refused_by_the_front_too(front, back):
+    guard_on(front, back).run("charge", lambda: 7, key="o-1", payload={"amount": 200})
+
+    with pytest.raises(KeyReused, match="amount"):
+        guard_on(front, back).run("charge", pytest.fail, key="o-1", payload={"amount": 500})
+
+
+@pytest.mark.parametrize("trouble", ["away", "forgets", "damaged", "foreign"])
+def test_a_front_in_trouble_costs_speed_and_nothing_else(front, back, trouble):
+    guard = guard_on(front, back)
+    guard.run("charge", lambda: 7, key="o-1", payload=1)
+    if trouble == "away":
+        front.away = True
+    elif trouble == "forgets":
+        front.words.clear()
+    else:
+        for digest, (word, until) in list(front.words.items()):
+            # Cut short; or sealed by somebody who does not know the durable store.
+            front.words[digest] = (word[:-1] if trouble == "damaged" else word[:19] + bytes(16) + word[35:], until)
+
+    assert guard.run("charge", pytest.fail, key="o-1", payload=1).result == 7
+
+
+def test_after_a_failover_of_the_durable_store_its_old_words_say_nothing(front, back):
+    guard = guard_on(front, back)
+    guard.run("charge", lambda: 7, key="o-1", payload=1)
+    back._incarnation = "promoted"
+    back.asked.clear()
+
+    assert guard.run("charge", pytest.fail, key="o-1", payload=1).replayed
+    assert back.asked == ["open"]
+
+
+def test_the_front_never_says_go(front, back):
+    """Its copy of our own claim is not permission to run: only the durable store's answer is."""
+    store = LayeredStore(front, back)
+    held = store.open(scene.opening(by=A))
+    back._records.clear()  # the claim is gone where it counts
+
+    again = store.open(scene.opening(by=A))
+
+    assert again.token > held.token, "answered by the front"
+
+
+def test_those_who_come_while_it_is_held_wait_at_the_front(front, back):
+    store = LayeredStore(front, back)
+    store.open(scene.opening(by=A))
+    back.asked.clear()
+
+    seen = store.open(scene.opening(by=B))
+
+    assert (seen.state, seen.attempt) == (State.STARTED, A)
+    assert back.asked == []
+
+
+def test_a_mark_makes_the_second_one_linger_and_its_word_wakes_it(front, back):
+    key = scene.opening(by=A).key
+    front.look(key.digest, mark=True)  # somebody is on the way
+    store = LayeredStore(front, back)
+    with ThreadPoolExecutor() as pool:
+        second = pool.submit(store.open, scene.opening(by=B))
+        held = back.open(scene.opening(by=A))
+        front.put(key.digest, Front(back.incarnation)._sealed(held, 1, b""), 60.0)
+
+        assert second.result(5).attempt == A
+
+
+def test_what_is_freed_is_not_replayed_any_more(front, back):
+    guard = guard_on(front, back)
+    guard.run("charge", lambda: 7, key="o-1", payload=1)
+    seen = guard.store.read(Read(make_key("charge", "o-1")))
+    stale = dict(front.words)
+
+    guard.store.free(Free(seen, "ada", "refunded"))
+    for digest, (word, until) in stale.items():
+        front.put(digest, word, until)  # a fill that comes late
+
+    assert guard.run("charge", lambda: 8, key="o-1", payload=1).result == 8
+
+
+def test_a_word_told_too_late_is_not_believed(front, back, clock):
+    """Whoever sleeps between asking and telling tells it in vain: it would outlive the tombstone."""
+    guard = guard_on(front, back, front_ttl=10)
+    guard.run("charge", lambda: 7, key="o-1", payload=1)
+    stale = dict(front.words)
+    seen = guard.store.read(Read(make_key("charge", "o-1")))
+    guard.store.free(Free(seen, "ada", "refunded"))
+    clock.advance(11)  # the tombstone is gone
+    for digest, (word, until) in stale.items():
+        front.put(digest, word, until)
+
+    assert guard.run("charge", lambda: 8, key="o-1", payload=1).result == 8
+
+
+def test_a_command_says_when_the_front_could_not_be_told(front, back):
+    guard = guard_on(front, back)
+    guard.run("charge", lambda: 7, key="o-1", payload=1)
+    seen = guard.store.read(Read(make_key("charge", "o-1")))
+    front.away = True
+
+    with pytest.raises(MayStillReplay, match="for up to 60 s"):
+        guard.store.redact(Redact(seen, "ada", "asked to"))
+    assert guard.store.read(Read(seen.key)).result is None  # done all the same
+
+
+def test_while_the_front_is_away_it_is_left_alone(front, back):
+    store = LayeredStore(front, back)
+    store.open(scene.opening(by=A))
+    front.away = True
+    front.calls.clear()
+
+    for _ in range(50):
+        store.read(Read(scene.opening(by=A).key))
+        store.open(scene.opening(by=B))
+
+    assert len(front.calls) < 5
+
+
+def test_the_address_of_two_stores_is_both_with_a_space_between():
+    with pytest.raises(Misconfigured, match="front"):
+        Guard("memory:// memory://").run("charge", lambda: 7, key="o-1", payload=1)
