@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import psycopg
 import pytest
@@ -19,7 +21,7 @@ from samekey.core.layers import MayStillReplay
 from samekey.drivers.psycopg import migrate
 from samekey.testing.pytest import _missing
 from samekey.testing.redis_servers import RedisServer, flavours, redis_cluster, redis_server
-from samekey.testing.servers import PrivatePostgres, postgres
+from samekey.testing.servers import postgres
 from samekey.testing.store_suite import AsyncStoreSuite, StoreSuite
 
 pytestmark = pytest.mark.slow
@@ -27,13 +29,13 @@ FULL = os.environ.get("SAMEKEY_BUDGET") == "full"
 
 
 @pytest.fixture(scope="module")
-def database() -> Iterator[PrivatePostgres]:
+def database():
     with postgres() as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def back(database: PrivatePostgres) -> str:
+def back(database) -> str:
     url = database.create_database()
     migrate(url)
     return url
@@ -86,18 +88,22 @@ def async_layered(url):
     return open_store(url, asynchronous=True)
 
 
-def xids(back: str) -> int:
+def durable(guard) -> Any:
+    """The PostgreSQL store behind the front."""
+    return guard.store._back
+
+
+def xids(back: str):
     """How many transactions have written anything, on the whole server."""
     with psycopg.connect(back, autocommit=True) as connection:
-        [found] = connection.execute("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint").fetchone()
-    return found
+        found = connection.execute("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint").fetchall()
+    return found[0][0]
 
 
 def test_a_replay_costs_the_database_nothing(address, back):
     with Guard(address) as guard:
         guard.run("replayed", lambda: 7, key="o-1", payload=1)
-        guard.store._back.close = lambda: None
-        gone = guard.store._back._links().claims
+        gone = durable(guard)._links().claims
 
         def fail(*_):
             pytest.fail("the database was asked")
@@ -166,7 +172,7 @@ def test_a_front_in_trouble_costs_speed_and_nothing_else(back, trouble):
                 elif number == 35:
                     front.start()
             for _ in range(2):
-                guard.run(trouble, lambda number=number: effects.append(number), key=f"o-{number}", payload=number)
+                guard.run(trouble, partial(effects.append, number), key=f"o-{number}", payload=number)
 
     assert effects == list(range(40))
 
@@ -191,6 +197,7 @@ def test_free_says_when_the_front_could_not_be_told(back):
     with redis_server() as front, Guard(f"{front.url()} {back}") as guard:
         guard.run("freed", lambda: 7, key="o-1", payload=1)
         seen = guard.store.read(Read(make_key("freed", "o-1")))
+        assert seen is not None
         front.stop(kill=True)
 
         with pytest.raises(MayStillReplay):
@@ -207,7 +214,7 @@ def test_after_a_promotion_of_the_database_old_words_are_checked(front, database
             connection.execute("DELETE FROM samekey_records")  # what a lost second of an async standby is
         assert guard.run("promoted", pytest.fail, key="o-1", payload=1).replayed  # within front_ttl
 
-        lane = guard.store._back._links().claims
+        lane = durable(guard)._links().claims
         lane.facts = replace(lane.facts, incarnation="another timeline", lost_at=1e12)
         assert not guard.run("promoted", lambda: 8, key="o-1", payload=1).replayed
 
