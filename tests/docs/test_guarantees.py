@@ -60,6 +60,7 @@ def test_every_promise_names_a_test(page: str, row: str):
     assert any("::" in name for name in NAMED.findall(row.rpartition(" | ")[2])), f"{page}: nothing shows {row}"
 
 
+@pytest.mark.slow  # it collects every test there is
 @pytest.mark.parametrize("name", NAMES)
 def test_a_named_test_is_collected_and_not_hushed(collected: dict[str, str], name: str):
     tests = [node for node in collected if node == name or node.startswith((f"{name}[", f"{name}::"))]

@@ -35,7 +35,7 @@ def database():
 
 
 @pytest.fixture(scope="module")
-def back(database) -> str:
+def back(database):
     url = database.create_database()
     migrate(url)
     return url
@@ -162,7 +162,7 @@ asyncio.run(main())
 @pytest.mark.parametrize("trouble", ["wiped", "killed"])
 def test_a_front_in_trouble_costs_speed_and_nothing_else(back, trouble):
     with redis_server() as front, Guard(f"{front.url()} {back}") as guard:
-        effects = []
+        effects: list[int] = []
         for number in range(40):
             if number % 10 == 5:
                 if trouble == "wiped":
