@@ -40,7 +40,7 @@ LAYERED = ("samekey.stores.layered:LayeredStore", "samekey.stores.layered:AsyncL
 
 
 def check_address(address: str) -> str:
-    front, *rest = address.split()
+    front, *rest = address.split() or [address]
     if rest:
         if len(rest) > 1:
             raise Misconfigured(f"{len(rest) + 1} addresses; two make a layered store: a front, then a durable one")

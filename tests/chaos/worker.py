@@ -101,7 +101,8 @@ def _asks(judge: Judge) -> Boundary:
 
 def atomic(guard: Guard, judge: Judge, address: str) -> Run:
     """An effect is a row in the store's own database, in the transaction of the record."""
-    guard.store.health()  # opened before a transaction of ours keeps the file to itself
+    with contextlib.suppress(StoreUnavailable):  # a server may just be down
+        guard.store.health()  # opened before a transaction of ours keeps the file to itself
 
     def run(key: str) -> Any:
         with connected(address) as connection:
