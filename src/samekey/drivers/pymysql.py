@@ -43,6 +43,7 @@ SILENCE_SECONDS = 6  # longer than any lock is waited for; after that the server
 DESK_SECONDS = 60  # a list over millions of records, a sweep
 MIGRATION_LOCK_SECONDS = 30
 
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 OPTIONS = ("unix_socket", "ssl_ca", "ssl_cert", "ssl_key")
 
 
@@ -79,6 +80,8 @@ def parse_url(url: str) -> Address:
     }
     if "ssl_ca" in options:
         arguments["ssl_verify_cert"] = arguments["ssl_verify_identity"] = True  # else it would prove nothing
+    elif "unix_socket" in options or arguments["host"] in LOOPBACK:
+        arguments["ssl_disabled"] = True  # nobody listens on the way, and a TLS context takes 30 ms to make
     return Address(name, {name: value for name, value in arguments.items() if value != ""})
 
 
@@ -135,7 +138,8 @@ def is_connection(given: Any) -> bool:
 
 def in_transaction(link: Connection) -> bool:
     """What the server said with its last answer."""
-    return bool(link.open and link.server_status & SERVER_STATUS.SERVER_STATUS_IN_TRANS)
+    status: int = link.server_status  # type: ignore[attr-defined]
+    return link.open and bool(status & SERVER_STATUS.SERVER_STATUS_IN_TRANS)
 
 
 def refresh(link: Connection) -> None:

@@ -241,7 +241,7 @@ def sweep(run: Run, limit: int) -> int:
 
 def audits(run: Run, limit: int) -> list[Audit]:
     rows, _ = run(_AUDITS % max(0, min(limit, LIST_MAX)))
-    return [Audit(row[0], *(None if part is None else part.decode() for part in row[1:])) for row in rows]
+    return [Audit._make((row[0], *map(_text, row[1:]))) for row in rows]
 
 
 def versions(run: Run, digests: Sequence[bytes]) -> dict[bytes, Row]:
