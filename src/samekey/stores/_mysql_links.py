@@ -105,12 +105,11 @@ class Links:
     def desk(self) -> Iterator[Run]:
         """A connection of its own for what may take long: operators and the sweeper are few."""
         self._require_open()
-        with driver.translated(self._address):
-            link = self.connect(desk=True)
-            try:
-                yield self.runner(link)
-            finally:
-                driver.close(link)
+        link = self.connect(desk=True)
+        try:
+            yield self.runner(link)
+        finally:
+            driver.close(link)
 
     def connect(self, *, desk: bool = False) -> driver.Connection:
         link, facts = driver.connect(self._address, desk=desk)
@@ -191,7 +190,7 @@ class Links:
         asked = False
         if len(commands) > 1 and not any(audited(command) for command in commands):
             try:
-                done, asked = self.insist(lambda run: _execute_all(run, commands), again=True)
+                done, asked = self.insist(lambda run: _execute_all(run, commands))
             except SamekeyError:
                 done, asked = None, True
             if done is not None and not asked:
@@ -204,13 +203,13 @@ class Links:
         except Exception as error:
             return error
 
-    def insist(self, work: Callable[[Run], T], *, again: bool) -> tuple[T, bool]:
+    def insist(self, work: Callable[[Run], T], *, again: bool = True, desk: bool = False) -> tuple[T, bool]:
         """What `work` gives, and whether a reply was lost on the way to it."""
         deadline: float | None = None  # for replies that were lost
         conflicts, pause = 0, REASK_PAUSE_SECONDS
         while True:
             try:
-                with self.borrowed() as run:
+                with self.desk() if desk else self.borrowed() as run:
                     return work(run), deadline is not None
             except UnicodeError as error:
                 raise Misconfigured(f"{self._address.name} cannot keep this text: {error}") from error

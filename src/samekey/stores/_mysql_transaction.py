@@ -120,7 +120,7 @@ class MysqlTransaction:
 
     def _open(self, command: Open) -> Record | None:
         links = self._links()
-        (record, moment), _ = links.insist(lambda run: look(run, command.key), again=True)
+        (record, moment), _ = links.insist(lambda run: look(run, command.key))
         if record is not None and record.settled and not expired(record, moment):
             return links.shown(record, moment)  # it will never change: no need to hold it
         fresh = apply(None, command, moment)
@@ -142,7 +142,7 @@ class MysqlTransaction:
         with self._told():
             record, moment = look(self._statement, command.key)
         if record is None:  # not in our snapshot: is it there by now?
-            (record, moment), _ = self._links().insist(lambda run: look(run, command.key), again=True)
+            (record, moment), _ = self._links().insist(lambda run: look(run, command.key))
         return None if record is None or expired(record, moment) else seen_at(record, moment)
 
     def _change(self, command: StoreCommand) -> Record | None:

@@ -112,15 +112,14 @@ class MysqlStore:
 
     def list(self, query: Query) -> Records:
         links = self._links()
-        with links.desk() as run:
-            return [links.shown(record, moment) for record, moment in page(run, query)]
+        found, _ = links.insist(lambda run: page(run, query), desk=True)
+        return [links.shown(record, moment) for record, moment in found]
 
     def sweep(self, limit: int) -> int:
-        return self._links().insist(lambda run: sweep(run, limit), again=True)[0]
+        return self._links().insist(lambda run: sweep(run, limit))[0]
 
     def audit(self, limit: int) -> Audits:
-        with self._links().desk() as run:
-            return audits(run, limit)
+        return self._links().insist(lambda run: audits(run, limit), desk=True)[0]
 
     def health(self) -> Health:
         links = self._links()
