@@ -10,13 +10,14 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
 import pymysql
 import pytest
 
-from samekey import Guard, Policy, ResultNotKept
+from samekey import AsyncGuard, Guard, InDoubt, Policy, ResultNotKept
 from samekey.addresses import open_store
 from samekey.core.commands import Ask, Begin, Free, Read, Redact, Renew, Take, Testify, Wait
 from samekey.core.errors import Misconfigured, RecordUnreadable, StoreUnavailable
@@ -62,9 +63,13 @@ def url(server):
     return made
 
 
+def opened(url: str) -> Any:
+    return contextlib.closing(MysqlStore(url))
+
+
 @pytest.fixture
 def store(url):
-    with contextlib.closing(MysqlStore(url)) as one:
+    with opened(url) as one:
         yield one
 
 
@@ -140,7 +145,12 @@ def test_a_command_is_one_look_and_one_write(store, scene, monkeypatch):
     said: list[str] = []
     store.open(scene.opening("first"))  # connects
     plain = driver.run
-    monkeypatch.setattr(driver, "run", lambda link, statement: said.append(statement) or plain(link, statement))
+
+    def counted(link: Any, statement: str) -> Any:
+        said.append(statement)
+        return plain(link, statement)
+
+    monkeypatch.setattr(driver, "run", counted)
 
     def trips() -> int:
         count = len(said)
@@ -212,7 +222,8 @@ def test_tokens_grow_past_a_clock_that_was_set_back(store, url, scene):
 
 def test_a_claim_that_was_asleep_does_not_draw_an_old_token(store, url, scene, monkeypatch):
     """Between its look and its write another life of the key came and went: it looks again."""
-    plain, naps = driver.run, []
+    plain = driver.run
+    naps: list[int] = []
 
     def slowly(link: Any, statement: str) -> Any:
         if "INSERT INTO samekey_records" in statement and not naps:
@@ -228,7 +239,7 @@ def test_a_claim_that_was_asleep_does_not_draw_an_old_token(store, url, scene, m
 # -- lost replies --------------------------------------------------------------------------------------
 
 
-def lost_anywhere(wire: Wire, store: MysqlStore, work: Any) -> list[Any]:
+def lost_anywhere(wire: Wire, store: Any, work: Any) -> list[Any]:
     """`work` once for each of its answers, which is lost; the cut comes ever later, until it comes too late."""
     done = []
     for number in range(1, 20):
@@ -242,7 +253,7 @@ def lost_anywhere(wire: Wire, store: MysqlStore, work: Any) -> list[Any]:
 
 def test_a_claim_whose_reply_was_lost_is_asked_again(wire, url, scene):
     """Wherever the wire is cut: it finds itself by its attempt id, and no second record or token is seen."""
-    with contextlib.closing(MysqlStore(wire.url)) as store, contextlib.closing(MysqlStore(url)) as other:
+    with opened(wire.url) as store, opened(url) as other:
         claims = lost_anywhere(wire, store, lambda number: store.open(scene.opening(f"lost {number}")))
         assert wire.cuts == len(claims) - 1 == 2
 
@@ -257,13 +268,14 @@ def test_a_claim_whose_reply_was_lost_is_asked_again(wire, url, scene):
 )
 def test_every_command_whose_reply_was_lost_recognises_itself(wire, scene, verb):
     """Sent twice, done once, at whichever of its answers the wire was cut."""
-    with contextlib.closing(MysqlStore(wire.url)) as store:
+    with opened(wire.url) as store:
 
         def once(number: int) -> None:
             wire.mend()
             text = f"{verb} {number}"
             held = store.open(scene.opening(text, boundary="opaque marked"))
-            doubt = completed = None
+            doubt: Any = None
+            completed: Any = None
             if verb in ("ask", "take", "resolve"):
                 doubt = store.settle(settling(held, State.IN_DOUBT))
             if verb == "free":
@@ -299,8 +311,8 @@ def test_every_command_whose_reply_was_lost_recognises_itself(wire, scene, verb)
                 case "batch":
                     opens = [scene.opening(f"{text} {one}", by=B) for one in range(3)]
                     replies = store.batch([*opens, settling(held, State.COMPLETED)])
-                    assert [one.attempt for one in replies] == [B, B, B, A]  # type: ignore[union-attr]
-                    assert all(len(one.moves) == 1 for one in replies[:3])  # type: ignore[union-attr]
+                    assert [one.attempt for one in replies] == [B, B, B, A]
+                    assert all(len(one.moves) == 1 for one in replies[:3])
                 case "sweep":
                     store.sweep(10)
                     assert store.read(Read(held.key)) is None
@@ -312,7 +324,7 @@ def test_every_command_whose_reply_was_lost_recognises_itself(wire, scene, verb)
 
 def test_a_redaction_whose_reply_was_lost_says_so(wire, scene):
     """A second one would be audited twice: a person looks, and asks again."""
-    with contextlib.closing(MysqlStore(wire.url)) as store:
+    with opened(wire.url) as store:
         held = store.open(scene.opening())
         done = store.settle(settling(held, State.COMPLETED, result=b"secret"))
         wire.cut(4)  # look, begin, update, audit: the fourth answer
@@ -350,6 +362,27 @@ def _rows(url: str, statement: str) -> Any:
         return cursor.fetchall()
 
 
+def test_a_silent_server_is_not_waited_for_for_ever(mortal, scene, monkeypatch):
+    """Frozen, with its connections open: told after a while, and served again when it thaws."""
+    url = mortal.create_database()
+    driver.migrate(url)
+    monkeypatch.setattr(driver, "SILENCE_SECONDS", 1)
+    monkeypatch.setattr(driver, "CONNECT_SECONDS", 1)
+    monkeypatch.setattr(_mysql_links, "REASK_SECONDS", 0.5)
+    with opened(url) as store:
+        store.open(scene.opening("before"))
+        os.kill(mortal.pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(StoreUnavailable):
+                store.open(scene.opening("frozen"))
+            replies = store.batch([scene.opening(str(number)) for number in range(50)])
+            assert all(isinstance(one, StoreUnavailable) for one in replies)
+        finally:
+            os.kill(mortal.pid, signal.SIGCONT)
+
+        assert store.open(scene.opening("frozen")).attempt == A
+
+
 # -- rivals --------------------------------------------------------------------------------------------
 
 
@@ -378,7 +411,7 @@ def test_a_row_that_is_held_for_ever_is_told(store, url, scene, monkeypatch):
 def test_a_deadlock_is_run_again(store, url, scene):
     """A batch holds one row and wants the next, a rival the other way round: both get through."""
     held = store.batch([scene.opening(str(number)) for number in range(2)])
-    first, last = sorted(held, key=lambda one: one.key.digest)  # type: ignore[union-attr]
+    first, last = sorted(held, key=lambda one: one.key.digest)
     with connected(url) as rival, rival.cursor() as cursor, ThreadPoolExecutor(1) as pool:
         # So large a transaction that the server gives up ours.
         cursor.execute("UPDATE samekey_records SET error = REPEAT('x', 1000) WHERE digest = %s", (last.key.digest,))
@@ -436,6 +469,31 @@ def test_a_sweep_leaves_what_somebody_is_writing(store, url, scene):
     assert store.sweep(10) == 1
 
 
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+def test_an_async_guard_on_any_loop(url, loop):
+    """Fifty callers with one key and a hundred keys besides, on both loops: the threads are the store's own."""
+    anyio = pytest.importorskip("anyio")
+
+    async def main() -> list[int]:
+        guard, effects, answers = AsyncGuard(url), list[str](), list[Any]()
+
+        async def call(key: str) -> None:
+            async def effect() -> str:
+                effects.append(key)
+                await anyio.sleep(0.01)
+                return key
+
+            answers.append((await guard.run(f"charge {loop}", effect, key=key, payload={})).result)
+
+        async with anyio.create_task_group() as group:
+            for number in range(150):
+                group.start_soon(call, "same" if number < 50 else str(number))
+        await guard.close()
+        return [len(effects), len(set(effects)), len(answers)]
+
+    assert anyio.run(main, backend=loop) == [101, 101, 150]
+
+
 # -- crowds and crashes --------------------------------------------------------------------------------
 
 
@@ -474,7 +532,7 @@ def test_a_waiter_in_another_process_is_woken_by_the_watcher(store, url, scene, 
     """Without the slow re-read nothing else would tell it."""
     monkeypatch.setattr("samekey.stores._waiting.REREAD_SECONDS", 60.0)
     held = store.open(scene.opening())
-    with contextlib.closing(MysqlStore(url)) as other, ThreadPoolExecutor(20) as pool:
+    with opened(url) as other, ThreadPoolExecutor(20) as pool:
         waiting = [pool.submit(other.wait, Wait(held), 30.0) for _ in range(20)]
         until(lambda: other._links().watch._thread)
         time.sleep(0.1)
@@ -492,12 +550,16 @@ def test_a_server_that_is_killed_keeps_what_it_answered(mortal):
     answers: list[tuple[str, Any]] = []
     over = threading.Event()
 
+    def charge(key: str) -> str:
+        effects.append(key)
+        return key
+
     def work(worker: int) -> None:
         number = 0
         while not over.is_set():
             key = f"{worker} {number}"
             try:
-                answer = guard.run("charge", lambda key=key: effects.append(key) or key, key=key, payload={})
+                answer = guard.run("charge", partial(charge, key), key=key, payload={})
             except StoreUnavailable:
                 continue  # the same key again
             answers.append((key, answer.result))
@@ -526,7 +588,7 @@ def test_another_server_in_its_place_is_noticed(mortal, scene):
     """A failover changes who answers: claims since then say so, also to a process that starts later."""
     url = mortal.create_database()
     driver.migrate(url)
-    store = MysqlStore(url)
+    store: Any = MysqlStore(url)
     before = store.open(scene.opening("before"))
     known = store.health().incarnation
     mortal.restart("kill", server_id="7")
@@ -535,8 +597,8 @@ def test_another_server_in_its_place_is_noticed(mortal, scene):
     assert store.health().incarnation != known
     assert any("another server" in warning for warning in store.health().warnings)
     assert (before.after_loss, after.after_loss) == (False, True)
-    assert not store.read(Read(before.key)).after_loss  # type: ignore[union-attr]
-    with contextlib.closing(MysqlStore(url)) as later:
+    assert not store.read(Read(before.key)).after_loss
+    with opened(url) as later:
         assert later.open(scene.opening("later")).after_loss
     store.close()
 
@@ -560,11 +622,8 @@ def test_a_process_that_dies_while_it_holds_is_outlived(url, tmp_path):
         guard = Guard(url, policy=Policy(lease=0.5, patience=0.2))
         guard.run("charge", lambda: os.kill(os.getpid(), signal.SIGKILL), key="o-1", payload={})
     os.waitpid(child, 0)
-    with contextlib.closing(Guard(url, policy=Policy(lease=0.5, patience=5))) as guard:
-        from samekey import InDoubt
-
-        with pytest.raises(InDoubt):
-            guard.run("charge", lambda: "again", key="o-1", payload={})
+    with contextlib.closing(Guard(url, policy=Policy(lease=0.5, patience=5))) as guard, pytest.raises(InDoubt):
+        guard.run("charge", lambda: "again", key="o-1", payload={})
 
 
 # -- settings ------------------------------------------------------------------------------------------
@@ -575,7 +634,7 @@ def test_a_read_only_server_is_refused(store, url, scene):
     store.open(scene.opening("before"))
     sql(url, "SET GLOBAL read_only = 1")
     try:
-        with contextlib.closing(MysqlStore(url)) as other, pytest.raises(StoreUnavailable, match="read-only"):
+        with opened(url) as other, pytest.raises(StoreUnavailable, match="read-only"):
             other.open(scene.opening("refused"))
     finally:
         sql(url, "SET GLOBAL read_only = 0")
@@ -588,7 +647,7 @@ def test_the_health_says_which_guarantee_is_reached(store, mortal):
     assert any("innodb_flush_log_at_trx_commit is 2" in one for one in weak.warnings)
     made = mortal.create_database()
     driver.migrate(made)
-    with contextlib.closing(MysqlStore(made)) as strong:
+    with opened(made) as strong:
         assert strong.health().guarantee == (
             "claims survive crashes of clients and of the server; "
             "a failover to an asynchronous replica may lose the last ones"
@@ -599,7 +658,7 @@ def test_the_health_says_which_guarantee_is_reached(store, mortal):
 def test_a_table_that_is_not_innodb_is_refused(url, scene):
     sql(url, "ALTER TABLE samekey_audit ENGINE = MyISAM")
 
-    with contextlib.closing(MysqlStore(url)) as store, pytest.raises(Misconfigured, match="make it InnoDB"):
+    with opened(url) as store, pytest.raises(Misconfigured, match="make it InnoDB"):
         store.open(scene.opening())
 
 
@@ -611,11 +670,16 @@ def test_a_result_larger_than_a_packet_is_not_kept_and_never_runs_again(url):
         with contextlib.closing(Guard(url, policy=Policy(result_max_bytes=4 << 20))) as guard:
             assert any("max_allowed_packet" in one for one in guard.store.health().warnings)
             runs: list[int] = []
-            answer = guard.run("big", lambda: runs.append(1) or "x" * 700_000, key="k", payload={})
+
+            def big() -> str:
+                runs.append(1)
+                return "x" * 700_000
+
+            answer = guard.run("big", big, key="k", payload={})
             assert (answer.state, len(answer.result)) == (State.COMPLETED, 700_000)
 
             with pytest.raises(ResultNotKept, match="max_allowed_packet"):
-                guard.run("big", lambda: runs.append(1) or "", key="k", payload={})
+                guard.run("big", big, key="k", payload={})
             assert runs == [1]
             assert guard.run("fits", lambda: "x" * 400_000, key="k", payload={}).recorded
     finally:
@@ -637,18 +701,29 @@ def test_addresses():
 def test_who_may_not_come_in_is_told(url):
     sql(url, "CREATE OR REPLACE USER weak@'%' IDENTIFIED BY 'right'")
     for changed in (url.replace("samekey@", "weak:wrong@"), url.replace("samekey@", "weak:right@"), url + "_not_there"):
-        with contextlib.closing(MysqlStore(changed)) as store, pytest.raises(Misconfigured) as told:
+        with opened(changed) as store, pytest.raises(Misconfigured) as told:
             store.health()
         assert "wrong" not in str(told.value)
-    with contextlib.closing(MysqlStore("mysql://app@127.0.0.1:1/shop")) as store, pytest.raises(StoreUnavailable):
+    with opened("mysql://app@127.0.0.1:1/shop") as store, pytest.raises(StoreUnavailable):
         store.health()
+
+
+def test_a_user_needs_no_more_than_rows(url, scene):
+    """SELECT, INSERT, UPDATE and DELETE: a store never makes or changes a table."""
+    sql(url, "CREATE OR REPLACE USER plain@'%' IDENTIFIED BY ''")
+    sql(url, f"GRANT SELECT, INSERT, UPDATE, DELETE ON {urlsplit(url).path[1:]}.* TO plain@'%'")
+
+    with opened(url.replace("samekey@", "plain@")) as store:
+        done = store.settle(settling(store.open(scene.opening()), State.COMPLETED))
+        assert store.free(Free(done, "ada", "again")) is None
+        assert store.health().warnings
 
 
 def test_a_socket_and_tls(mortal, scene, tmp_path):
     """Over the server's own socket; and over TLS, where a server that cannot prove itself is refused."""
     url = mortal.create_database()
     driver.migrate(url)
-    with contextlib.closing(MysqlStore(f"{url}?unix_socket={mortal.socket}")) as store:
+    with opened(f"{url}?unix_socket={mortal.socket}") as store:
         assert store.open(scene.opening("socket")).attempt == A
     for name in ("right", "wrong"):
         subprocess.run(
@@ -662,12 +737,12 @@ def test_a_socket_and_tls(mortal, scene, tmp_path):
         target.chmod(0o644)
     mortal.restart("fast", ssl_cert=str(mortal.folder / "right.pem"), ssl_key=str(mortal.folder / "right.key"))
 
-    with contextlib.closing(MysqlStore(f"{url}?ssl_ca={tmp_path / 'right.pem'}")) as store:
+    with opened(f"{url}?ssl_ca={tmp_path / 'right.pem'}") as store:
         assert store.open(scene.opening("tls")).attempt == A
         with store._links().borrowed() as run:
             assert run("SHOW STATUS LIKE 'Ssl_cipher'")[0][0][1]
     with (
-        contextlib.closing(MysqlStore(f"{url}?ssl_ca={tmp_path / 'wrong.pem'}")) as store,
+        opened(f"{url}?ssl_ca={tmp_path / 'wrong.pem'}") as store,
         pytest.raises(StoreUnavailable, match="certificate"),
     ):
         store.open(scene.opening("wrong"))
@@ -678,7 +753,7 @@ def test_a_socket_and_tls(mortal, scene, tmp_path):
 
 def test_tables_are_made_by_migrate_and_never_by_a_store(server, scene):
     url = server.create_database()
-    with contextlib.closing(MysqlStore(url)) as store:
+    with opened(url) as store:
         with pytest.raises(Misconfigured, match=r"Make them with: samekey migrate --store mysql://"):
             store.open(scene.opening())
         assert [one.number for one in driver.migrate(url, dry_run=True)] == [1]
@@ -695,7 +770,7 @@ def test_a_migration_that_was_interrupted_is_carried_out_again(server, scene):
     sql(url, second)
 
     assert len(driver.migrate(url)) == 1
-    with contextlib.closing(MysqlStore(url)) as store:
+    with opened(url) as store:
         assert store.open(scene.opening()).attempt == A
 
 
@@ -704,5 +779,5 @@ def test_a_newer_schema_is_refused(url, scene):
 
     with pytest.raises(Misconfigured, match="upgrade samekey"):
         driver.migrate(url)
-    with contextlib.closing(MysqlStore(url)) as store, pytest.raises(Misconfigured, match="upgrade samekey"):
+    with opened(url) as store, pytest.raises(Misconfigured, match="upgrade samekey"):
         store.open(scene.opening())

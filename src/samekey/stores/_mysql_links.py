@@ -57,7 +57,11 @@ class TooLarge(Misconfigured):
     """The statement is larger than the server takes."""
 
 
-class Closed(StoreUnavailable):
+class Unreachable(StoreUnavailable):
+    """There is no connection to be had, for anybody."""
+
+
+class Closed(Unreachable):
     """The store was closed: nothing to wait for."""
 
 
@@ -112,7 +116,10 @@ class Links:
             driver.close(link)
 
     def connect(self, *, desk: bool = False) -> driver.Connection:
-        link, facts = driver.connect(self._address, desk=desk)
+        try:
+            link, facts = driver.connect(self._address, desk=desk)
+        except StoreUnavailable as error:
+            raise Unreachable(str(error)) from error.__cause__
         with self._mutex:
             if self.facts is not None and self.facts.epoch != facts.epoch:
                 # The tables were made anew: all that was claimed since asks first, where it can.
@@ -191,6 +198,8 @@ class Links:
         if len(commands) > 1 and not any(audited(command) for command in commands):
             try:
                 done, asked = self.insist(lambda run: _execute_all(run, commands))
+            except Unreachable as error:
+                return [error] * len(commands)  # one server, one answer
             except SamekeyError:
                 done, asked = None, True
             if done is not None and not asked:
@@ -213,8 +222,8 @@ class Links:
                     return work(run), deadline is not None
             except UnicodeError as error:
                 raise Misconfigured(f"{self._address.name} cannot keep this text: {error}") from error
-            except StoreUnavailable as unreachable:
-                # No connection. If nothing of ours was under way, that is the answer.
+            except Unreachable as unreachable:
+                # If nothing of ours was under way, that is the answer.
                 if isinstance(unreachable, Closed) or deadline is None or time.monotonic() >= deadline:
                     raise
                 time.sleep(pause)
@@ -224,7 +233,8 @@ class Links:
                     deadline = deadline or time.monotonic() + REASK_SECONDS
                     if time.monotonic() < deadline:
                         continue
-                elif (driver.is_conflict(error) or driver.is_busy(error)) and conflicts < CONFLICTS_MAX:
+                    raise Unreachable(str(driver.store_error(self._address, error))) from error
+                if (driver.is_conflict(error) or driver.is_busy(error)) and conflicts < CONFLICTS_MAX:
                     conflicts += 1
                     continue
                 raise driver.store_error(self._address, error) from error
@@ -339,7 +349,8 @@ class Watch:
                 self._stop.wait(REASK_PAUSE_MAX_SECONDS)
                 continue
             for digest in digests:
-                if digest in seen and rows.get(digest) != seen[digest]:
+                # Also at the first look: it may have moved after whoever waits looked, and before we did.
+                if digest not in seen or rows.get(digest) != seen[digest]:
                     self._links.bells.ring(digest)
             seen = {digest: rows.get(digest) for digest in digests}
             self._stop.wait(WATCH_SECONDS)

@@ -207,11 +207,13 @@ def page(run: Run, query: Query) -> list[tuple[Record, Moment]]:
 
 
 def _list_statement(query: Query) -> str:
+    index = "samekey_by_creation"  # newest first, and no further than the page is long
     conditions = [f"(r.retain_until IS NULL OR r.retain_until > {CLOCK} / 1e6)"]  # past retention is gone, swept or not
     if query.states:
         conditions.append(f"r.state IN ({_literals(state.value for state in query.states)})")
         if not EXPIRES & set(query.states):
-            conditions = ["r.retain_until IS NULL", conditions[1]]  # the same in the index's words
+            index = "samekey_by_retention"  # what has none is little, compared with all that is settled
+            conditions = ["r.retain_until IS NULL", conditions[1]]
     for column, value in (("operation", query.operation), ("tenant", query.tenant), ("`key`", query.text)):
         if value is not None:
             # As bytes: even a binary collation takes "a" and "a " for equal.
@@ -220,7 +222,8 @@ def _list_statement(query: Query) -> str:
         at, digest = literal(query.before[0]), literal(query.before[1])
         conditions.append(f"r.created_at <= {at} AND (r.created_at < {at} OR r.digest < {digest})")
     return (
-        f"SELECT {CLOCK}, 0, {_SHOWN} FROM samekey_records AS r WHERE {' AND '.join(conditions)} "  # noqa: S608
+        f"SELECT {CLOCK}, 0, {_SHOWN} FROM samekey_records AS r FORCE INDEX ({index}) "  # noqa: S608
+        f"WHERE {' AND '.join(conditions)} "
         f"ORDER BY r.created_at DESC, r.digest DESC LIMIT {max(0, min(query.limit, LIST_MAX))}"
     )
 
