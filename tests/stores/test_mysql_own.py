@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import subprocess
 import threading
@@ -20,7 +21,7 @@ import pytest
 from samekey import AsyncGuard, Guard, InDoubt, Policy, ResultNotKept
 from samekey.addresses import open_store
 from samekey.core.commands import Ask, Begin, Free, Read, Redact, Renew, Take, Testify, Wait
-from samekey.core.errors import Misconfigured, RecordUnreadable, StoreUnavailable
+from samekey.core.errors import Misconfigured, RecordUnreadable, SamekeyError, StoreUnavailable
 from samekey.core.ports import Query
 from samekey.core.record import Record
 from samekey.core.states import Role, State
@@ -33,6 +34,8 @@ from samekey.testing.servers import NoServer
 from tests.stores.wire import Wire
 
 pytestmark = pytest.mark.slow
+
+KILLING_SECONDS = 60.0 if os.environ.get("SAMEKEY_BUDGET") == "full" else 4.0
 
 
 @pytest.fixture(scope="module")
@@ -582,6 +585,62 @@ def test_a_server_that_is_killed_keeps_what_it_answered(mortal):
     for key, result in answers:
         assert guard.run("charge", lambda: "again", key=key, payload={}).result == result
     guard.close()
+
+
+def test_processes_and_servers_that_are_killed_at_random_never_double_an_effect(mortal, tmp_path):
+    """Eight workers on the same 200 keys at a time, one killed every moment, and the server now and then."""
+    url = mortal.create_database()
+    driver.migrate(url)
+    book, dice = tmp_path / "effects", random.Random(7)
+    began = time.monotonic()
+
+    def work(seed: int) -> None:
+        mine = random.Random(seed)
+        guard = Guard(url, policy=Policy(lease=1.0, patience=0.2))
+        ledger = os.open(book, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        while True:
+            key = f"{int(time.monotonic() - began) // 2} {mine.randrange(200)}"
+
+            def effect(key: str = key) -> str:
+                os.write(ledger, f"{key}\n".encode())  # one write, wherever we are killed
+                time.sleep(0.001)
+                return key
+
+            with contextlib.suppress(SamekeyError):  # in progress or in doubt: another worker's; or no server
+                assert guard.run("charge", effect, key=key, payload={}).result == key
+
+    def fork() -> int:
+        seed = dice.randrange(1 << 30)
+        child = os.fork()
+        if child == 0:
+            try:
+                work(seed)
+            finally:
+                os._exit(1)  # only an answer that was another key's comes here
+        return child
+
+    workers, kills, restarts = [fork() for _ in range(8)], 0, 0
+    while time.monotonic() - began < KILLING_SECONDS:
+        time.sleep(dice.uniform(0.02, 0.2))
+        victim = workers.pop(dice.randrange(8))
+        os.kill(victim, signal.SIGKILL)
+        assert os.waitstatus_to_exitcode(os.waitpid(victim, 0)[1]) == -signal.SIGKILL
+        workers.append(fork())
+        kills += 1
+        if time.monotonic() - began > (restarts + 1) * KILLING_SECONDS / 4:
+            mortal.restart("kill")
+            restarts += 1
+    for victim in workers:
+        os.kill(victim, signal.SIGKILL)
+        os.waitpid(victim, 0)
+
+    effects = book.read_text().splitlines()
+    print(f"{len(effects)} effects of {len(set(effects))} keys, {kills} processes and {restarts} servers killed")
+    assert len(effects) == len(set(effects)) > 100
+    with contextlib.closing(Guard(url, policy=Policy(lease=1.0, patience=5.0))) as guard:
+        for key in effects[-50:]:
+            with contextlib.suppress(InDoubt):
+                assert guard.run("charge", lambda: "again", key=key, payload={}).result == key
 
 
 def test_another_server_in_its_place_is_noticed(mortal, scene):
