@@ -14,7 +14,19 @@ import pymysql
 import pytest
 from pymysql.constants import CLIENT
 
-from samekey import AsyncGuard, Atomic, Guard, KeyReused, Misconfigured, NotDone, Policy, Refused, State, StoreError
+from samekey import (
+    AsyncGuard,
+    Atomic,
+    Guard,
+    KeyReused,
+    Misconfigured,
+    NotDone,
+    Policy,
+    Refused,
+    ResultNotKept,
+    State,
+    StoreError,
+)
 from samekey.drivers.pymysql import migrate
 from samekey.testing.mariadb_servers import mariadb
 from samekey.testing.servers import NoServer
@@ -201,6 +213,35 @@ def test_the_loser_waits_and_sees_what_was_committed(guard, url, level, ends):
     assert orders(url) == (["first"] if ends == "commit" else ["second"])
 
 
+def test_a_loser_that_has_read_nothing_yet_sees_what_the_winner_wrote(guard, url, link):
+    """We make no snapshot for it: its own first look comes after our wait."""
+    with connected(url) as other:
+        other.begin()
+        guard.on(other).run("order", lambda: insert(other), key="o-1", payload={})
+        link.begin()
+        threading.Timer(0.3, other.commit).start()
+        assert guard.on(link).run("order", lambda: insert(link, "o-2"), key="o-1", payload={}).replayed
+
+    assert run(link, "SELECT id FROM orders") == (("o-1",),)
+
+
+def test_a_result_larger_than_a_packet_is_not_kept(guard, url):
+    with connected(url) as one:
+        ((before,),) = run(one, "SELECT @@GLOBAL.max_allowed_packet")
+        run(one, "SET GLOBAL max_allowed_packet = 1048576")
+    try:
+        with connected(url) as link, contextlib.closing(Guard(url)) as guard:
+            link.begin()
+            assert guard.on(link).run("big", lambda: insert(link) * 70_000, key="k", payload={}).recorded
+            link.commit()
+            with pytest.raises(ResultNotKept, match="max_allowed_packet"):
+                guard.run("big", lambda: "", key="k", payload={})
+    finally:
+        with connected(url) as one:
+            run(one, f"SET GLOBAL max_allowed_packet = {before}")
+    assert orders(url) == ["o-1"]
+
+
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_crowd_with_one_key_has_one_effect(guard, url, level):
     """Whoever the server rolls back begins again; the others wait, and replay."""
@@ -295,6 +336,7 @@ def test_a_connection_with_settings_of_its_own(guard, url):
         url,
         charset="latin1",
         cursorclass=pymysql.cursors.DictCursor,
+        use_unicode=False,
         client_flag=CLIENT.FOUND_ROWS,
         init_command="SET SESSION sql_mode = 'NO_BACKSLASH_ESCAPES,ANSI_QUOTES', time_zone = '-07:00'",
     ) as odd:

@@ -164,7 +164,11 @@ def greet(address: Address, run: Run) -> Facts:
 
 def place(rows: Iterable[tuple[Any, ...]]) -> str:
     """Which server it is, from its variables; MariaDB has no id of its own."""
-    return _place_of({str(name).lower(): str(value) for name, value in rows})
+    return _place_of({_word(name).lower(): _word(value) for name, value in rows})
+
+
+def _word(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)  # as the connection is set
 
 
 def _place_of(said: Mapping[str, str]) -> str:

@@ -185,7 +185,7 @@ class Links:
             # A second redaction would be audited twice.
             done, asked_again = self.insist(lambda run: execute(run, command), again=not isinstance(command, Redact))
         except TooLarge as error:
-            return self.perform(_without_result(command, error))
+            return self.perform(without_result(command, error))
         shown = self._told(done)
         if (asked_again or asked_before) and isinstance(command, Open | Take):
             if shown is not None and shown.attempt == command.attempt and shown.state is State.STARTED:
@@ -283,7 +283,7 @@ def _execute_all(run: Run, commands: Sequence[StoreCommand]) -> list[Done] | Non
     return done if wrote else None
 
 
-def _without_result(command: StoreCommand, error: TooLarge) -> StoreCommand:
+def without_result(command: StoreCommand, error: TooLarge) -> StoreCommand:
     """The same word without the result that the server cannot take: it happened, and must never run again."""
     if isinstance(command, Settle) and command.result is not None:
         return replace(command, result=None, error=f"not kept: {error}")

@@ -21,7 +21,7 @@ from samekey.core.errors import StoreError, StoreUnavailable
 from samekey.core.record import Record
 from samekey.core.register import apply, expired, seen_at
 from samekey.drivers import pymysql as driver
-from samekey.stores._mysql_links import Links
+from samekey.stores._mysql_links import Links, TooLarge, without_result
 from samekey.stores._mysql_rows import (
     CAS_MAX,
     LOOK_AND_HOLD,
@@ -39,7 +39,8 @@ LOCK_SECONDS = 1  # the server's shortest; the guard asks again until its patien
 _HASTE = f"SET @samekey_wait = @@innodb_lock_wait_timeout, innodb_lock_wait_timeout = {LOCK_SECONDS}"
 _HASTE_OVER = "SET innodb_lock_wait_timeout = @samekey_wait"
 
-_EPOCH = "SELECT CAST(value AS BINARY) FROM samekey_meta WHERE name = 'epoch'"
+# A locking read makes no snapshot: that is for the caller's own first look, which may come after a long wait of ours.
+_EPOCH = "SELECT CAST(value AS BINARY) FROM samekey_meta WHERE name = 'epoch' LOCK IN SHARE MODE"
 _PLACE = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('hostname', 'port', 'server_id', 'server_uuid')"
 
 _numbers = count(1)
@@ -106,12 +107,14 @@ class MysqlTransaction:
         self._run(f"RELEASE SAVEPOINT {mark}")
 
     def perform(self, command: StoreCommand) -> Record | None:
-        """One command on the caller's connection; seen by others when the caller commits."""
         if isinstance(command, Open):
             return self._open(command)
         if isinstance(command, Read):
             return self._read(command)
-        return self._change(command)
+        try:
+            return self._change(command)
+        except TooLarge as error:
+            return self._change(without_result(command, error))
 
     def worth_waiting(self, error: StoreError) -> bool:
         return error.__cause__ is not None and driver.is_busy(error.__cause__)
@@ -162,7 +165,7 @@ class MysqlTransaction:
     # -- statements ----------------------------------------------------------------------------------------
 
     def _statement(self, statement: str) -> tuple[Sequence[Any], int]:
-        return driver.run(self._connection, statement)
+        return self._links().runner(self._connection)(statement)
 
     def _run(self, statement: str) -> None:
         with self._told():
