@@ -349,6 +349,18 @@ async def test_a_lost_reply_in_the_other_colour(wire, scene):
     assert wire.cuts == 2
 
 
+def test_a_connection_that_was_idle_for_long_is_made_anew(wire, scene, monkeypatch):
+    """Before the server hangs up on it: no reply is lost, and nothing has to be confirmed."""
+    with opened(wire.url) as store:
+        store.open(scene.opening("one"))
+        before = store._links()._free[0]
+        monkeypatch.setattr(driver, "IDLE_SECONDS", 0)
+        assert store.open(scene.opening("two")).version == 1
+
+        assert store._links()._free[0][0] is not before[0]
+        assert not before[0].open
+
+
 def test_a_connection_that_was_killed_is_made_again(store, url, scene):
     """An administrator, or a wait_timeout: whoever comes next does not notice."""
     store.open(scene.opening("one"))
@@ -750,6 +762,10 @@ def test_addresses():
     assert address.name == "mariadb://app@db.example:3307/shop?ssl_ca=/etc/ca.pem"
     assert address.arguments["password"] == "p@ss"
     assert address.arguments["ssl_verify_identity"] is True
+    assert "p@ss" not in repr(address)
+    with pytest.raises(Misconfigured) as told:
+        driver.parse_url("mysql://db/shop?password=secret")
+    assert "secret" not in str(told.value)
     for wrong in ("mysql://db", "mysql://db/", "mysql://db/a/b", "mysql://db:x/shop", "mysql://db/shop?charset=latin1"):
         with pytest.raises(Misconfigured):
             driver.parse_url(wrong)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from samekey.core.errors import Misconfigured, StoreUnavailable
@@ -16,6 +16,7 @@ Run = Callable[[str], list[tuple[Any, ...]]]
 
 SCHEMA = 1  # the newest migration this version knows
 LOCK_SECONDS = 1  # for a row that somebody's long transaction holds; whole seconds, the server's own rule
+IDLE_SECONDS = 300  # then the server hangs up: a client that vanished in a transaction holds its rows no longer
 PACKET_MIN_BYTES = (
     4 << 20
 )  # a result of the default limit (1 MiB) travels as hexadecimal, and the record's story with it
@@ -27,7 +28,7 @@ class Address:
     """A checked place."""
 
     name: str  # for people: no password
-    arguments: Mapping[str, Any]  # for PyMySQL
+    arguments: Mapping[str, Any] = field(repr=False)  # for PyMySQL, the password among them
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ class Facts:
 _SESSION = (
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
     "SET SESSION time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', "
-    f"innodb_lock_wait_timeout = {LOCK_SECONDS}, lock_wait_timeout = {LOCK_SECONDS}",
+    f"innodb_lock_wait_timeout = {LOCK_SECONDS}, lock_wait_timeout = {LOCK_SECONDS}, wait_timeout = {IDLE_SECONDS}",
 )
 
 _VARIABLES = """
@@ -130,7 +131,7 @@ def greet(address: Address, run: Run) -> Facts:
     """Set the session up, and refuse a server that cannot be the store."""
     said = {str(name).lower(): str(value) for name, value in run(_VARIABLES)}
     for setting in ("read_only", "super_read_only", "innodb_read_only"):
-        if said.get(setting, "OFF").upper() not in ("OFF", "0", "NO_LOCK"):
+        if said.get(setting, "OFF").upper() not in ("OFF", "0"):
             raise StoreUnavailable(f"{address.name} is read-only ({setting}): claims go to the primary only")
     if said.get("log_bin") == "ON" and said.get("binlog_format") == "STATEMENT":
         raise Misconfigured(

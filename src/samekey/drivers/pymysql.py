@@ -23,6 +23,9 @@ from pymysql.constants import CR, ER, SERVER_STATUS
 from pymysql.cursors import Cursor
 
 from samekey.core.errors import Misconfigured, RecordUnreadable, StoreError, StoreUnavailable
+from samekey.drivers._pymysql_greeting import (
+    IDLE_SECONDS as IDLE_SECONDS,
+)
 from samekey.drivers._pymysql_greeting import LOCK_SECONDS, SCHEMA, greet, migrate_line
 from samekey.drivers._pymysql_greeting import (
     Address as Address,
@@ -56,9 +59,10 @@ def parse_url(url: str) -> Address:
     database = unquote(parts.path.removeprefix("/"))
     user, at, host = parts.netloc.rpartition("@")
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    shown = {option: value for option, value in options.items() if option in OPTIONS}  # no secret in any of them
     name = urlunsplit(
         parts._replace(
-            netloc=user.partition(":")[0] + at + host, query=urlencode(options, safe="/", quote_via=quote), fragment=""
+            netloc=user.partition(":")[0] + at + host, query=urlencode(shown, safe="/", quote_via=quote), fragment=""
         )
     )
     if parts.scheme not in ("mysql", "mariadb") or not database or "/" in database:
@@ -80,7 +84,9 @@ def parse_url(url: str) -> Address:
     }
     if "ssl_ca" in options:
         arguments["ssl_verify_cert"] = arguments["ssl_verify_identity"] = True  # else it would prove nothing
-    elif "unix_socket" in options or arguments["host"] in LOOPBACK:
+    elif not ("ssl_cert" in options or "ssl_key" in options) and (
+        "unix_socket" in options or arguments["host"] in LOOPBACK
+    ):
         arguments["ssl_disabled"] = True  # nobody listens on the way, and a TLS context takes 30 ms to make
     return Address(name, {name: value for name, value in arguments.items() if value != ""})
 

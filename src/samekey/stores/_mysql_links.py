@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from samekey.core.commands import Open, Redact, Renew, Settle, StoreCommand, Take, Testify
+from samekey.core.commands import Begin, Open, Redact, Renew, Settle, StoreCommand, Take, Testify
 from samekey.core.errors import Misconfigured, SamekeyError, StoreUnavailable
 from samekey.core.record import Record
 from samekey.core.register import Moment, apply, expired, seen_at
@@ -77,7 +77,7 @@ class Links:
         self._address = address
         self._turns = threading.Semaphore(LINKS_MAX)
         self._mutex = threading.Lock()
-        self._free: list[driver.Connection] = []
+        self._free: list[tuple[driver.Connection, float]] = []  # and since when
         self._lost_at: float | None = None
         self._workers: ThreadPoolExecutor | None = None
 
@@ -90,10 +90,7 @@ class Links:
             raise StoreUnavailable(f"no connection to {self._address.name} was free within {TURN_SECONDS:.0f} s")
         try:
             self._require_open()
-            try:
-                link = self._free.pop()
-            except IndexError:
-                link = self.connect()
+            link = self._idle() or self.connect()
             try:
                 yield self.runner(link)
             except BaseException as error:
@@ -149,10 +146,21 @@ class Links:
         self.watch.close()
         with self._mutex:
             links, self._free = self._free, []
-        for link in links:
+        for link, _ in links:
             driver.close(link)
         if self._workers is not None:
             self._workers.shutdown(wait=False)
+
+    def _idle(self) -> driver.Connection | None:
+        """The connection that was used last, unless the server is about to hang up on it."""
+        with self._mutex:
+            link, since = self._free.pop() if self._free else (None, 0.0)
+            if link is None or time.monotonic() - since < driver.IDLE_SECONDS * 0.8:
+                return link
+            older, self._free = [one for one, _ in self._free], []
+        for one in (link, *older):
+            driver.close(one)
+        return None
 
     def _give_back(self, link: driver.Connection, usable: bool) -> None:
         if not usable:
@@ -160,7 +168,7 @@ class Links:
             return
         with self._mutex:
             if not self.closed:
-                self._free.append(link)
+                self._free.append((link, time.monotonic()))
                 return
         driver.close(link)
 
@@ -276,9 +284,11 @@ def _execute_all(run: Run, commands: Sequence[StoreCommand]) -> list[Done] | Non
     run("BEGIN")
     new = [after for digest, after in changed if digest not in found and after is not None]
     wrote = not new or (insert_all(run, new) and run(FLOOR)[0][0][0] < min(record.token for record in new))
+    lives = {command.key.digest for command in commands if isinstance(command, Begin | Renew)}
     for digest, after in changed:
         if wrote and digest in found:
-            wrote = update(run, found[digest], after) if after is not None else delete(run, found[digest])
+            before = found[digest]
+            wrote = delete(run, before) if after is None else update(run, before, after, lives=digest in lives)
     run("COMMIT" if wrote else "ROLLBACK")
     return done if wrote else None
 
