@@ -700,16 +700,46 @@ def test_a_process_that_dies_while_it_holds_is_outlived(url, tmp_path):
 # -- settings ------------------------------------------------------------------------------------------
 
 
-def test_a_read_only_server_is_refused(store, url, scene):
+def test_a_read_only_server_is_refused(url, scene):
     """A replica does not know the last claims; one that is demoted under us is noticed at the next write."""
-    store.open(scene.opening("before"))
-    sql(url, "SET GLOBAL read_only = 1")
-    try:
-        with opened(url) as other, pytest.raises(StoreUnavailable, match="read-only"):
-            other.open(scene.opening("refused"))
-    finally:
-        sql(url, "SET GLOBAL read_only = 0")
-    assert store.open(scene.opening("after")).attempt == A
+    with opened(plain(url)) as store:
+        done = store.settle(settling(store.open(scene.opening("before")), State.COMPLETED, result=b"done"))
+        sql(url, "SET GLOBAL read_only = 1")
+        try:
+            with opened(url) as other, pytest.raises(StoreUnavailable, match="read-only"):
+                other.open(scene.opening("refused"))
+            assert store.open(scene.opening("before", by=B)).result == done.result  # settled for good: as true as ever
+            with pytest.raises(StoreUnavailable, match="read-only"):
+                store.open(scene.opening("refused"))
+        finally:
+            sql(url, "SET GLOBAL read_only = 0")
+        assert store.open(scene.opening("refused")).attempt == A
+
+
+def plain(url: str) -> str:
+    """The same address for a user who may read and write rows, and nothing else."""
+    sql(url, "CREATE USER IF NOT EXISTS plain@'%' IDENTIFIED BY ''")
+    sql(url, f"GRANT SELECT, INSERT, UPDATE, DELETE ON {urlsplit(url).path[1:]}.* TO plain@'%'")
+    return url.replace("samekey@", "plain@")
+
+
+def test_a_binary_log_is_looked_at(mortal, scene):
+    """One that cannot log READ COMMITTED is refused; one that a power loss may leave behind is told."""
+    url = mortal.create_database()
+    driver.migrate(url)
+    mortal.restart("fast", log_bin="binlog", binlog_format="STATEMENT")
+    with opened(url) as store, pytest.raises(Misconfigured, match="ROW or MIXED"):
+        store.open(scene.opening())
+    mortal.restart("fast", binlog_format="ROW", sync_binlog="0", innodb_doublewrite="0")
+    with opened(url) as store:
+        assert store.open(scene.opening()).attempt == A
+        told = " ".join(store.health().warnings)
+        assert "sync_binlog is 0" in told
+        assert "innodb_doublewrite is off" in told
+    mortal.restart("fast", binlog_format="MIXED", sync_binlog="1", innodb_doublewrite="1")
+    with opened(url) as store:
+        store.settle(settling(store.open(scene.opening(by=B)), State.COMPLETED))
+        assert store.health().warnings == ()
 
 
 def test_the_health_says_which_guarantee_is_reached(store, mortal):
@@ -785,10 +815,7 @@ def test_who_may_not_come_in_is_told(url):
 
 def test_a_user_needs_no_more_than_rows(url, scene):
     """SELECT, INSERT, UPDATE and DELETE: a store never makes or changes a table."""
-    sql(url, "CREATE OR REPLACE USER plain@'%' IDENTIFIED BY ''")
-    sql(url, f"GRANT SELECT, INSERT, UPDATE, DELETE ON {urlsplit(url).path[1:]}.* TO plain@'%'")
-
-    with opened(url.replace("samekey@", "plain@")) as store:
+    with opened(plain(url)) as store:
         done = store.settle(settling(store.open(scene.opening()), State.COMPLETED))
         assert store.free(Free(done, "ada", "again")) is None
         assert store.health().warnings

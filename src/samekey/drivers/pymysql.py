@@ -168,10 +168,11 @@ _FULL = {ER.DISK_FULL, ER.RECORD_FILE_FULL}
 _CANNOT_KEEP = {ER.DATA_TOO_LONG, ER.TRUNCATED_WRONG_VALUE_FOR_FIELD, ER.WARN_DATA_OUT_OF_RANGE}
 _DAMAGED = {ER.NOT_KEYFILE, ER.CRASHED_ON_USAGE, ER.CRASHED_ON_REPAIR, 1712, 1932}
 _CHANGED_SINCE = ER.CHECKREAD  # MariaDB's innodb_snapshot_isolation: the row moved on since the transaction began
+_NOT_CERTIFIED = 3101  # MySQL's group replication: another primary wrote the same row first
 _LOST = {
     CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST, CR.CR_SERVER_LOST_EXTENDED, ER.SERVER_SHUTDOWN, ER.QUERY_INTERRUPTED,
     ER.NEW_ABORTING_CONNECTION, ER.NET_READ_ERROR, ER.NET_READ_INTERRUPTED, ER.NET_ERROR_ON_WRITE,
-    ER.NET_WRITE_INTERRUPTED, 1927, 0,
+    ER.NET_WRITE_INTERRUPTED, 1927, 4031, 0,
 }  # fmt: skip
 
 
@@ -224,7 +225,7 @@ def is_conflict(error: BaseException) -> bool:
 
 def is_rolled_back(error: BaseException) -> bool:
     """Whether the server gave up the whole transaction for the sake of another one."""
-    return isinstance(error, pymysql.Error) and number(error) in (ER.LOCK_DEADLOCK, _CHANGED_SINCE)
+    return isinstance(error, pymysql.Error) and number(error) in (ER.LOCK_DEADLOCK, _CHANGED_SINCE, _NOT_CERTIFIED)
 
 
 def is_busy(error: BaseException) -> bool:

@@ -50,6 +50,7 @@ REASK_PAUSE_MAX_SECONDS = 0.5
 CONFLICTS_MAX = 5  # deadlocks and held rows of one command; each one means that somebody else went on
 WATCH_SECONDS = 0.015  # how often the watcher looks, while somebody waits
 WATCH_MAX = 500  # rows in one look
+PACKET_SPARE_BYTES = 1024  # for the packet's own head
 AFTER_LOSS_SECONDS = 24 * 3600.0  # how long claims count as "after a loss": the usual retention
 
 
@@ -127,13 +128,13 @@ class Links:
         return link
 
     def runner(self, link: driver.Connection) -> Run:
-        limit = self.facts.max_packet - 1024 if self.facts is not None else 0  # the packet's own head, and to spare
+        limit = self.facts.max_packet if self.facts is not None else None  # we never connected: this is not ours
 
         def run(statement: str) -> tuple[Sequence[Any], int]:
-            if len(statement) > limit:
+            if limit is not None and len(statement) + PACKET_SPARE_BYTES > limit:
                 raise TooLarge(
                     f"the record needs {len(statement)} bytes on its way to {self._address.name}, whose "
-                    f"max_allowed_packet is {limit + 1024}: raise it there"
+                    f"max_allowed_packet is {limit}: raise it there"
                 )
             return driver.run(link, statement)
 
