@@ -17,6 +17,7 @@ from pymysql.constants import CLIENT
 from samekey import (
     AsyncGuard,
     Atomic,
+    Busy,
     Guard,
     KeyReused,
     Misconfigured,
@@ -26,10 +27,9 @@ from samekey import (
     ResultNotKept,
     State,
     StoreError,
+    TransactionConflict,
 )
 from samekey.drivers.pymysql import migrate
-from samekey.testing.mariadb_servers import mariadb
-from samekey.testing.servers import NoServer
 from tests.stores.wire import Wire
 
 pytestmark = pytest.mark.slow
@@ -37,18 +37,9 @@ pytestmark = pytest.mark.slow
 LEVELS = ["READ UNCOMMITTED", "READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"]
 
 
-@pytest.fixture(scope="module")
-def server():
-    try:
-        with mariadb() as running:
-            yield running
-    except NoServer as missing:
-        pytest.skip(str(missing))
-
-
 @pytest.fixture
-def url(server):
-    made = server.create_database()
+def url(samekey_mariadb):
+    made = samekey_mariadb.create_database()
     migrate(made)
     with connected(made) as link:
         run(link, "CREATE TABLE orders (id VARCHAR(50)) ENGINE = InnoDB")
@@ -257,7 +248,7 @@ def test_a_crowd_with_one_key_has_one_effect(guard, url, level):
                     answer = guard.on(link).run("order", lambda: insert(link, str(number)), key="o-1", payload={})
                     link.commit()
                     return answer.result
-                except StoreError:
+                except Busy:
                     link.rollback()
             raise AssertionError("rolled back twenty times")
 
@@ -280,7 +271,7 @@ def test_a_snapshot_that_refuses_newer_rows_is_begun_again(guard, url):
             insert(two, "the caller's own")
             late = pool.submit(lambda: guard.on(two).run("order", lambda: insert(two), key="o-1", payload={}))
             threading.Timer(0.3, one.commit).start()
-            with pytest.raises(StoreError, match="begin it again"):
+            with pytest.raises(TransactionConflict, match="run the whole transaction again"):
                 late.result(30)
         two.commit()  # commits nothing: there is no transaction any more
         assert orders(url) == ["first"]
@@ -352,10 +343,10 @@ def test_a_connection_with_settings_of_its_own(guard, url):
     assert guard.run("order", lambda: "", key=key, payload=payload).result == result
 
 
-def test_a_connection_that_cannot_be_atomic_is_refused(guard, server, url, link):
+def test_a_connection_that_cannot_be_atomic_is_refused(guard, samekey_mariadb, link):
     with pytest.raises(Misconfigured, match="in no transaction"):
         guard.on(link)
-    other = server.create_database()
+    other = samekey_mariadb.create_database()
     migrate(other)
     with connected(other) as elsewhere:
         elsewhere.begin()

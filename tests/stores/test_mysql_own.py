@@ -29,8 +29,7 @@ from samekey.drivers import pymysql as driver
 from samekey.stores import _mysql_links
 from samekey.stores.mysql import AsyncMysqlStore, MysqlStore
 from samekey.testing._store_scenarios.scene import LEASE, A, B, Scene, settling
-from samekey.testing.mariadb_servers import mariadb
-from samekey.testing.servers import NoServer
+from samekey.testing.mariadb_servers import PrivateMariadb, mariadb
 from tests.stores.wire import Wire
 
 pytestmark = pytest.mark.slow
@@ -39,29 +38,17 @@ KILLING_SECONDS = 60.0 if os.environ.get("SAMEKEY_BUDGET") == "full" else 4.0
 
 
 @pytest.fixture(scope="module")
-def server():
-    try:
-        with mariadb() as running:
-            yield running
-    except NoServer as missing:
-        pytest.skip(str(missing))
-
-
-@pytest.fixture(scope="module")
-def mortal():
+def mortal(samekey_mariadb):
     """A server that tests may stop."""
-    if os.environ.get("SAMEKEY_TEST_MYSQL"):
+    if not isinstance(samekey_mariadb, PrivateMariadb):
         pytest.skip("SAMEKEY_TEST_MYSQL names a server that is not ours to stop")
-    try:
-        with mariadb(innodb_flush_log_at_trx_commit="1") as running:
-            yield running
-    except NoServer as missing:
-        pytest.skip(str(missing))
+    with mariadb(innodb_flush_log_at_trx_commit="1") as running:
+        yield running
 
 
 @pytest.fixture
-def url(server):
-    made = server.create_database()
+def url(samekey_mariadb):
+    made = samekey_mariadb.create_database()
     driver.migrate(made)
     return made
 
@@ -853,8 +840,8 @@ def test_a_socket_and_tls(mortal, scene, tmp_path):
 # -- migrations ----------------------------------------------------------------------------------------
 
 
-def test_tables_are_made_by_migrate_and_never_by_a_store(server, scene):
-    url = server.create_database()
+def test_tables_are_made_by_migrate_and_never_by_a_store(samekey_mariadb, scene):
+    url = samekey_mariadb.create_database()
     with opened(url) as store:
         with pytest.raises(Misconfigured, match=r"Make them with: samekey migrate --store mysql://"):
             store.open(scene.opening())
@@ -865,8 +852,8 @@ def test_tables_are_made_by_migrate_and_never_by_a_store(server, scene):
         assert store.open(scene.opening()).attempt == A
 
 
-def test_a_migration_that_was_interrupted_is_carried_out_again(server, scene):
-    url = server.create_database()
+def test_a_migration_that_was_interrupted_is_carried_out_again(samekey_mariadb, scene):
+    url = samekey_mariadb.create_database()
     first, second, *_ = driver.statements(driver.migrations()[0].sql)
     sql(url, first)
     sql(url, second)

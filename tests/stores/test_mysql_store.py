@@ -6,21 +6,15 @@ import pytest
 
 from samekey.drivers.pymysql import migrate
 from samekey.stores.mysql import AsyncMysqlStore, MysqlStore
-from samekey.testing.mariadb_servers import mariadb
-from samekey.testing.servers import NoServer
 from samekey.testing.store_suite import AsyncStoreSuite, StoreSuite
 
 
 @pytest.fixture(scope="module")
-def address():
+def address(samekey_mariadb):
     """One database for both suites: no scenario needs an empty one."""
-    try:
-        with mariadb() as server:
-            url = server.create_database()
-            migrate(url)
-            yield url
-    except NoServer as missing:
-        pytest.skip(str(missing))
+    url = samekey_mariadb.create_database()
+    migrate(url)
+    return url
 
 
 class TestMysqlStore(StoreSuite):

@@ -41,7 +41,7 @@ from samekey.drivers import pymysql as driver
 from samekey.loops import running
 from samekey.stores._mysql_links import Closed, Links
 from samekey.stores._mysql_rows import audits, page, sweep
-from samekey.stores._mysql_transaction import MysqlTransaction
+from samekey.stores._mysql_transaction import AsyncMysqlTransaction, MysqlTransaction
 from samekey.stores._waiting import async_wait, wait
 
 T = TypeVar("T")
@@ -219,6 +219,10 @@ class AsyncMysqlStore:
 
     async def health(self) -> Health:
         return await self._aside(self.sync.health)
+
+    def join(self, connection: Any) -> AsyncMysqlTransaction:
+        """This store inside the caller's own transaction, on the caller's PyMySQL connection."""
+        return AsyncMysqlTransaction(self.sync.join(connection))
 
     async def close(self) -> None:
         if not self.sync._here.closed:
