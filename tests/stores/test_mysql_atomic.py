@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
 
+import anyio
 import pymysql
 import pytest
 from pymysql.constants import CLIENT
@@ -19,6 +20,7 @@ from samekey import (
     Atomic,
     Busy,
     Guard,
+    Held,
     KeyReused,
     Misconfigured,
     NotDone,
@@ -400,16 +402,58 @@ def test_a_process_that_is_killed_in_the_transaction_leaves_nothing(guard, url):
     assert orders(url) == ["o-2"]
 
 
-async def test_a_sync_connection_in_an_async_guard(url, link):
-    """Short calls of the caller's own connection; the effect may await."""
-    guard = AsyncGuard(url)
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+def test_a_sync_connection_in_an_async_guard(url, loop):
+    """Two tasks want one key: the second waits in a thread for the first one's commit, and the loop goes on."""
 
-    async def effect() -> str:
-        return insert(link)
+    async def main() -> list[Any]:
+        answers: list[Any] = []
+        async with AsyncGuard(url, policy=Policy(patience=20)) as guard:
 
+            async def call(number: int) -> None:
+                with connected(url) as link:
+                    link.begin()
+
+                    async def effect() -> str:
+                        await anyio.sleep(0.3)
+                        return insert(link, f"{loop} {number}")
+
+                    answer = await guard.on(link).run(loop, effect, key="o-1", payload={})
+                    link.commit()
+                    answers.append((answer.result, answer.replayed))
+
+            async with anyio.create_task_group() as group:
+                for number in range(3):
+                    group.start_soon(call, number)
+        return answers
+
+    answers = anyio.run(main, backend=loop)
+    assert len({result for result, _ in answers}) == 1
+    assert sorted(replayed for _, replayed in answers) == [False, True, True]
+    assert len(orders(url)) == 1
+
+
+@pytest.mark.parametrize("ends", ["complete", "raises", "is forgotten"])
+def test_a_hold_in_the_callers_transaction(guard, url, link, ends):
     link.begin()
-    assert (await guard.on(link).run("order", effect, key="o-1", payload={})).result == "inserted o-1"
-    assert (await guard.on(link).run("order", effect, key="o-1", payload={})).replayed
+    held = guard.on(link).hold("order", key="o-1", payload={})
+    assert isinstance(held, Held)
+    if ends == "complete":
+        with held:
+            held.complete(insert(link))
+    elif ends == "raises":
+        block = contextlib.ExitStack()
+        block.enter_context(held)
+        insert(link)
+        with pytest.raises(RuntimeError, match="bug"), block:
+            raise RuntimeError("bug")
+    else:
+        del held
     link.commit()
-    assert orders(url) == ["o-1"]
-    await guard.close()
+
+    with connected(url) as other:
+        other.begin()
+        answer = guard.on(other).run("order", lambda: insert(other, "o-2"), key="o-1", payload={})
+        other.commit()
+    assert answer.replayed == (ends == "complete")
+    assert orders(url) == (["o-1"] if ends == "complete" else ["o-2"])
