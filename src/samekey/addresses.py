@@ -28,9 +28,9 @@ SCHEMES: Mapping[str, tuple[str, str]] = {
 
 _PASSWORD = re.compile(r"://([^/?#@:\s]*):[^/?#\s]*@")
 _PASSWORD_OPTION = re.compile(r"([?&])[^=&#\s]*pass(?:word|wd)?[^=&#\s]*=[^&#\s]*", re.IGNORECASE)
-EXTRAS = {"mariadb": "mysql", "postgresql": "postgres", "postgres": "postgres"}  # where scheme and extra differ
 
-EXTRAS = {"postgresql": "postgres", "postgres": "postgres", "redis": "redis", "rediss": "redis", "unix": "redis"}
+# Where the extra is not called as the scheme is.
+EXTRAS = {"mariadb": "mysql", "postgresql": "postgres", "postgres": "postgres", "rediss": "redis", "unix": "redis"}
 
 
 # Scheme -> the sync and the async front, for the first of two addresses: "redis://cache/0 postgresql://db/app".

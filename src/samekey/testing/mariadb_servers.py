@@ -33,6 +33,7 @@ SETTINGS = {
     "innodb-flush-log-at-trx-commit": "2",
     "innodb-buffer-pool-size": "32M",
     "innodb-log-file-size": "16M",
+    "innodb-use-native-aio": "0",  # else a few servers use up what a user may lock in memory
     "max-connections": "300",
     "skip-name-resolve": "1",
     "lc-messages-dir": "/usr/share/mysql",
@@ -217,7 +218,9 @@ class PrivateMariadb(Mariadb):
 
     def _command(self) -> list[str]:
         settings = [f"--{name}={value}" for name, value in self._settings.items()]
-        return [self._program, "--no-defaults", f"--datadir={self.folder / 'data'}", *settings]
+        # A tmpdir of its own: a server that starts clears away other servers' temporary tables.
+        places = [f"--datadir={self.folder / 'data'}", f"--tmpdir={self.folder}"]
+        return [self._program, "--no-defaults", *places, *settings]
 
     def _answers(self) -> bool:
         try:
