@@ -64,6 +64,11 @@ class MysqlStore:
     def from_url(cls, url: str) -> MysqlStore:
         return cls(url)
 
+    @property
+    def incarnation(self) -> str:
+        facts = self._here.facts
+        return "" if facts is None else facts.incarnation
+
     def __repr__(self) -> str:
         return f"<MysqlStore {self.name}>"
 
@@ -166,6 +171,10 @@ class AsyncMysqlStore:
     @classmethod
     def from_url(cls, url: str) -> AsyncMysqlStore:
         return cls(url)
+
+    @property
+    def incarnation(self) -> str:
+        return self.sync.incarnation
 
     def __repr__(self) -> str:
         return f"<AsyncMysqlStore {self.name}>"
