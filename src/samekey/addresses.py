@@ -15,7 +15,9 @@ from samekey.core.errors import Misconfigured
 # Scheme -> the sync and the async store; imported when an address asks for it. Third parties register a
 # pair of their own under the same scheme name in the entry-point group `samekey.stores`.
 SCHEMES: Mapping[str, tuple[str, str]] = {
+    "mariadb": ("samekey.stores.mysql:MysqlStore", "samekey.stores.mysql:AsyncMysqlStore"),
     "memory": ("samekey.stores.memory:MemoryStore", "samekey.stores.memory:AsyncMemoryStore"),
+    "mysql": ("samekey.stores.mysql:MysqlStore", "samekey.stores.mysql:AsyncMysqlStore"),
     "postgresql": ("samekey.stores.postgres:PostgresStore", "samekey.stores.postgres:AsyncPostgresStore"),
     "postgres": ("samekey.stores.postgres:PostgresStore", "samekey.stores.postgres:AsyncPostgresStore"),
     "redis": ("samekey.stores.redis:RedisStore", "samekey.stores.redis:AsyncRedisStore"),
@@ -27,7 +29,8 @@ SCHEMES: Mapping[str, tuple[str, str]] = {
 _PASSWORD = re.compile(r"://([^/?#@:\s]*):[^/?#\s]*@")
 _PASSWORD_OPTION = re.compile(r"([?&])[^=&#\s]*pass(?:word|wd)?[^=&#\s]*=[^&#\s]*", re.IGNORECASE)
 
-EXTRAS = {"postgresql": "postgres", "postgres": "postgres", "redis": "redis", "rediss": "redis", "unix": "redis"}
+# Where the extra is not called as the scheme is.
+EXTRAS = {"mariadb": "mysql", "postgresql": "postgres", "postgres": "postgres", "rediss": "redis", "unix": "redis"}
 
 
 # Scheme -> the sync and the async front, for the first of two addresses: "redis://cache/0 postgresql://db/app".

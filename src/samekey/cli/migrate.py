@@ -63,6 +63,8 @@ def migrate(
         return _migrate_postgres(store, phase, partitions or 0, dry_run=dry_run, as_json=as_json)
     if partitions or after is not None or phase != "all":
         raise click.UsageError(f"--phase, --after and --partitions are for PostgreSQL, not for {scheme}.")
+    if scheme in ("mysql", "mariadb"):
+        return _migrate_mysql(store, sql=sql, dry_run=dry_run, as_json=as_json)
     if scheme == "sqlite":
         return _tell_sqlite(store, sql=sql, as_json=as_json)
     raise Misconfigured(f"{scheme}:// has no tables to migrate")
@@ -131,6 +133,37 @@ def _named(migration: Migration) -> str:
 
 def _as_object(migration: Migration) -> dict[str, Any]:
     return {"number": migration.number, "phase": migration.phase, "title": migration.title}
+
+
+# -- MySQL -----------------------------------------------------------------------------------------------------------
+
+
+def _migrate_mysql(store: str, *, sql: bool, dry_run: bool, as_json: bool) -> Exit:
+    try:
+        from samekey.drivers import pymysql as driver
+    except ModuleNotFoundError as missing:
+        raise Misconfigured(f"mysql:// needs {missing.name}: pip install 'samekey[mysql]'") from missing
+    name = driver.parse_url(store).name
+    try:
+        found = driver.migrations() if sql else driver.migrate(store, dry_run=dry_run)
+    except Misconfigured as error:
+        if error.__cause__ is None:
+            raise
+        raise NoStore(error.message) from error  # the server's own word: no such database, not permitted
+    shown = [
+        {"number": one.number, "phase": "pre", "title": one.title, **({"sql": one.sql} if sql or dry_run else {})}
+        for one in found
+    ]
+    if as_json:
+        out.data({"store": name, "dry_run": dry_run, "migrations": shown, "complete": not (dry_run and found)})
+    for migration in () if as_json else found:
+        if sql or dry_run:
+            click.echo(migration.sql)
+        else:
+            out.line(f"{migration.number:04} {migration.title}: done")
+    if not found:
+        out.note(f"{name}: nothing to do")
+    return Exit.FOUND if dry_run and found else Exit.FINE
 
 
 # -- SQLite ----------------------------------------------------------------------------------------------------------

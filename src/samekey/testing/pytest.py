@@ -15,6 +15,7 @@ import pytest
 
 from samekey import AsyncGuard, Guard, switch
 from samekey.testing.clock import ManualClock
+from samekey.testing.mariadb_servers import Mariadb, mariadb
 from samekey.testing.off import off
 from samekey.testing.provider import LedgerProvider
 from samekey.testing.servers import NoServer, Postgres, postgres
@@ -33,7 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--samekey-require",
         metavar="SERVERS",
         default="",
-        help="a test server that is missing fails its tests instead of skipping them: postgres,... or all",
+        help="a test server that is missing fails its tests instead of skipping them: postgres, mariadb, ... or all",
     )
 
 
@@ -84,6 +85,17 @@ def samekey_postgres(request: pytest.FixtureRequest) -> Iterator[Postgres]:
             server = stack.enter_context(postgres())
         except NoServer as missing:
             _missing(request.config, "postgres", str(missing))
+        yield server
+
+
+@pytest.fixture(scope="session")
+def samekey_mariadb(request: pytest.FixtureRequest) -> Iterator[Mariadb]:
+    """A private MariaDB server for the whole run, or the one in SAMEKEY_TEST_MYSQL; `create_database()` for a test."""
+    with contextlib.ExitStack() as stack:
+        try:
+            server = stack.enter_context(mariadb())
+        except NoServer as missing:
+            _missing(request.config, "mariadb", str(missing))
         yield server
 
 

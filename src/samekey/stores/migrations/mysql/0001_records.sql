@@ -1,0 +1,64 @@
+-- For MariaDB 10.6 and MySQL 8.0, or newer. A CREATE TABLE commits by itself here, so every statement may be said twice:
+-- a migration that was interrupted is simply carried out again, and the schema's number is written last.
+--
+-- Text is utf8mb4 with a binary collation: `a`, `A` and `á` are three keys. Times are seconds of the server's clock, UTC,
+-- exact to the microsecond; NOW() in a time zone of its own would be ambiguous for one hour each year.
+
+CREATE TABLE IF NOT EXISTS samekey_meta (
+  name  VARCHAR(32) NOT NULL PRIMARY KEY,
+  value VARCHAR(255) NOT NULL
+) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
+
+CREATE TABLE IF NOT EXISTS samekey_records (
+  digest        BINARY(16) NOT NULL PRIMARY KEY,  -- 128 bits of operation, tenant and key
+  operation     VARCHAR(255) NOT NULL,
+  tenant        VARCHAR(255),
+  `key`         VARCHAR(1024) NOT NULL,
+  state         VARCHAR(16) NOT NULL,
+  token         BIGINT NOT NULL,                  -- with attempt: the fence
+  attempt       VARCHAR(64) NOT NULL,
+  fingerprint   VARBINARY(64) NOT NULL,
+  form          MEDIUMTEXT NOT NULL,
+  boundary      MEDIUMTEXT NOT NULL,
+  version       BIGINT NOT NULL,
+  attempts      BIGINT NOT NULL,
+  created_at    DOUBLE NOT NULL,
+  changed_at    DOUBLE NOT NULL,
+  lease_until   DOUBLE NOT NULL,
+  unsure        BOOLEAN NOT NULL,
+  begun_at      DOUBLE,
+  first_sent_at DOUBLE,
+  round         BIGINT NOT NULL,
+  settled_by    MEDIUMTEXT,
+  settled_at    DOUBLE,
+  retain_until  DOUBLE,
+  result        LONGBLOB,
+  error         MEDIUMTEXT,
+  asker         MEDIUMTEXT,
+  ask_until     DOUBLE NOT NULL,
+  story         LONGTEXT NOT NULL,                -- fields, attributes, evidence and moves, as JSON
+  -- For the sweep; and what is held or in doubt has no retention yet, so that few rows are read to list it.
+  INDEX samekey_by_retention (retain_until),
+  -- For lists, newest first; every claim is written at its end.
+  INDEX samekey_by_creation (created_at)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
+
+CREATE TABLE IF NOT EXISTS samekey_audit (
+  id        BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
+  at        DOUBLE NOT NULL,
+  who       MEDIUMTEXT NOT NULL,
+  action    VARCHAR(16) NOT NULL,
+  operation VARCHAR(255) NOT NULL,
+  tenant    VARCHAR(255),
+  `key`     VARCHAR(1024) NOT NULL,
+  `before`  VARCHAR(16) NOT NULL,
+  `after`   VARCHAR(16) NOT NULL,
+  why       MEDIUMTEXT NOT NULL
+) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
+
+INSERT IGNORE INTO samekey_meta (name, value) VALUES
+  ('epoch', REPLACE(UUID(), '-', '')),                       -- tables that were dropped and made again are another
+  ('born', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))),  -- incarnation, and began then
+  ('last_token', '0'),                                       -- the highest token of any record that was deleted
+  ('oldest_client', '1'),                                    -- the oldest schema whose code still works with this one
+  ('schema', '1');

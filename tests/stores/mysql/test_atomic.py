@@ -1,0 +1,459 @@
+"""Atomic on MySQL: effect and record in one transaction of the caller's connection, at every isolation level."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from urllib.parse import urlsplit
+
+import anyio
+import pymysql
+import pytest
+from pymysql.constants import CLIENT
+
+from samekey import (
+    AsyncGuard,
+    Atomic,
+    Busy,
+    Guard,
+    Held,
+    KeyReused,
+    Misconfigured,
+    NotDone,
+    Policy,
+    Refused,
+    ResultNotKept,
+    State,
+    StoreError,
+    TransactionConflict,
+)
+from samekey.drivers.pymysql import migrate
+from tests.stores.wire import Wire
+
+pytestmark = pytest.mark.slow
+
+LEVELS = ["READ UNCOMMITTED", "READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"]
+
+
+@pytest.fixture
+def url(samekey_mariadb):
+    made = samekey_mariadb.create_database()
+    migrate(made)
+    with connected(made) as link:
+        run(link, "CREATE TABLE orders (id VARCHAR(50)) ENGINE = InnoDB")
+    return made
+
+
+@pytest.fixture
+def guard(url):
+    with contextlib.closing(Guard(url, policy=Policy(patience=20))) as one:
+        yield one
+
+
+@contextlib.contextmanager
+def connected(url: str, **more: Any) -> Any:
+    parts = urlsplit(url)
+    settings: dict[str, Any] = {
+        "host": parts.hostname,
+        "port": parts.port,
+        "user": parts.username,
+        "database": parts.path[1:],
+        "ssl_disabled": True,
+    }
+    with contextlib.closing(pymysql.connect(**{**settings, **more})) as link:
+        yield link
+
+
+@pytest.fixture
+def link(url):
+    with connected(url) as one:
+        yield one
+
+
+def run(link: Any, statement: str, *values: Any) -> Any:
+    with link.cursor(pymysql.cursors.Cursor) as cursor:
+        cursor.execute(statement, values)
+        return cursor.fetchall()
+
+
+def orders(url: str) -> list[str]:
+    with connected(url) as link:
+        return [row[0] for row in run(link, "SELECT id FROM orders ORDER BY id")]
+
+
+def insert(link: Any, order: str = "o-1") -> str:
+    run(link, "INSERT INTO orders VALUES (%s)", order)
+    return f"inserted {order}"
+
+
+def test_effect_and_record_commit_together(guard, url, link):
+    @guard.once(name="order", key="order_id", boundary=Atomic("session"))
+    def order(session: Any, order_id: str, amount: int = 1) -> str:
+        assert orders(url) == []  # nobody else sees it yet
+        return insert(session, order_id)
+
+    assert [order(link, "o-1"), order(link, "o-1")] == ["inserted o-1"] * 2
+    assert orders(url) == ["o-1"]
+    record = order.peek("o-1")
+    assert (record.state, record.boundary) == (State.COMPLETED, "atomic")
+    with pytest.raises(KeyReused, match="amount"):
+        order(link, "o-1", 2)
+
+
+@pytest.mark.parametrize("ends", ["commit", "rollback"])
+def test_in_the_callers_transaction_it_ends_with_the_caller(guard, url, link, ends):
+    link.begin()
+    insert(link, "the caller's own")
+    answer = guard.on(link).run("order", lambda: insert(link), key="o-1", payload={})
+    again = guard.on(link).run("order", lambda: insert(link), key="o-1", payload={})
+    getattr(link, ends)()
+
+    assert (answer.replayed, again.replayed, again.result) == (False, True, "inserted o-1")
+    assert orders(url) == (["o-1", "the caller's own"] if ends == "commit" else [])
+    with connected(url) as other:
+        other.begin()
+        after = guard.on(other).run("order", lambda: insert(other, "o-2"), key="o-1", payload={})
+    assert after.result == ("inserted o-1" if ends == "commit" else "inserted o-2")
+
+
+@pytest.mark.parametrize(
+    ("word", "state"),
+    [(NotDone("funds"), State.RELEASED), (Refused("stolen"), State.CLOSED), (RuntimeError("bug"), None)],
+    ids=["not-done", "refused", "bug"],
+)
+def test_what_a_failed_effect_wrote_is_undone_and_its_word_is_kept(guard, url, link, word, state):
+    def effect() -> None:
+        insert(link)
+        raise word
+
+    link.begin()
+    insert(link, "the caller's own")
+    with pytest.raises(type(word)):
+        guard.on(link).run("order", effect, key="o-1", payload={})
+    link.commit()
+
+    assert orders(url) == ["the caller's own"]
+    record = guard.once(name="order", key="k")(lambda k: None).peek("o-1")
+    assert (record.state if record else None) == state
+
+
+def test_a_guarded_call_in_a_guarded_call(guard, url, link):
+    """The inner one fails and is undone alone; the outer one's own savepoints are still there."""
+    link.begin()
+    on = guard.on(link)
+
+    def inner() -> None:
+        insert(link, "inner")
+        raise NotDone("no")
+
+    def outer() -> str:
+        insert(link, "outer")
+        with pytest.raises(NotDone):
+            on.run("inner", inner, key="i", payload={})
+        on.run("inner", lambda: insert(link, "second inner"), key="j", payload={})
+        raise Refused("after all")
+
+    with pytest.raises(Refused):
+        on.run("outer", outer, key="o", payload={})
+    assert on.run("next", lambda: insert(link, "next"), key="n", payload={}).result == "inserted next"
+    link.commit()
+    assert orders(url) == ["next"]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("ends", ["commit", "rollback"])
+def test_the_loser_waits_and_sees_what_was_committed(guard, url, level, ends):
+    """Also when its snapshot is older: one effect, and both have the answer; or the first rolls back, and it runs."""
+    claimed, go_on = threading.Event(), threading.Event()
+
+    def first() -> Any:
+        with connected(url) as link:
+            run(link, f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
+            link.begin()
+
+            def effect() -> str:
+                insert(link, "first")
+                claimed.set()
+                assert go_on.wait(20)
+                return "first"
+
+            answer = guard.on(link).run("order", effect, key="o-1", payload={})
+            getattr(link, ends)()
+            return answer.result
+
+    def second() -> Any:
+        with connected(url) as link:
+            run(link, f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
+            link.begin()
+            run(link, "SELECT COUNT(*) FROM samekey_meta")  # the snapshot is made here, before the first commits
+            threading.Timer(0.3, go_on.set).start()
+            answer = guard.on(link).run("order", lambda: insert(link, "second"), key="o-1", payload={})
+            link.commit()
+            return answer.result, answer.replayed
+
+    with ThreadPoolExecutor(2) as pool:
+        one = pool.submit(first)
+        assert claimed.wait(20)
+        two = pool.submit(second)
+        assert one.result(30) == "first"
+        said = two.result(30)
+
+    assert said == (("first", True) if ends == "commit" else ("inserted second", False))
+    assert orders(url) == (["first"] if ends == "commit" else ["second"])
+
+
+def test_a_loser_that_has_read_nothing_yet_sees_what_the_winner_wrote(guard, url, link):
+    """We make no snapshot for it: its own first look comes after our wait."""
+    with connected(url) as other:
+        other.begin()
+        guard.on(other).run("order", lambda: insert(other), key="o-1", payload={})
+        link.begin()
+        threading.Timer(0.3, other.commit).start()
+        assert guard.on(link).run("order", lambda: insert(link, "o-2"), key="o-1", payload={}).replayed
+
+    assert run(link, "SELECT id FROM orders") == (("o-1",),)
+
+
+def test_a_result_larger_than_a_packet_is_not_kept(guard, url):
+    with connected(url) as one:
+        ((before,),) = run(one, "SELECT @@GLOBAL.max_allowed_packet")
+        run(one, "SET GLOBAL max_allowed_packet = 1048576")
+    try:
+        with connected(url) as link, contextlib.closing(Guard(url)) as guard:
+            link.begin()
+            assert guard.on(link).run("big", lambda: insert(link) * 70_000, key="k", payload={}).recorded
+            link.commit()
+            with pytest.raises(ResultNotKept, match="max_allowed_packet"):
+                guard.run("big", lambda: "", key="k", payload={})
+    finally:
+        with connected(url) as one:
+            run(one, f"SET GLOBAL max_allowed_packet = {before}")
+    assert orders(url) == ["o-1"]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_crowd_with_one_key_has_one_effect(guard, url, level):
+    """Whoever the server rolls back begins again; the others wait, and replay."""
+    start = threading.Barrier(8)
+
+    def caller(number: int) -> Any:
+        with connected(url) as link:
+            run(link, f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
+            start.wait()
+            for _ in range(20):
+                link.begin()
+                try:
+                    answer = guard.on(link).run("order", lambda: insert(link, str(number)), key="o-1", payload={})
+                    link.commit()
+                    return answer.result
+                except Busy:
+                    link.rollback()
+            raise AssertionError("rolled back twenty times")
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = set(pool.map(caller, range(8)))
+
+    assert len(orders(url)) == 1
+    assert answers == {f"inserted {orders(url)[0]}"}
+
+
+def test_a_snapshot_that_refuses_newer_rows_is_begun_again(guard, url):
+    """MariaDB's innodb_snapshot_isolation (the default from 11.6): the loser is told, and nothing of it is kept."""
+    with connected(url) as one, connected(url) as two:
+        run(two, "SET SESSION innodb_snapshot_isolation = ON")
+        two.begin()
+        run(two, "SELECT COUNT(*) FROM samekey_records")
+        one.begin()
+        guard.on(one).run("order", lambda: insert(one, "first"), key="o-1", payload={})
+        with ThreadPoolExecutor(1) as pool:
+            insert(two, "the caller's own")
+            late = pool.submit(lambda: guard.on(two).run("order", lambda: insert(two), key="o-1", payload={}))
+            threading.Timer(0.3, one.commit).start()
+            with pytest.raises(TransactionConflict, match="run the whole transaction again"):
+                late.result(30)
+        two.commit()  # commits nothing: there is no transaction any more
+        assert orders(url) == ["first"]
+
+        two.begin()
+        assert guard.on(two).run("order", lambda: insert(two), key="o-1", payload={}).replayed
+
+
+def test_a_deadlock_in_the_effect_leaves_nothing_behind(guard, url):
+    """The server rolls our whole transaction back: record and effect together, and the caller is told."""
+    with connected(url) as one, connected(url) as two:
+        run(one, "CREATE TABLE pairs (id INT PRIMARY KEY, n INT) ENGINE = InnoDB")
+        run(one, "INSERT INTO pairs VALUES (1, 0), (2, 0)")
+        one.commit()
+        two.begin()
+        for number in range(300):
+            insert(two, f"rival {number}")
+        run(two, "UPDATE pairs SET n = 1 WHERE id = 2")
+
+        def effect() -> None:
+            insert(one)
+            run(one, "UPDATE pairs SET n = 2 WHERE id = 1")
+            rival = threading.Thread(target=lambda: run(two, "UPDATE pairs SET n = 1 WHERE id = 1"))
+            rival.start()
+            try:
+                run(one, "UPDATE pairs SET n = 2 WHERE id = 2")
+            finally:
+                rival.join()
+
+        one.begin()
+        with pytest.raises(pymysql.OperationalError, match="Deadlock"):
+            guard.on(one).run("order", effect, key="o-1", payload={})
+        one.commit()
+        two.rollback()
+        assert orders(url) == []
+        one.begin()
+        assert guard.on(one).run("order", lambda: insert(one), key="o-1", payload={}).replayed is False
+        one.commit()
+        assert orders(url) == ["o-1"]
+
+
+def test_an_effect_that_commits_by_itself_is_told(guard, url, link):
+    """Also by a CREATE TABLE, which commits without a word."""
+    link.begin()
+    with pytest.raises(Misconfigured, match="committed or rolled back"):
+        guard.on(link).run("order", lambda: run(link, "CREATE TABLE surprise (id INT)"), key="o-1", payload={})
+
+
+def test_a_connection_with_settings_of_its_own(guard, url):
+    """Another character set, cursor, SQL mode, row counting: the record is the same byte for byte."""
+    key, payload = "ключ-á-\\-'", {"n": 1}
+    with connected(
+        url,
+        charset="latin1",
+        cursorclass=pymysql.cursors.DictCursor,
+        use_unicode=False,
+        client_flag=CLIENT.FOUND_ROWS,
+        init_command="SET SESSION sql_mode = 'NO_BACKSLASH_ESCAPES,ANSI_QUOTES', time_zone = '-07:00'",
+    ) as odd:
+        odd.begin()
+        result = "ü\\'\"\0😀"
+        assert guard.on(odd).run("order", lambda: result, key=key, payload=payload).result == result
+        assert guard.on(odd).run("order", lambda: "", key=key, payload=payload).result == result
+        with odd.cursor() as cursor:
+            cursor.execute("SELECT @@innodb_lock_wait_timeout AS wait")
+            assert cursor.fetchone() == {"wait": 50}  # as it was
+        odd.commit()
+
+    assert guard.run("order", lambda: "", key=key, payload=payload).result == result
+
+
+def test_a_connection_that_cannot_be_atomic_is_refused(guard, samekey_mariadb, link):
+    with pytest.raises(Misconfigured, match="in no transaction"):
+        guard.on(link)
+    other = samekey_mariadb.create_database()
+    migrate(other)
+    with connected(other) as elsewhere:
+        elsewhere.begin()
+        with pytest.raises(Misconfigured, match="another database"):
+            guard.on(elsewhere)
+    with pytest.raises(Misconfigured):
+        guard.on(object())
+
+
+def test_a_connection_that_breaks_never_says_it_was_done(guard, url):
+    """Wherever the wire is cut, also at the commit: record and effect are there both, or neither is."""
+
+    @guard.once(name="order", key="order_id", boundary=Atomic("session"))
+    def order(session: Any, order_id: str) -> str:
+        return insert(session, order_id)
+
+    with contextlib.closing(Wire(url)) as wire:
+        for number in range(1, 30):
+            with connected(wire.url) as link:
+                wire.cut(number)
+                told = None
+                try:
+                    told = order(link, f"o-{number}")
+                except (StoreError, Misconfigured, pymysql.Error):
+                    pass
+                whole = wire.mend()
+            record, there = order.peek(f"o-{number}"), f"o-{number}" in orders(url)
+            assert (record is not None) == there, f"cut at answer {number}: one without the other"
+            assert there or told is None, f"cut at answer {number}: an answer about what was rolled back"
+            if whole:
+                assert told == f"inserted o-{number}"
+                break
+        else:
+            raise AssertionError("the cut always came")
+    assert wire.cuts == number - 1 > 8
+
+
+def test_a_process_that_is_killed_in_the_transaction_leaves_nothing(guard, url):
+    child = os.fork()
+    if child == 0:
+        with connected(url) as link:
+            link.begin()
+            guard.on(link).run("order", lambda: insert(link), key="o-1", payload={})
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+
+    with connected(url) as link:
+        link.begin()
+        assert not guard.on(link).run("order", lambda: insert(link, "o-2"), key="o-1", payload={}).replayed
+        link.commit()
+    assert orders(url) == ["o-2"]
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+def test_a_sync_connection_in_an_async_guard(url, loop):
+    """Two tasks want one key: the second waits in a thread for the first one's commit, and the loop goes on."""
+
+    async def main() -> list[Any]:
+        answers: list[Any] = []
+        async with AsyncGuard(url, policy=Policy(patience=20)) as guard:
+
+            async def call(number: int) -> None:
+                with connected(url) as link:
+                    link.begin()
+
+                    async def effect() -> str:
+                        await anyio.sleep(0.3)
+                        return insert(link, f"{loop} {number}")
+
+                    answer = await guard.on(link).run(loop, effect, key="o-1", payload={})
+                    link.commit()
+                    answers.append((answer.result, answer.replayed))
+
+            async with anyio.create_task_group() as group:
+                for number in range(3):
+                    group.start_soon(call, number)
+        return answers
+
+    answers = anyio.run(main, backend=loop)
+    assert len({result for result, _ in answers}) == 1
+    assert sorted(replayed for _, replayed in answers) == [False, True, True]
+    assert len(orders(url)) == 1
+
+
+@pytest.mark.parametrize("ends", ["complete", "raises", "is forgotten"])
+def test_a_hold_in_the_callers_transaction(guard, url, link, ends):
+    link.begin()
+    held = guard.on(link).hold("order", key="o-1", payload={})
+    assert isinstance(held, Held)
+    if ends == "complete":
+        with held:
+            held.complete(insert(link))
+    elif ends == "raises":
+        block = contextlib.ExitStack()
+        block.enter_context(held)
+        insert(link)
+        with pytest.raises(RuntimeError, match="bug"), block:
+            raise RuntimeError("bug")
+    else:
+        del held
+    link.commit()
+
+    with connected(url) as other:
+        other.begin()
+        answer = guard.on(other).run("order", lambda: insert(other, "o-2"), key="o-1", payload={})
+        other.commit()
+    assert answer.replayed == (ends == "complete")
+    assert orders(url) == (["o-1"] if ends == "complete" else ["o-2"])
