@@ -3,7 +3,7 @@
 Python blocks run as they stand. In console blocks the lines `$ samekey ...` run too, and what is printed under
 them must be what they print (`...` stands for anything); `make`, `pip` and the like are what CI itself runs.
 The pages in WITH_POSTGRES have a private server: `POSTGRES_URL` is the address of an empty database, and
-`POSTGRES_MIGRATED_URL` that of one with our tables.
+`POSTGRES_MIGRATED_URL` that of one with our tables; `docs/layered.md` has a private Redis besides, `REDIS_URL`.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ def _enter(namespace: dict[str, Any]) -> None:
 
 
 WITH_POSTGRES = ["docs/postgresql.md", "docs/atomic.md"]
+WITH_BOTH = ["docs/layered.md"]
 
 
 def _enter_with_postgres(namespace: dict[str, Any]) -> None:
@@ -47,6 +48,15 @@ def _enter_with_postgres(namespace: dict[str, Any]) -> None:
     namespace["POSTGRES_URL"] = server.create_database()
     namespace["POSTGRES_MIGRATED_URL"] = server.create_database()
     migrate(namespace["POSTGRES_MIGRATED_URL"])
+
+
+def _enter_with_both(namespace: dict[str, Any]) -> None:
+    from samekey.testing.redis_servers import flavours, redis_server
+
+    if not flavours():
+        pytest.skip("no Redis here: apt-get install redis-server")
+    _enter_with_postgres(namespace)
+    namespace["REDIS_URL"] = namespace["_servers"].enter_context(redis_server()).url()
 
 
 def _leave(namespace: dict[str, Any]) -> None:
@@ -90,7 +100,8 @@ PAGES = ["README.md", "docs/*.md", "docs/**/*.md"]
 
 pytest_collect_file = SybilCollection(
     (
-        Sybil(parsers=PARSERS, patterns=PAGES, excludes=WITH_POSTGRES, setup=_enter, teardown=_leave),
+        Sybil(parsers=PARSERS, patterns=PAGES, excludes=[*WITH_POSTGRES, *WITH_BOTH], setup=_enter, teardown=_leave),
         Sybil(parsers=PARSERS, patterns=WITH_POSTGRES, setup=_enter_with_postgres, teardown=_leave),
+        Sybil(parsers=PARSERS, patterns=WITH_BOTH, setup=_enter_with_both, teardown=_leave),
     )
 ).pytest()

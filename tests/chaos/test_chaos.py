@@ -6,10 +6,13 @@ Ten seconds in all with `make test`; a minute for each with `make proof`.
 from __future__ import annotations
 
 import os
+import threading
 
 import pytest
 
 from samekey.drivers.psycopg import migrate
+from samekey.testing.pytest import _missing
+from samekey.testing.redis_servers import flavours, redis_server
 from samekey.testing.servers import NoServer, PrivatePostgres, postgres
 from tests.chaos.trial import Trial, Verdict
 
@@ -64,6 +67,27 @@ if FULL:
 
     def test_sqlite_under_kills_and_pauses(tmp_path):
         judged(Trial(f"sqlite:///{tmp_path}/keys.db?synchronous=normal", seconds=60).run())
+
+
+def test_layered_with_its_front_wiped_every_second(server, request):
+    """Redis loses everything all the time, and the database crashes now and then: no effect twice, no answer changed."""
+    if not flavours():
+        _missing(request.config, "redis", "no Redis here: apt-get install redis-server")
+    over = threading.Event()
+    with redis_server() as front:
+
+        def wipe() -> None:
+            while not over.wait(1.0):
+                front.call("FLUSHALL")
+
+        wiping = threading.Thread(target=wipe)
+        wiping.start()
+        try:
+            address = f"{front.url()} {migrated(server)}"
+            judged(Trial(address, "opaque", restart=server.restart, seconds=seconds(5)).run())
+        finally:
+            over.set()
+            wiping.join()
 
 
 def test_atomic_effects_on_postgres_are_as_many_as_keys(server):
