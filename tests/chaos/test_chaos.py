@@ -70,7 +70,7 @@ if FULL:
 
 
 def test_layered_with_its_front_wiped_every_second(server, request):
-    """Redis loses everything all the time, and the database crashes now and then: no effect twice, no answer changed."""
+    """Redis loses everything all the time, the database crashes now and then: no effect twice, no answer changed."""
     if not flavours():
         _missing(request.config, "redis", "no Redis here: apt-get install redis-server")
     over = threading.Event()
