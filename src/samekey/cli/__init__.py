@@ -1,4 +1,4 @@
-"""The command line: `samekey ls | show | explain | resolve | doctor | sweep | migrate | demo`.
+"""The command line: `samekey ls | show | explain | resolve | doctor | sweep | migrate | prove | demo`.
 
 It composes what others know: `ops` says what an operator may do, a store does it, and here is only the asking and
 the printing. Nothing in this file needs click or rich, so that their absence can be told in one line.

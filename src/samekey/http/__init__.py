@@ -1,7 +1,8 @@
 """The Idempotency-Key header, done once for every Python web framework.
 
 `Endpoint` says what an endpoint promises. Beside it one file per framework: `asgi` (Starlette too), `fastapi`,
-`litestar`, `wsgi`, `flask`, `django`; and `webhook`, for events that are sent to you.
+`litestar`, `wsgi`, `flask`, `django`; `webhook`, for events that are sent to you; and `prove`, which examines any
+endpoint from outside.
 """
 
 from samekey.http._exchange import Endpoint, Reply, Request, answer, rules

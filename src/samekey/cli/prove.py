@@ -1,0 +1,199 @@
+"""samekey prove: which of the four assumptions hold at an HTTP endpoint?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from samekey.cli import _out as out
+from samekey.cli.exits import Exit
+from samekey.http.prove import ASSUMPTIONS, SCENARIOS, Budget, Probe, Report, Standing, Target, check_ours, examine
+
+Pairs = tuple[tuple[str, str], ...]
+
+
+def _header(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> Pairs:
+    pairs = []
+    for value in values:
+        name, colon, text = value.partition(":")
+        if not (colon and name.strip()) or any(char in value for char in "\r\n"):
+            raise click.BadParameter(f"{value!r} is no header: 'Name: value'.")
+        pairs.append((name.strip(), text.strip()))
+    return tuple(pairs)
+
+
+def _body(ctx: click.Context, param: click.Parameter, value: str | None) -> bytes | None:
+    if value is None or not value.startswith("@"):
+        return None if value is None else value.encode()
+    try:
+        return Path(value[1:]).read_bytes()
+    except OSError as error:
+        raise click.BadParameter(f"{value[1:]}: {error.strerror}.") from None
+
+
+def _path(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
+    return tuple(value.split(".")) if value else ()
+
+
+@click.command()
+@click.argument("url")
+@click.option("--body", default="{}", callback=_body, metavar="TEXT|@FILE", help="What is sent.  [default: {}]")
+@click.option("--other-body", callback=_body, metavar="TEXT|@FILE", help="Another intent.  [default: made from --body]")
+@click.option("--method", default="POST", show_default=True, help="POST or PATCH, as a rule.")
+@click.option("--content-type", default="application/json", show_default=True, help="Of the bodies.")
+@click.option("-H", "--header", "headers", multiple=True, callback=_header, help="'Name: value', on every request.")
+@click.option("--other-header", "other_headers", multiple=True, callback=_header, help="Of another principal.")
+@click.option("--key-header", default="Idempotency-Key", show_default=True, help="Which header carries the key.")
+@click.option("--quoted", is_flag=True, help='The endpoint wants "k", not k.')
+@click.option("--count-url", metavar="URL", help="GET it to learn how many effects there were (a number, or a list).")
+@click.option("--count-cmd", metavar="COMMAND", help="Run it to learn that.")
+@click.option("--count-field", callback=_path, metavar="A.B", help="Where in the JSON the number is.")
+@click.option("--identity", callback=_path, metavar="A.B", help="Without a probe: the field that names the effect.")
+@click.option(
+    "--fail-header", "fail_headers", multiple=True, callback=_header, help="Makes a request fail; repeatable."
+)
+@click.option("--break-cmd", metavar="COMMAND", help="Makes the endpoint fail, until --heal-cmd.")
+@click.option("--heal-cmd", metavar="COMMAND", help="Undoes --break-cmd.")
+@click.option("--failures-kept", is_flag=True, help="It documents that failures are replayed (the draft, Stripe v1).")
+@click.option("--stream-url", metavar="URL", help="The same operation, answered in a stream.")
+@click.option(
+    "--skip",
+    multiple=True,
+    type=click.Choice([name for name in SCENARIOS if name != "two-keys"]),
+    metavar="SCENARIO",
+    help="Does not apply here; repeatable.",
+)
+@click.option("--parallel", default=8, show_default=True, type=click.IntRange(2, 64), help="Requests at once.")
+@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1, 100), help="How often.")
+@click.option("--oversize", default=8 << 20, show_default=True, type=click.IntRange(1), help="Bytes of a large body.")
+@click.option("--timeout", default=10.0, show_default=True, type=click.FloatRange(0.1), help="Seconds per request.")
+@click.option(
+    "--patience",
+    default=5.0,
+    show_default=True,
+    type=click.FloatRange(0),
+    help="Seconds to ask while the answer is 'later'.",
+)
+@click.option(
+    "--settle",
+    default=0.3,
+    show_default=True,
+    type=click.FloatRange(0),
+    help="Seconds until an effect nobody waited for is counted.",
+)
+@click.option("--max-requests", default=400, show_default=True, type=click.IntRange(1), help="In all.")
+@click.option("--max-seconds", default=180.0, show_default=True, type=click.FloatRange(1), help="In all.")
+@click.option("--max-bytes", default=256 << 20, show_default=True, type=click.IntRange(1), help="Sent in all.")
+@click.option(
+    "--html",
+    "html_file",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="Also write a page.",
+)
+@click.option("--yes-this-is-mine", is_flag=True, help="Examine an address that is not of this machine.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def prove(url: str, html_file: Path | None, yes_this_is_mine: bool, as_json: bool, **given: Any) -> Exit:
+    """Examine an HTTP endpoint from outside: which of the four assumptions behind its keys hold?
+
+    One key twice, many at once, with another body, from somebody else, after a client gave up, after a failure, and
+    so on. It makes real effects, so it refuses addresses of other machines. Give it a way to count effects; without
+    one it goes by what the answers say, and what cannot be told that way is "unknown", never "holds".
+
+    \b
+    Scenarios (--skip):
+      in-sequence in-parallel another-body reordered-fields volatile-headers quoted-and-bare
+      another-principal no-key malformed-keys doubled-keys unfinished-body oversized-body
+      streamed-answer after-a-timeout after-a-failure
+
+    \b
+    Example:
+      samekey prove http://localhost:8000/charges --body '{"amount": 200}' \\
+        -H 'Authorization: Bearer alice' --other-header 'Authorization: Bearer bob' \\
+        --count-url http://localhost:8000/charges/count --fail-header 'X-Fail: card'
+
+    \b
+    Exit codes: 0 all hold, 1 something is broken, 2 usage, 3 cannot connect, 4 not everything could be told.
+    """
+    target, probe = (
+        _target(url, given),
+        Probe(url=given["count_url"], command=given["count_cmd"], field=given["count_field"]),
+    )
+    check_ours(url, given["count_url"], given["stream_url"], said=yes_this_is_mine)
+    report = examine(
+        target,
+        probe=probe,
+        budget=Budget(given["max_requests"], given["max_seconds"], given["max_bytes"]),
+        timeout_seconds=given["timeout"],
+        break_command=given["break_cmd"],
+        heal_command=given["heal_cmd"],
+        heard=(lambda name: out.note(f"trying {name}")) if out.is_terminal() else (lambda name: None),
+    )
+    if html_file is not None:
+        html_file.write_text(report.to_html(), encoding="utf-8")
+    if as_json:
+        out.data(report.to_dict())
+    else:
+        _print(report)
+    if report.broken:
+        return Exit.FOUND
+    return Exit.FINE if report.complete else Exit.INCOMPLETE
+
+
+def _target(url: str, given: dict[str, Any]) -> Target:
+    if given["count_url"] and given["count_cmd"]:
+        raise click.UsageError("one of --count-url and --count-cmd.")
+    if given["identity"] and (given["count_url"] or given["count_cmd"]):
+        raise click.UsageError("--identity is for counting without --count-url and --count-cmd.")
+    if given["count_field"] and not (given["count_url"] or given["count_cmd"]):
+        raise click.UsageError("--count-field goes with --count-url or --count-cmd.")
+    if bool(given["break_cmd"]) != bool(given["heal_cmd"]):
+        raise click.UsageError("--break-cmd and --heal-cmd go together.")
+    return Target(
+        url=url,
+        body=given["body"],
+        other_body=given["other_body"],
+        method=given["method"].upper(),
+        content_type=given["content_type"],
+        headers=given["headers"],
+        other_headers=given["other_headers"],
+        key_header=given["key_header"],
+        quoted=given["quoted"],
+        fail_headers=given["fail_headers"],
+        breakable=given["break_cmd"] is not None,
+        failures_kept=given["failures_kept"],
+        stream_url=given["stream_url"],
+        identity=given["identity"],
+        callers=given["parallel"],
+        rounds=given["rounds"],
+        oversize_bytes=given["oversize"],
+        patience_seconds=given["patience"],
+        settle_seconds=given["settle"],
+        skip=frozenset(given["skip"]),
+    )
+
+
+def _print(report: Report) -> None:
+    """The table, the steps behind what is broken, and the word for each assumption."""
+    rows = [
+        (finding.assumption, finding.standing.value, finding.scenario, finding.evidence)
+        for name in ASSUMPTIONS
+        for finding in report.findings
+        if finding.assumption == name
+    ]
+    out.table(("assumption", "standing", "scenario", "evidence"), rows)
+    for finding in report.findings:
+        if finding.standing is Standing.BROKEN:
+            out.line()
+            out.line(f"{finding.scenario}, {finding.assumption}:")
+            for number, step in enumerate(finding.story, 1):
+                out.line(f"  {number}. {step}")
+    notes = dict.fromkeys(f"{finding.scenario}: {note}" for finding in report.findings for note in finding.notes)
+    for note in notes:
+        out.note(f"note: {note}")
+    out.line()
+    for name, says in ASSUMPTIONS.items():
+        out.line(f"{name:<9} {report.standing(name):<8} {says}")
+    out.line(f"{report.requests} requests; effects counted by {report.counted_by}")

@@ -1,0 +1,312 @@
+"""Steps carried out over sockets, within a budget.
+
+The standard library's client, because it does as it is told: it sends two key headers, half a body, a last byte later
+than the rest; it follows no redirect, asks no proxy and never retries by itself.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import shlex
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from typing import Any
+from urllib.parse import urlsplit
+
+from samekey.core.errors import CallerError, SamekeyError
+from samekey.http.prove._steps import Break, Count, HangUp, Heal, Pause, Reply, Request, Send, Step, Target, Together
+
+ANSWER_MAX_BYTES = 4 << 20  # of one answer; what is longer cannot be compared, and is no answer
+COUNT_MAX_BYTES = 64 << 10
+READ_BYTES = 64 << 10
+CONNECT_SECONDS = 5.0
+
+
+class Unreachable(SamekeyError):
+    """Nobody answers there."""
+
+
+class NotYours(CallerError):
+    """The address is not of this machine, and nobody said that it may be examined."""
+
+
+class ProbeFailed(SamekeyError):
+    """The effects cannot be counted: the probe gives no number."""
+
+
+class OutOfBudget(SamekeyError):
+    """The examination used up what it was given."""
+
+
+@dataclass(slots=True)
+class Budget:
+    """What the examination may use in all. Counting and commands use its time only."""
+
+    requests: int = 400
+    seconds: float = 180.0
+    bytes: int = 256 << 20
+    used_requests: int = 0
+    used_bytes: int = 0
+
+    def spend(self, size: int) -> None:
+        if self.used_requests + 1 > self.requests:
+            raise OutOfBudget(f"the {self.requests} requests it may send are used up")
+        if self.used_bytes + size > self.bytes:
+            raise OutOfBudget(f"the {self.bytes} bytes it may send are used up")
+        self.used_requests += 1
+        self.used_bytes += size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """Where the number of effects is found: an address to GET, a command to run, or (neither) in the answers."""
+
+    url: str | None = None
+    command: str | None = None
+    field: tuple[str, ...] = ()  # where in the JSON the number is
+
+    def __str__(self) -> str:
+        return "what the answers name" if not self else self.url or f"the command {self.command}"
+
+    def __bool__(self) -> bool:
+        return bool(self.url or self.command)
+
+
+class Client:
+    """Carries out the steps of scenarios against one target."""
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        probe: Probe,
+        budget: Budget,
+        timeout_seconds: float = 10.0,
+        break_command: str | None = None,
+        heal_command: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._target = target
+        self._probe = probe
+        self._budget = budget
+        self._timeout = timeout_seconds
+        self._break, self._heal = break_command, heal_command
+        self._clock = clock
+        self._ends = clock() + budget.seconds
+        self._is_broken = False
+        self.latency_seconds = 0.0  # of the last answer
+
+    def greet(self) -> None:
+        """Find out whether anybody is there at all."""
+        connection = self._connection(self._target.url)
+        try:
+            connection.connect()
+        except OSError as error:
+            raise Unreachable(f"{self._target.url} does not answer: {_told(error)}") from error
+        finally:
+            connection.close()
+
+    def perform(self, step: Step) -> Any:
+        if self._clock() >= self._ends:
+            raise OutOfBudget(f"the {self._budget.seconds:g} seconds it may take are over")
+        match step:
+            case Send(request):
+                self._budget.spend(len(request.body))
+                return self._send(request)
+            case Together(requests):
+                for request in requests:
+                    self._budget.spend(len(request.body))
+                return self._together(requests)
+            case HangUp(request, part, after_seconds):
+                self._budget.spend(int(len(request.body) * part))
+                return self._hang_up(request, part, after_seconds)
+            case Count():
+                return self._count()
+            case Pause(seconds):
+                return time.sleep(min(seconds, max(0.0, self._ends - self._clock())))
+            case Break():
+                self._is_broken = True
+                return self._run(self._break or "")
+            case Heal():
+                return self.leave_in_order()
+
+    def leave_in_order(self) -> None:
+        """Heal what was broken: also where the examination ended in between."""
+        if self._is_broken:
+            self._is_broken = False
+            self._run(self._heal or "")
+
+    # -- requests --------------------------------------------------------------------------------------------------
+
+    def _send(self, request: Request, gate: threading.Barrier | None = None) -> Reply:
+        started = self._clock()
+        connection = self._connection(request.url)
+        try:
+            connection.connect()
+            early = ""
+            try:
+                self._write(connection, request, gate)
+            except OSError as error:  # answered and closed before the end of a large body: the answer may be there
+                early = _told(error)
+            try:
+                reply = self._read(connection, started + self._timeout)
+            except (OSError, HTTPException) as error:
+                return Reply(0, trouble=early or _told(error))
+            self.latency_seconds = self._clock() - started
+            return reply
+        except OSError as error:
+            if gate is not None:
+                gate.abort()
+            return Reply(0, trouble=_told(error))
+        finally:
+            connection.close()
+
+    def _together(self, requests: tuple[Request, ...]) -> list[Reply]:
+        """Every connection is open and every request written but for its last byte; then the last bytes, at once."""
+        gate = threading.Barrier(len(requests))
+        replies = [Reply(0, trouble="not sent")] * len(requests)
+
+        def one(number: int) -> None:
+            replies[number] = self._send(requests[number], gate)
+
+        threads = [threading.Thread(target=one, args=(number,)) for number in range(len(requests))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return replies
+
+    def _hang_up(self, request: Request, part: float, after_seconds: float) -> None:
+        connection = self._connection(request.url)
+        try:
+            connection.connect()
+            self._head(connection, request)
+            connection.send(request.body[: int(len(request.body) * part)])
+            time.sleep(min(after_seconds, self._timeout))
+        except OSError:
+            pass  # it hung up first; that the request is answered when it comes again is what counts
+        finally:
+            connection.close()
+
+    def _connection(self, url: str) -> HTTPConnection:
+        parts = urlsplit(url)
+        kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+        return kind(parts.hostname or "", parts.port, timeout=min(self._timeout, max(0.1, self._ends - self._clock())))
+
+    def _head(self, connection: HTTPConnection, request: Request, method: str = "") -> None:
+        parts = urlsplit(request.url)
+        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        connection.putrequest(method or self._target.method, path, skip_accept_encoding=True)
+        for name, value in request.headers:
+            connection.putheader(name, value)
+        for key in request.keys:
+            connection.putheader(self._target.key_header, key)
+        connection.putheader("Connection", "close")
+        if not method:
+            connection.putheader("Content-Length", str(len(request.body)))
+        connection.endheaders()
+
+    def _write(self, connection: HTTPConnection, request: Request, gate: threading.Barrier | None) -> None:
+        if gate is None:
+            self._head(connection, request)
+            connection.send(request.body)
+            return
+        if request.body:
+            self._head(connection, request)
+            connection.send(request.body[:-1])
+        try:
+            gate.wait(timeout=CONNECT_SECONDS)
+        except threading.BrokenBarrierError:
+            pass  # one of us could not connect: its reply says so, and the others go on
+        if request.body:
+            connection.send(request.body[-1:])
+        else:
+            self._head(connection, request)
+
+    def _read(self, connection: HTTPConnection, until: float, most: int = ANSWER_MAX_BYTES) -> Reply:
+        response: HTTPResponse = connection.getresponse()
+        body = bytearray()
+        while part := response.read1(READ_BYTES):
+            body += part
+            if len(body) > most:
+                return Reply(0, trouble=f"the answer is longer than {most} bytes")
+            if self._clock() > until:
+                return Reply(0, trouble=f"the answer did not end within {self._timeout:g} s")
+        announced = response.getheader("Content-Length")
+        if announced is not None and announced.isdecimal() and int(announced) != len(body):
+            return Reply(0, trouble=f"{len(body)} bytes of an answer of {announced}")
+        headers = tuple((name.lower(), value) for name, value in response.getheaders())
+        return Reply(response.status, headers, bytes(body))
+
+    # -- probe and commands ----------------------------------------------------------------------------------------
+
+    def _count(self) -> int:
+        if self._probe.command is not None:
+            return _number(self._run(self._probe.command), self._probe)
+        request = Request(self._probe.url or "", (), b"", self._target.headers)
+        connection = self._connection(request.url)
+        try:
+            self._head(connection, request, "GET")
+            reply = self._read(connection, self._clock() + self._timeout, COUNT_MAX_BYTES)
+        except (OSError, HTTPException) as error:
+            raise ProbeFailed(f"{self._probe} does not answer: {_told(error)}") from error
+        finally:
+            connection.close()
+        if reply.status != 200:
+            raise ProbeFailed(f"{self._probe} answered {reply}")
+        return _number(reply.body, self._probe)
+
+    def _run(self, command: str) -> bytes:
+        try:
+            done = subprocess.run(  # noqa: S603 - the user's own command, and no shell reads it
+                shlex.split(command), capture_output=True, timeout=self._timeout, check=True
+            )
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            raise ProbeFailed(f"the command {command!r} failed: {_told(error)}") from error
+        return done.stdout
+
+
+def _number(text: bytes, probe: Probe) -> int:
+    """A number, the length of a list, or what `field` leads to."""
+    try:
+        found = json.loads(text)
+        for name in probe.field:
+            found = found[int(name)] if isinstance(found, list) else found[name]
+    except (ValueError, KeyError, IndexError, TypeError, RecursionError):
+        raise ProbeFailed(f"{probe} gives no number: {text[:60]!r}") from None
+    if isinstance(found, list):
+        return len(found)
+    if isinstance(found, bool) or not isinstance(found, int):
+        raise ProbeFailed(f"{probe} gives no whole number: {text[:60]!r}")
+    return found
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def check_ours(*urls: str | None, said: bool) -> None:
+    """Refuse what is not on this machine, unless the user said that it is theirs."""
+    for url in urls:
+        if url is None:
+            continue
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise NotYours(f"{url!r} is no http or https address")
+        if said:
+            continue
+        try:
+            found = socket.getaddrinfo(parts.hostname, None, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            raise Unreachable(f"{parts.hostname} is not known: {error}") from error
+        if not all(ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in found):
+            raise NotYours(
+                f"{parts.hostname} is not this machine, and examining it makes real effects there",
+                hint="if it is yours to break: --yes-this-is-mine",
+            )

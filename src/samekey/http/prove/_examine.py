@@ -1,0 +1,170 @@
+"""The examination: the scenarios in their order, and what came of each."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from samekey.http.prove import _claims, _intents, _memories
+from samekey.http.prove._client import Budget, Client, OutOfBudget, Probe, ProbeFailed, Unreachable
+from samekey.http.prove._report import Finding, Report, Standing
+from samekey.http.prove._steps import Target
+from samekey.http.prove._trial import Play, Tally, Trial
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A way to try an endpoint, the assumptions it tries, and what is right."""
+
+    play: Callable[[Trial], Play]
+    assumptions: tuple[str, ...]
+    right: str
+
+
+# Cheap ones first: where an endpoint has no guard at all, that is known after five requests.
+SCENARIOS = {
+    "two-keys": Scenario(lambda trial: _two_keys(trial), ("Intent",), "two keys are two operations"),
+    "in-sequence": Scenario(_claims.in_sequence, ("Claim", "Memory"), "one key twice: one effect, one answer"),
+    "in-parallel": Scenario(_claims.in_parallel, ("Claim",), "one key, many at once: one effect"),
+    "another-body": Scenario(_intents.another_body, ("Intent",), "refused, and not done"),
+    "reordered-fields": Scenario(_intents.reordered_fields, ("Intent",), "the same intent"),
+    "volatile-headers": Scenario(_intents.volatile_headers, ("Intent",), "the same intent"),
+    "quoted-and-bare": Scenario(_intents.quoted_and_bare, ("Intent",), '"k" and k are one key'),
+    "another-principal": Scenario(_intents.another_principal, ("Intent",), "keys of two principals are two keys"),
+    "no-key": Scenario(_intents.no_key, ("Intent",), "two requests without a key are two"),
+    "malformed-keys": Scenario(_claims.malformed_keys, ("Claim",), "refused, or guarded; never ignored"),
+    "doubled-keys": Scenario(_claims.doubled_keys, ("Claim",), "two keys in one request are refused"),
+    "unfinished-body": Scenario(_claims.unfinished_body, ("Claim",), "half a request claims nothing"),
+    "oversized-body": Scenario(_claims.oversized_body, ("Claim",), "refused, or guarded; never let through"),
+    "streamed-answer": Scenario(_memories.streamed_answer, ("Memory",), "replayed whole, or said not to be kept"),
+    "after-a-timeout": Scenario(_memories.after_a_timeout, ("Boundary",), "the client gave up and asked: one effect"),
+    "after-a-failure": Scenario(
+        _memories.after_a_failure, ("Memory", "Boundary"), "never twice, and what was not done can be done"
+    ),
+}
+
+
+def examine(
+    target: Target,
+    *,
+    probe: Probe | None = None,
+    budget: Budget | None = None,
+    timeout_seconds: float = 10.0,
+    break_command: str | None = None,
+    heal_command: str | None = None,
+    heard: Callable[[str], None] = lambda name: None,
+) -> Report:
+    """Play every scenario that is not skipped; `heard` is told the name of each before it begins.
+
+    Makes real effects at the target. Raises Unreachable if nobody answers there. An ordinary request that is not
+    answered well (2xx or 3xx) ends the examination: then everything is unknown, and the report says why.
+    """
+    probe = probe or Probe()
+    budget = budget or Budget()
+    client = Client(
+        target,
+        probe=probe,
+        budget=budget,
+        timeout_seconds=timeout_seconds,
+        break_command=break_command,
+        heal_command=heal_command,
+    )
+    client.greet()
+    tally = Tally(probed=bool(probe))
+    keys = _keys(secrets.token_hex(8))
+    findings: list[Finding] = []
+    over = ""  # why nothing more can be tried
+    for name, scenario in SCENARIOS.items():
+        if name in target.skip and name != "two-keys":
+            findings += (Finding(name, one, Standing.SKIPPED, "skipped") for one in scenario.assumptions)
+            continue
+        trial = Trial(target, tally, keys)
+        if over:
+            for one in scenario.assumptions:
+                trial.cannot_tell(one, f"not tried: {over}")
+        else:
+            heard(name)
+            over = _play(trial, scenario, client)
+        findings += _found(name, scenario, trial)
+        if name == "two-keys":
+            over = over or _cannot_begin(trial)
+    return Report(target.url, tuple(findings), str(probe), budget.used_requests)
+
+
+def _play(trial: Trial, scenario: Scenario, client: Client) -> str:
+    """Carry the scenario out; why it had to end before its end, if it had to."""
+    steps = scenario.play(trial)
+    reply = None
+    try:
+        while True:
+            step = steps.send(reply)
+            reply = client.perform(step)
+            if not trial.tally.latency_seconds:
+                trial.tally.latency_seconds = client.latency_seconds
+    except StopIteration:
+        return ""
+    except (OutOfBudget, ProbeFailed) as ended:
+        client.leave_in_order()
+        for one in scenario.assumptions:
+            trial.cannot_tell(one, ended.message)
+        return ended.message
+
+
+def _two_keys(trial: Trial) -> Play:
+    """Two ordinary requests: do effects show, and are two keys two operations? What all others build on."""
+    tally = trial.tally
+    counts: list[int] = []
+    names: list[bytes] = []
+    for told in ("an ordinary request", "another, under another key"):
+        yield from trial.start_count()
+        reply = yield from trial.send(told, trial.request(next(trial.keys)))
+        if not reply.status:
+            raise Unreachable(f"{trial.target.url} does not answer: {reply.trouble}")
+        if not reply.good:
+            hint = "; it may want its keys quoted: --quoted" if reply.status == 400 and not trial.target.quoted else ""
+            trial.cannot_tell("Intent", f"{told} is answered {reply.status}: nothing can be examined{hint}")
+            return
+        counts.append((yield from trial.effects()))
+        names.append(trial.name_of(reply))
+    first, second = counts
+    if not tally.probed:
+        tally.telling = names[0] != names[1]
+        if not tally.telling:
+            trial.cannot_tell("Intent", "two operations are answered alike: give --count-url or --count-cmd")
+    elif first <= 0:
+        trial.cannot_tell("Intent", "the probe did not count an ordinary request")
+    elif second == 0:
+        trial.wrong("Intent", "a request under another key was swallowed")
+    elif first != second:
+        trial.cannot_tell("Intent", f"the probe counted {first}, then {second}: something else is counted too")
+    else:
+        tally.unit, tally.telling = first, True
+
+
+def _cannot_begin(trial: Trial) -> str:
+    """Why the other scenarios have nothing to build on. Answers can be compared even where effects do not show."""
+    if trial.telling or (not trial.tally.probed and trial.replies[-1].good):
+        return ""
+    return next((text for _, text in [*trial.unknown, *trial.broken]), "")
+
+
+def _found(name: str, scenario: Scenario, trial: Trial) -> Iterator[Finding]:
+    for assumption in scenario.assumptions:
+        broken = [text for one, text in trial.broken if one == assumption]
+        unknown = [text for one, text in trial.unknown if one == assumption]
+        if broken:
+            standing, evidence = Standing.BROKEN, "; ".join(dict.fromkeys(broken))
+        elif unknown:
+            standing, evidence = Standing.UNKNOWN, "; ".join(dict.fromkeys(unknown))
+        else:
+            standing, evidence = Standing.HOLDS, scenario.right
+        yield Finding(name, assumption, standing, evidence, tuple(trial.notes), tuple(trial.story))
+
+
+def _keys(run: str) -> Iterator[str]:
+    """Keys nobody used before: a run has 64 random bits of its own."""
+    number = 0
+    while True:
+        number += 1
+        yield f"samekey-prove-{run}-{number}"

@@ -1,0 +1,145 @@
+"""Intent: the same key carries the same intent. A true retry is known as one, and nothing else is taken for it."""
+
+from __future__ import annotations
+
+from samekey.http.prove._bodies import another, rewritten
+from samekey.http.prove._steps import Reply, Request
+from samekey.http.prove._trial import UNTOLD, Play, Trial, difference, told_effects
+
+INTENT = "Intent"
+
+# What proxies, tracers and newer clients change from one attempt to the next.
+VOLATILE = (
+    ("User-Agent", "samekey-prove-retry"),
+    ("traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),
+    ("X-Request-Id", "3f1c2b9e-second-attempt"),
+)
+
+
+def another_body(trial: Trial) -> Play:
+    target = trial.target
+    other = target.other_body
+    if other is None:
+        other = another(target.body, target.content_type)
+    if other is None:
+        trial.cannot_tell(INTENT, "we cannot make another body from yours: give --other-body")
+        return
+    alone = yield from trial.send("another body, under a key of its own", trial.request(next(trial.keys), body=other))
+    if not alone.good:  # else a validation error would pass for a comparison
+        trial.cannot_tell(
+            INTENT, f"another body is answered {alone.status} by itself: give an --other-body that is not"
+        )
+        return
+    yield from trial.start_count()
+    key = next(trial.keys)
+    first = yield from trial.send("a request", trial.request(key))
+    second = yield from trial.send("its key with another body", trial.request(key, body=other))
+    effects = yield from trial.effects()
+    if not second.good and not (second.refused or second.busy):
+        trial.wrong(INTENT, f"another body under a used key is answered {second}")
+    elif second.good and (trial.name_of(first) == trial.name_of(second)):
+        trial.wrong(INTENT, "another body under a used key is given the answer to the first")
+    elif second.good or (trial.telling and effects > 1):
+        trial.wrong(INTENT, f"another body under a used key is done: {second.status}")
+    elif not trial.telling:
+        trial.cannot_tell(INTENT, UNTOLD)
+
+
+def reordered_fields(trial: Trial) -> Play:
+    again = rewritten(trial.target.body, trial.target.content_type)
+    if again is None:
+        trial.note("not tried: the body has no fields to reorder")
+        return
+    key = next(trial.keys)
+    yield from _same_intent(
+        trial,
+        "the same fields in another order",
+        trial.request(key),
+        trial.request(key, body=again),
+        refusal_is_strict=True,
+    )
+
+
+def volatile_headers(trial: Trial) -> Play:
+    key = next(trial.keys)
+    yield from _same_intent(
+        trial, "other User-Agent, traceparent, X-Request-Id", trial.request(key), trial.request(key, more=VOLATILE)
+    )
+
+
+def quoted_and_bare(trial: Trial) -> Play:
+    """The draft writes "k", nearly every client k; a retry may come by another client."""
+    key = next(trial.keys)
+    forms = [f'"{key}"'.encode(), key.encode()]
+    if not trial.target.quoted:
+        forms.reverse()
+    yield from _same_intent(
+        trial,
+        "the same key, quoted" if not trial.target.quoted else "the same key, bare",
+        trial.request(forms[0]),
+        trial.request(forms[1]),
+        refusal_is_strict=True,
+    )
+
+
+def _same_intent(trial: Trial, told: str, first: Request, again: Request, *, refusal_is_strict: bool = False) -> Play:
+    yield from trial.start_count()
+    one: Reply = yield from trial.send("a request", first)
+    two: Reply = yield from trial.send(told, again)
+    effects = yield from trial.effects()
+    if not one.good:
+        trial.cannot_tell(INTENT, f"an ordinary request was answered {one}")
+    elif trial.telling and effects > 1:
+        trial.wrong(INTENT, f"{told}: the retry was done again, {told_effects(effects)}")
+    elif not two.good and refusal_is_strict and two.refused:
+        trial.note(f"{told}: refused with {two.status}; loud, never doubled, and stricter than it must be")
+    elif not two.good:
+        trial.wrong(INTENT, f"{told}: a true retry is answered {two}")
+    elif not trial.telling:
+        trial.cannot_tell(INTENT, UNTOLD)
+    elif difference(one, two):
+        trial.note(f"{told}: done once, and {difference(one, two)}")
+
+
+def another_principal(trial: Trial) -> Play:
+    if not trial.target.other_headers:
+        trial.cannot_tell(INTENT, "not tried: give --other-header, or --skip another-principal if there is only one")
+        return
+    theirs = trial.target.other_headers
+    alone = yield from trial.send("somebody else, own key", trial.request(next(trial.keys), more=theirs))
+    if not alone.good:
+        trial.cannot_tell(INTENT, f"somebody else is not served at all ({alone.status}): look at --other-header")
+        return
+    yield from trial.start_count()
+    key = next(trial.keys)
+    first = yield from trial.send("a request", trial.request(key))
+    other = yield from trial.send("somebody else, the same key", trial.request(key, more=theirs))
+    effects = yield from trial.effects()
+    if not other.good and (other.refused or other.busy):
+        trial.note(f"somebody else's key is refused with {other.status}: nothing leaks, but keys can be taken away")
+    elif not other.good:
+        trial.wrong(INTENT, f"somebody else with the same key is answered {other}")
+    elif not trial.telling:
+        trial.cannot_tell(INTENT, UNTOLD)
+    elif effects < 2:
+        whose = "the answer of the first" if trial.name_of(first) == trial.name_of(other) else "an answer"
+        trial.wrong(INTENT, f"somebody else with the same key is given {whose}, and nothing was done for them")
+
+
+def no_key(trial: Trial) -> Play:
+    """Two equal requests without a key are two honest purchases."""
+    yield from trial.start_count()
+    first = yield from trial.send("no key", trial.request())
+    second = yield from trial.send("the same again, no key", trial.request())
+    effects = yield from trial.effects()
+    if first.status >= 500:
+        trial.wrong(INTENT, f"a request without a key is answered {first}")
+    elif not trial.telling:
+        trial.cannot_tell(INTENT, UNTOLD)
+    elif first.refused and second.refused:
+        if effects:
+            trial.wrong(INTENT, f"a request without a key is refused with {first.status}, and took effect")
+        else:
+            trial.note(f"a key is required: without one, {first.status}")
+    elif effects < 2:
+        trial.wrong(INTENT, f"two requests without a key made {told_effects(effects)}: the second was swallowed")

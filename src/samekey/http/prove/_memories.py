@@ -1,0 +1,125 @@
+"""Memory and Boundary: what a key remembers, and what it does when nobody saw how it ended."""
+
+from __future__ import annotations
+
+from samekey.http.prove._steps import Break, Heal
+from samekey.http.prove._trial import UNTOLD, Play, Trial, difference, told_effects
+
+CLAIM, MEMORY, BOUNDARY = "Claim", "Memory", "Boundary"
+NEEDS_PROBE = "an answer is lost here, so only a probe can count: give --count-url or --count-cmd"
+
+
+def after_a_timeout(trial: Trial) -> Play:
+    """The client gave up; the server may not have. Whoever asks again must not make it happen twice."""
+    if not (trial.tally.probed and trial.telling):
+        trial.cannot_tell(BOUNDARY, NEEDS_PROBE)
+        return
+    for told, after in (("at once", 0.0), ("in the middle", trial.tally.latency_seconds / 2)):
+        yield from trial.start_count()
+        request = trial.request(next(trial.keys))
+        yield from trial.hang_up(f"a request whose client gives up {told}", request, after=after)
+        reply = yield from trial.until_answered("the same again", request)
+        again = yield from trial.until_answered("and again", request)
+        effects = yield from trial.settled_effects()
+        if effects > 1:
+            trial.wrong(BOUNDARY, f"a client that gave up {told} and asked again made {told_effects(effects)}")
+        elif reply.good and effects == 0:
+            trial.wrong(
+                BOUNDARY, f"a client that gave up {told} was then answered {reply.status}, and nothing happened"
+            )
+        elif reply.good and (differs := difference(reply, again)):
+            trial.wrong(BOUNDARY, f"after a client gave up {told}, two answers differ: {differs}")
+        elif reply.busy:
+            trial.note(
+                f"after a client gave up {told} the key answers {reply.status}; so far there is {told_effects(effects)}"
+            )
+        elif not reply.good:
+            trial.wrong(BOUNDARY, f"after a client gave up {told}, the same again is answered {reply}")
+
+
+def after_a_failure(trial: Trial) -> Play:
+    """What failed may have happened. A retry never does it twice; and what did not happen can still be done."""
+    target = trial.target
+    if not (target.fail_headers or target.breakable):
+        for assumption in (MEMORY, BOUNDARY):
+            trial.cannot_tell(assumption, "not tried: give --fail-header, or --break-cmd and --heal-cmd")
+        return
+    if not (trial.tally.probed and trial.telling):
+        for assumption in (MEMORY, BOUNDARY):
+            trial.cannot_tell(assumption, NEEDS_PROBE)
+        return
+    ways = [*target.fail_headers, *([None] if target.breakable else [])]
+    for way in ways:
+        yield from _one_failure(trial, way)
+
+
+def _one_failure(trial: Trial, way: tuple[str, str] | None) -> Play:
+    told = "broken by command" if way is None else ": ".join(way)
+    yield from trial.start_count()
+    key = next(trial.keys)
+    request = trial.request(key)
+    if way is None:
+        yield Break()
+        failed = yield from trial.send(f"a request that fails ({told})", request)
+        yield Heal()
+    else:
+        failed = yield from trial.send(f"a request that fails ({told})", trial.request(key, more=(way,)))
+    at_first = yield from trial.settled_effects()
+    retry = yield from trial.until_answered("the same again, in good order", request)
+    again = yield from trial.until_answered("and again", request)
+    effects = yield from trial.settled_effects()
+    if failed.good:
+        for assumption in (MEMORY, BOUNDARY):
+            trial.cannot_tell(assumption, f"{told} did not make the request fail ({failed.status})")
+        return
+    when = "after it had taken effect" if at_first else "before it took effect"
+    if effects > 1 and at_first:
+        trial.wrong(
+            BOUNDARY, f"a request failed {when} ({told}, {failed.status}); retries made it {told_effects(effects)}"
+        )
+    elif effects > 1:
+        trial.wrong(MEMORY, f"a request failed {when} ({told}, {failed.status}); its retries were done {effects} times")
+    elif retry.good and not effects:
+        trial.wrong(BOUNDARY, f"after a failure ({told}) a retry is answered {retry.status}, and nothing happened")
+    if at_first or effects > 1:
+        return
+    if retry.good:
+        if differs := difference(retry, again):
+            trial.wrong(MEMORY, f"after a failure ({told}) and a success, the answer does not stay: {differs}")
+    elif retry.busy:
+        trial.note(f"after a failure {when} ({told}) the key answers {retry.status}: in doubt, or stuck")
+    elif not difference(failed, retry):
+        if trial.target.failures_kept:
+            trial.note(f"the failure ({told}, {failed.status}) is kept and replayed, as the endpoint documents")
+        else:
+            trial.wrong(
+                MEMORY, f"a failure that did nothing ({told}, {failed.status}) is replayed after its cause is gone"
+            )
+    else:
+        trial.wrong(MEMORY, f"after a failure ({told}, {failed.status}) a retry is answered {retry}")
+
+
+def streamed_answer(trial: Trial) -> Play:
+    """An answer in pieces is replayed whole, or said to be not kept; never half of it, never done again."""
+    yield from trial.start_count()
+    request = trial.request(next(trial.keys), url=trial.target.stream_url)
+    first = yield from trial.send("a request", request)
+    if trial.target.stream_url is None and not first.chunked:
+        trial.note("not tried: the answer is not streamed (--stream-url names an endpoint whose answer is)")
+        return
+    second = yield from trial.until_answered("the same again", request)
+    effects = yield from trial.effects()
+    if not first.good:
+        trial.cannot_tell(MEMORY, f"the stream was answered {first}")
+    elif not first.chunked:
+        trial.cannot_tell(MEMORY, "the answer of --stream-url is not streamed")
+    elif second.good and (differs := difference(first, second)):
+        trial.wrong(MEMORY, f"a streamed answer is not replayed as it was: {differs}")
+    elif trial.tally.probed and trial.telling and effects > 1:
+        trial.wrong(MEMORY, f"a request with a streamed answer, sent twice with one key, made {told_effects(effects)}")
+    elif not second.good and not second.refused and not second.busy:
+        trial.wrong(MEMORY, f"the repetition of a streamed answer is answered {second}")
+    elif not second.good:
+        trial.note(f"a streamed answer is not replayed; its repetition is answered {second.status}")
+    elif not trial.telling:
+        trial.cannot_tell(MEMORY, UNTOLD)

@@ -1,0 +1,313 @@
+"""The examiner names what is wrong with an endpoint, and finds nothing wrong with one that is right."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+import pytest
+
+from samekey.http.prove import (
+    SCENARIOS,
+    Budget,
+    NotYours,
+    Probe,
+    Report,
+    Standing,
+    Target,
+    Unreachable,
+    check_ours,
+    examine,
+)
+from tests.prove.shops import MISTAKES, opened
+
+ALICE = (("Authorization", "Bearer alice-secret"),)
+BOB = (("Authorization", "Bearer bob-secret"),)
+FAILING = (("X-Fail", "before"), ("X-Fail", "after"))
+GET = f'{sys.executable} -c "import sys, urllib.request as u; print(u.urlopen(sys.argv[1]).read().decode())"'
+POST = f"{sys.executable} -c \"import sys, urllib.request as u; u.urlopen(sys.argv[1], b'').read()\""
+
+
+def aim(url, path="/charges", **options):
+    quick = {"oversize_bytes": 2 << 20, "patience_seconds": 0.15, "settle_seconds": 0.01, "rounds": 1}
+    whole = {"headers": ALICE, "other_headers": BOB, "fail_headers": FAILING, "stream_url": f"{url}/streamed"}
+    body = b'{"amount": 200, "currency": "usd"}'
+    return Target(url=url + path, **{"body": body, **quick, **whole, **options})
+
+
+def prove(mistake="", *, count=True, budget=None, **options) -> Report:
+    with opened(mistake) as (url, _):
+        probe = Probe(url=f"{url}/count") if count else None
+        return examine(aim(url, **options), probe=probe, budget=budget)
+
+
+def broken(report):
+    return {(finding.scenario, finding.assumption) for finding in report.findings if finding.standing == "broken"}
+
+
+def unknown(report):
+    return {finding.scenario for finding in report.findings if finding.standing is Standing.UNKNOWN}
+
+
+def test_an_endpoint_that_keeps_its_promises_holds_all_four():
+    report = prove()
+
+    assert not broken(report)
+    assert report.complete
+    assert set(report.to_dict()["assumptions"].values()) == {"holds"}
+
+
+# What is found with each mistake: exactly this, so that a scenario which cries wolf fails here as well.
+NAMED = {
+    "bodies are not compared": {("another-body", "Intent")},
+    "check, then act": {("in-parallel", "Claim"), ("after-a-timeout", "Boundary")},
+    "the key is deleted on an error": {("after-a-failure", "Boundary")},
+    "a success after a failure is forgotten": {("after-a-failure", "Memory")},
+    "a decline is remembered": {("after-a-failure", "Memory")},
+    "tenants share keys": {("another-principal", "Intent")},
+    "the status is not kept": {("in-sequence", "Memory"), ("streamed-answer", "Memory"), ("after-a-failure", "Memory")},
+    "large bodies are not guarded": {("oversized-body", "Claim")},
+    "bad keys are ignored": {("malformed-keys", "Claim")},
+    "the first of two keys is taken": {("doubled-keys", "Claim")},
+    "quotes belong to the key": {("quoted-and-bare", "Intent")},
+    "the browser belongs to the intent": {("volatile-headers", "Intent")},
+    "the key is claimed before the body is there": {("unfinished-body", "Claim")},
+    "equal requests without a key are one": {("no-key", "Intent")},
+    "streams are not kept": {("streamed-answer", "Memory")},
+    "losers are answered 500": {("in-parallel", "Claim"), ("after-a-timeout", "Boundary")},
+}
+
+
+@pytest.mark.parametrize("mistake", NAMED)
+def test_a_mistake_is_named_and_nothing_else(mistake):
+    report = prove(mistake)
+
+    assert broken(report) == NAMED[mistake]
+    assert report.complete
+
+
+def test_an_endpoint_without_keys_breaks_all_four():
+    report = prove("no key at all")
+
+    assert report.broken == ("Claim", "Intent", "Memory", "Boundary")
+    assert ("in-sequence", "Claim") in broken(report)
+
+
+def test_every_mistake_has_a_name():
+    assert set(MISTAKES) == {*NAMED, "no key at all"}
+
+
+def test_every_scenario_is_broken_by_some_mistake():
+    """But one: a shop that swallows other keys cannot be examined further."""
+    every = set().union(*NAMED.values(), broken(prove("no key at all")))
+
+    assert {scenario for scenario, _ in every} == set(SCENARIOS) - {"two-keys"}
+
+
+# -- what cannot be told is unknown, never "holds" ---------------------------------------------------------------------
+
+
+def test_without_a_probe_answers_name_effects():
+    report = prove("check, then act", count=False)
+
+    assert ("in-parallel", "Claim") in broken(report)
+
+
+def test_without_a_probe_lost_answers_cannot_be_judged():
+    report = prove(count=False)
+
+    assert not broken(report)
+    assert not report.complete
+    assert unknown(report) == {"after-a-timeout", "after-a-failure"}
+
+
+def test_answers_that_name_nothing_tell_nothing():
+    """Every operation is answered alike: then no scenario that counts may hold."""
+    with opened() as (url, _):
+        report = examine(aim(url, "/break", stream_url=None))
+
+    assert not broken(report) - {("another-body", "Intent")}
+    assert {"two-keys", "in-sequence", "in-parallel", "no-key", "malformed-keys"} <= unknown(report)
+
+
+def test_a_probe_that_does_not_count_ends_the_examination():
+    with opened() as (url, _), opened() as (elsewhere, _):
+        report = examine(aim(url), probe=Probe(url=f"{elsewhere}/count"))
+
+    assert unknown(report) == set(SCENARIOS)
+    assert report.requests == 2
+
+
+def test_what_was_not_given_is_not_tried_and_says_so():
+    report = prove(other_headers=(), fail_headers=(), stream_url=None)
+
+    assert unknown(report) == {"another-principal", "after-a-failure"}
+    assert "--other-header" in next(f.evidence for f in report.findings if f.scenario == "another-principal")
+
+
+def test_what_is_skipped_is_not_missed():
+    report = prove(other_headers=(), fail_headers=(), skip=frozenset({"another-principal", "after-a-failure"}))
+
+    assert report.complete
+    assert report.standing("Intent") is Standing.HOLDS
+    assert prove(skip=frozenset({"after-a-failure", "after-a-timeout"})).standing("Boundary") is Standing.SKIPPED
+
+
+def test_an_ordinary_request_that_fails_ends_the_examination():
+    report = prove(body=b"no json")
+
+    assert unknown(report) == set(SCENARIOS)
+    assert "answered 400" in report.findings[0].evidence
+
+
+def test_another_body_that_is_refused_by_itself_proves_nothing():
+    report = prove("bodies are not compared", other_body=b"no json")
+
+    assert unknown(report) == {"another-body"}
+
+
+# -- ways to fail, ways to count ---------------------------------------------------------------------------------------
+
+
+def test_commands_break_and_heal_the_endpoint():
+    with opened("a decline is remembered") as (url, shop):
+        report = examine(
+            aim(url, fail_headers=(), breakable=True, skip=frozenset(SCENARIOS) - {"after-a-failure"}),
+            probe=Probe(command=f"{GET} {url}/count"),
+            break_command=f"{POST} {url}/break",
+            heal_command=f"{POST} {url}/heal",
+        )
+
+    assert broken(report) == {("after-a-failure", "Memory")}
+    assert not shop.declining
+
+
+def test_an_examination_that_ends_in_between_heals_what_it_broke():
+    """The budget ends with the request that fails: the endpoint works afterwards all the same."""
+    skip = frozenset(SCENARIOS) - {"after-a-failure"}
+    with opened() as (url, shop):
+        report = examine(
+            aim(url, fail_headers=(), breakable=True, skip=skip),
+            probe=Probe(url=f"{url}/count"),
+            budget=Budget(requests=2),
+            break_command=f"{POST} {url}/break",
+            heal_command=f"{POST} {url}/heal",
+        )
+
+    assert unknown(report) == {"after-a-failure"}
+    assert ("/break", "") in shop.seen
+    assert not shop.declining
+
+
+def test_failures_may_be_kept_if_the_endpoint_says_so():
+    report = prove("a decline is remembered", failures_kept=True)
+
+    assert not broken(report)
+    assert any("as the endpoint documents" in note for finding in report.findings for note in finding.notes)
+
+
+@pytest.mark.parametrize(
+    ("answer", "field", "number"), [("7", "", 7), ("[1, 2]", "", 2), ('{"a": [{"b": 3}]}', "a.0.b", 3)]
+)
+def test_a_probe_reads_numbers_lists_and_fields(answer, field, number, tmp_path):
+    from samekey.http.prove._client import Client
+    from samekey.http.prove._steps import Count
+
+    (tmp_path / "count").write_text(answer)
+    probe = Probe(command=f"cat {tmp_path / 'count'}", field=tuple(field.split(".")) if field else ())
+    client = Client(aim("http://localhost"), probe=probe, budget=Budget())
+
+    assert client.perform(Count()) == number
+
+
+# -- bounds ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("budget", [Budget(requests=20), Budget(bytes=1 << 20), Budget(seconds=0.1)])
+def test_an_examination_ends_with_its_budget(budget):
+    report = prove(budget=budget)
+
+    assert not broken(report)
+    assert not report.complete
+    assert budget.used_requests <= budget.requests
+    assert budget.used_bytes <= budget.bytes
+
+
+def test_nobody_there():
+    with opened() as (url, _):
+        pass
+
+    with pytest.raises(Unreachable, match="does not answer"):
+        examine(aim(url))
+
+
+def test_an_answer_that_never_ends_is_none():
+    """A server that sends for ever is left at the limit of an answer."""
+    import socket
+
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def pour():
+        listening.accept()[0].close()  # first it looks whether anybody is there
+        connection, _ = listening.accept()
+        with connection:
+            connection.recv(65536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+            try:
+                while True:
+                    connection.sendall(b"x" * 65536)
+            except OSError:
+                return
+
+    thread = threading.Thread(target=pour)
+    thread.start()
+    try:
+        with pytest.raises(Unreachable, match="longer than"):
+            examine(aim(f"http://127.0.0.1:{listening.getsockname()[1]}"))
+    finally:
+        thread.join()
+        listening.close()
+
+
+@pytest.mark.parametrize("url", ["http://192.0.2.1/pay", "https://[2001:db8::1]/", "http://0.0.0.0:8000/"])
+def test_other_machines_are_refused(url):
+    with pytest.raises(NotYours, match="not this machine"):
+        check_ours(url, said=False)
+    check_ours(url, said=True)
+
+
+@pytest.mark.parametrize("url", ["ftp://localhost/", "localhost:8000", "file:///etc/passwd"])
+def test_only_http_is_examined_whatever_is_said(url):
+    with pytest.raises(NotYours, match="no http"):
+        check_ours(url, said=True)
+
+
+def test_this_machine_is_not_refused():
+    check_ours("http://localhost:8000/", "http://127.0.0.1/", "http://[::1]/", None, said=False)
+
+
+# -- the report --------------------------------------------------------------------------------------------------------
+
+
+def test_a_report_tells_no_secret_and_no_body():
+    report = prove("tenants share keys")
+    everything = str(report.to_dict()) + report.to_html()
+
+    assert "secret" not in everything
+    assert '"charge"' not in everything
+
+
+def test_the_page_quotes_nothing_as_markup():
+    page = Report("http://localhost/<script>", (), "<b>", 0).to_html()
+
+    assert "<script>" not in page
+    assert "<b>" not in page
+
+
+def test_a_broken_assumption_has_its_story():
+    report = prove("bodies are not compared")
+    (found,) = (finding for finding in report.findings if finding.standing is Standing.BROKEN)
+
+    assert "given the answer to the first" in found.evidence
+    assert "says it is replayed" in found.story[2]
+    assert found.story[-1] == "effects so far: 1"
