@@ -1,0 +1,10 @@
+"""Keys on outgoing requests: one for each operation, the same in every retry, and after a crash.
+
+One file per library: `httpx`, `httpx2`, `requests`, `aiohttp`. What they share is here: which key a request gets
+(`_keys`), and whether it may be sent again (`_retry`).
+"""
+
+from samekey.clients._keys import same_key
+from samekey.clients._retry import Retry
+
+__all__ = ["Retry", "same_key"]

@@ -1,0 +1,117 @@
+"""Which key an outgoing request gets. The key belongs to the operation, never to the attempt.
+
+In this order: the one the request has already; that of `with same_key(...)` around it; inside a guarded effect the
+provider key of its hold, which is the same after a crash and in every process; else a new one.
+
+A key names one request. Two different ones under one key are a refusal at a provider that compares, and a lost effect
+at one that does not: so that is an error here, before anything is sent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from samekey.core.errors import Misconfigured
+from samekey.held import current
+
+KEYED_METHODS = frozenset({"POST", "PATCH"})  # the others may be repeated as they are
+KEY_MAX_CHARS = 255  # what Stripe takes; others take less
+
+
+@dataclass(slots=True)
+class _Block:
+    """A `with same_key(...)`: its key or label, and which request has it."""
+
+    key: str | None
+    label: str
+    named: dict[str, bytes] = field(default_factory=dict)
+
+
+_block: ContextVar[_Block | None] = ContextVar("samekey_client_key", default=None)
+_holds: WeakKeyDictionary[Any, dict[str, bytes]] = WeakKeyDictionary()  # what a hold's keys name
+
+
+@contextmanager
+def same_key(key: str | None = None, *, label: str = "") -> Iterator[None]:
+    """The request sent in this block has this key, however often the block's own code sends it.
+
+    With `key` that one; with `label`, inside a guarded effect, the hold's provider key of that label (for the second
+    request of an effect; the lookup asks with `record.provider_key(label)`); with neither a new one for the block.
+
+        with same_key("order-17"):
+            client.post("/charges", json=charge)
+    """
+    if key is not None:
+        if label:
+            raise Misconfigured("a key or a label: a label makes the hold's key another one")
+        _check(key)
+    elif label and _held() is None:
+        raise Misconfigured("a label is for the second request of a guarded effect, and none is running here")
+    elif not label:
+        held = _held()
+        key = new_key() if held is None else None
+    token = _block.set(_Block(key, label))
+    try:
+        yield
+    finally:
+        _block.reset(token)
+
+
+def key_for(method: str, url: str, body: bytes | None) -> str:
+    """The key of this request; `body` None where it is a stream, which is not compared."""
+    block, held = _block.get(), _held()
+    if block is not None and block.key is not None:
+        key, named = block.key, block.named
+    elif held is not None:
+        key = held.provider_key("" if block is None else block.label)
+        named = _holds.setdefault(held, {})
+    else:
+        return new_key()
+    request = _digest(method, url, body)
+    if named.setdefault(key, request) != request:
+        raise Misconfigured(
+            f"{method} {_shown(url)} is the second request under one key, and not the same as the first",
+            hint="give it a key of its own: with same_key(label='what it does'), or another same_key(key)",
+        )
+    return key
+
+
+def seconds_left() -> float | None:
+    """How long the guarded effect around us may still wait; None outside of one."""
+    held = _held()
+    return None if held is None else float(held.seconds_left)
+
+
+def new_key() -> str:
+    return str(uuid.uuid4())
+
+
+def _held() -> Any:
+    try:
+        return current()
+    except Misconfigured:
+        return None
+
+
+def _digest(method: str, url: str, body: bytes | None) -> bytes:
+    whole = hashlib.sha256(f"{method} {url}\n".encode())
+    whole.update(b"a stream" if body is None else hashlib.sha256(body).digest())
+    return whole.digest()
+
+
+def _shown(url: str) -> str:
+    return url.partition("?")[0]  # a query may hold what belongs in no log
+
+
+def _check(key: str) -> None:
+    if not (key and len(key) <= KEY_MAX_CHARS and key.isascii() and key.isprintable() and key == key.strip()):
+        raise Misconfigured(f"a key for a header is 1 to {KEY_MAX_CHARS} printable ASCII characters")
+    if any(char in key for char in ',;"\\'):
+        raise Misconfigured("a key for a header has no comma, semicolon, quote or backslash: they structure a header")

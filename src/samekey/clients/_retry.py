@@ -1,0 +1,133 @@
+"""May this request be sent again, and when? Pure: statuses, errors and clocks in, seconds to wait out.
+
+    answer                      with a key, or a method that may be repeated        a POST without a key
+    nothing was sent            again                                               again
+    no answer, 408 500 502 504  again: it may have happened, and the key knows      never: it may have happened
+    409                         again, with a key only: another attempt is running  never
+    425 429 503                 again, when Retry-After says so                     never
+    422 and the rest            never: the request must change                      never
+
+A Retry-After longer than we wait ends it: coming back too early is not what was asked. So does the end of the lease,
+inside a guarded effect: after it, somebody else may be at work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+from samekey.core.errors import Misconfigured
+
+REPEATABLE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
+RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
+IN_PROGRESS = 409  # the draft's word for "the first one is still running": the only error that needs no correction
+RETRY_AFTER_MAX_CHARS = 64  # an HTTP date has 29
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """How often and how long. `attempts` counts the first one too: 1 never retries."""
+
+    attempts: int = 4
+    first_wait_seconds: float = 0.5  # doubled each time, and shortened by chance so that a crowd spreads out
+    longest_wait_seconds: float = 30.0  # of one wait; a longer Retry-After ends it
+    patience_seconds: float = 60.0  # of all waits
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1:
+            raise Misconfigured("attempts is at least 1: the first one counts")
+        if not 0 <= self.first_wait_seconds <= self.longest_wait_seconds <= self.patience_seconds:
+            raise Misconfigured("first_wait_seconds <= longest_wait_seconds <= patience_seconds, and none below 0")
+
+
+@dataclass(slots=True)
+class Course:
+    """One operation under way: how often it was tried, how long it waited."""
+
+    retry: Retry
+    method: str
+    keyed: bool
+    replayable: bool  # its body can be sent a second time
+    lease_left: Callable[[], float | None]  # seconds that are left of the hold around it, if there is one
+    attempts: int = 0
+    waited: float = 0.0
+
+    def after_error(self, *, sent: bool, chance: float) -> float | None:
+        """Seconds until the next attempt after an error, None to give up; `sent` unless it certainly was not."""
+        if sent and not self._repeatable:
+            return None
+        return self._next(None, chance)
+
+    def after_answer(
+        self, status: int, header: Callable[[str], str | None], *, now: float, chance: float
+    ) -> float | None:
+        """Seconds until the next attempt after an answer, None if it is the answer."""
+        if not self._repeatable or not (status in RETRIED or (status == IN_PROGRESS and self.keyed)):
+            return None
+        return self._next(retry_after(header("Retry-After"), header("Date"), now=now), chance)
+
+    @property
+    def _repeatable(self) -> bool:
+        return self.keyed or self.method in REPEATABLE_METHODS
+
+    def _next(self, told: float | None, chance: float) -> float | None:
+        self.attempts += 1
+        retry = self.retry
+        if self.attempts >= retry.attempts or not self.replayable:
+            return None
+        wait = min(retry.first_wait_seconds * 2.0 ** (self.attempts - 1), retry.longest_wait_seconds) * (1 + chance) / 2
+        if told is not None:
+            wait = told + wait * chance  # never before it; and not all of those who were told so at once
+        left = retry.patience_seconds - self.waited
+        lease = self.lease_left()
+        if lease is not None:
+            left = min(left, lease)
+        if (told or 0.0) > retry.longest_wait_seconds or wait > left:
+            return None
+        self.waited += wait
+        return wait
+
+
+def retry_after(value: str | None, date: str | None = None, *, now: float) -> float | None:
+    """Seconds to wait by a Retry-After header: a number, or a date, read by the clock that wrote it.
+
+    >>> retry_after("120", now=0.0)
+    120.0
+    >>> retry_after("Fri, 31 Dec 1999 23:59:59 GMT", "Fri, 31 Dec 1999 23:59:29 GMT", now=0.0)
+    30.0
+    """
+    if value is None or len(value) > RETRY_AFTER_MAX_CHARS:
+        return None
+    value = value.strip()
+    if value.isascii() and value.isdecimal():
+        return float(value)
+    until = _moment(value)
+    if until is None:
+        return None
+    sent = None if date is None else _moment(date)  # its own clock: ours may be minutes away
+    return max(0.0, until - (now if sent is None else sent))
+
+
+def _moment(text: str) -> float | None:
+    try:
+        found = parsedate_to_datetime(text)
+        return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, TypeError, OverflowError, IndexError):
+        return None
+
+
+def checked_hosts(hosts: Iterable[str]) -> frozenset[str]:
+    """Hosts that honour a key: only there is a POST with a key safe to repeat."""
+    if isinstance(hosts, str):
+        raise Misconfigured("hosts= is a collection of names: {'api.example.com'}")
+    found = frozenset(host.lower() for host in hosts)
+    wrong = [host for host in found if not host or any(char in host for char in "/: ")]
+    if not found or wrong:
+        raise Misconfigured("hosts= names the hosts that honour a key, without scheme and port: {'api.example.com'}")
+    return found
+
+
+def utc_now() -> float:
+    return datetime.now(UTC).timestamp()

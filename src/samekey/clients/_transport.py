@@ -1,0 +1,107 @@
+"""What the transports of httpx and httpx2 share: the same classes under two names, imported by a file each."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from samekey.clients._keys import KEYED_METHODS, key_for, seconds_left
+from samekey.clients._retry import Course, Retry, checked_hosts, utc_now
+from samekey.loops import running
+
+KEY_HEADER = "Idempotency-Key"
+
+
+class Rules:
+    """Which requests get a key, and how often they are tried. Knows httpx by its shapes only."""
+
+    library: Any  # httpx or httpx2
+
+    def __init__(
+        self,
+        transport: Any = None,
+        *,
+        hosts: Iterable[str],
+        retry: Retry | None = None,
+        header: str = KEY_HEADER,
+        quoted: bool = False,
+    ) -> None:
+        self._inner: Any = self._plain() if transport is None else transport
+        self._hosts = checked_hosts(hosts)
+        self._retry = retry or Retry()
+        self._header = header
+        self._quoted = quoted
+
+    def _plain(self) -> Any:
+        raise NotImplementedError
+
+    def begin(self, request: Any) -> Course:
+        """Give the request its key."""
+        replayable = isinstance(request.stream, self.library.ByteStream)
+        if (
+            request.method in KEYED_METHODS
+            and request.url.host.lower() in self._hosts
+            and self._header not in request.headers
+        ):
+            body = request.content if replayable else None
+            key = key_for(request.method, str(request.url), body)
+            request.headers[self._header] = f'"{key}"' if self._quoted else key
+        keyed = self._header in request.headers and request.url.host.lower() in self._hosts
+        return Course(self._retry, request.method, keyed, replayable, seconds_left)
+
+    def failed(self, course: Course, error: Exception) -> float | None:
+        library = self.library
+        unsent = isinstance(error, library.ConnectError | library.ConnectTimeout | library.PoolTimeout)
+        return course.after_error(sent=not unsent, chance=random.random())  # noqa: S311 - spreads a crowd
+
+    def answered(self, course: Course, response: Any) -> float | None:
+        return course.after_answer(
+            response.status_code,
+            response.headers.get,
+            now=utc_now(),
+            chance=random.random(),  # noqa: S311
+        )
+
+
+class Sending(Rules):
+    def handle_request(self, request: Any) -> Any:
+        course = self.begin(request)
+        while True:  # ends with the course: its attempts are counted
+            try:
+                response = self._inner.handle_request(request)
+            except self.library.TransportError as error:
+                wait = self.failed(course, error)
+                if wait is None:
+                    raise
+            else:
+                wait = self.answered(course, response)
+                if wait is None:
+                    return response
+                response.close()
+            time.sleep(wait)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class AsyncSending(Rules):
+    async def handle_async_request(self, request: Any) -> Any:
+        course = self.begin(request)
+        while True:
+            try:
+                response = await self._inner.handle_async_request(request)
+            except self.library.TransportError as error:
+                wait = self.failed(course, error)
+                if wait is None:
+                    raise
+            else:
+                wait = self.answered(course, response)
+                if wait is None:
+                    return response
+                await response.aclose()
+            await running().sleep(wait)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()

@@ -1,0 +1,35 @@
+"""Keys and retries for httpx2, as a transport.
+
+client = httpx2.Client(transport=KeyTransport(hosts={"api.example.com"}))
+client.post("https://api.example.com/charges", json=charge)     # one key, however often it is tried
+"""
+
+from __future__ import annotations
+
+import httpx2
+
+from samekey.clients._transport import AsyncSending, Sending
+
+__all__ = ["AsyncKeyTransport", "KeyTransport"]
+
+
+class KeyTransport(Sending, httpx2.BaseTransport):
+    """Sends through `transport` (an HTTPTransport of its own by default).
+
+    `hosts` honour a key: a POST or PATCH to one of them gets a key and may be tried again; to any other host it gets
+    none and is sent once. A body that is a stream is sent once, too.
+    """
+
+    library = httpx2
+
+    def _plain(self) -> httpx2.BaseTransport:
+        return httpx2.HTTPTransport()
+
+
+class AsyncKeyTransport(AsyncSending, httpx2.AsyncBaseTransport):
+    """The same for AsyncClient."""
+
+    library = httpx2
+
+    def _plain(self) -> httpx2.AsyncBaseTransport:
+        return httpx2.AsyncHTTPTransport()

@@ -1,0 +1,81 @@
+"""Keys and retries for requests, as an adapter.
+
+session = requests.Session()
+session.mount("https://api.example.com", KeyAdapter(hosts={"api.example.com"}))
+session.post("https://api.example.com/charges", json=charge)    # one key, however often it is tried
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import urlsplit
+
+import requests
+from requests.adapters import HTTPAdapter
+
+from samekey.clients._keys import KEYED_METHODS, key_for, seconds_left
+from samekey.clients._retry import Course, Retry, checked_hosts, utc_now
+
+__all__ = ["KeyAdapter"]
+
+
+class KeyAdapter(HTTPAdapter):
+    """As HTTPAdapter, without retries of urllib3: they know nothing of keys.
+
+    `hosts` honour a key: a POST or PATCH to one of them gets a key and may be tried again; to any other host it gets
+    none and is sent once. A body that is a stream is sent once, too.
+    """
+
+    def __init__(
+        self,
+        *,
+        hosts: Iterable[str],
+        retry: Retry | None = None,
+        header: str = "Idempotency-Key",
+        quoted: bool = False,
+        **pool: Any,
+    ) -> None:
+        super().__init__(max_retries=0, **pool)
+        self._hosts = checked_hosts(hosts)
+        self._retry = retry or Retry()
+        self._header = header
+        self._quoted = quoted
+
+    def send(self, request: requests.PreparedRequest, *args: Any, **kwargs: Any) -> requests.Response:
+        course = self._begin(request)
+        while True:  # ends with the course: its attempts are counted
+            try:
+                response = super().send(request, *args, **kwargs)
+            except (requests.ConnectionError, requests.Timeout) as error:
+                # A refused connection and one that broke in the middle are the same class; only this one is certain.
+                unsent = isinstance(error, requests.ConnectTimeout)
+                wait = course.after_error(sent=not unsent, chance=random.random())  # noqa: S311 - spreads a crowd
+                if wait is None:
+                    raise
+            else:
+                wait = course.after_answer(
+                    response.status_code,
+                    response.headers.get,
+                    now=utc_now(),
+                    chance=random.random(),  # noqa: S311
+                )
+                if wait is None:
+                    return response
+                response.close()
+            time.sleep(wait)
+
+    def _begin(self, request: requests.PreparedRequest) -> Course:
+        """Give the request its key."""
+        method, url, body = request.method or "", request.url or "", request.body
+        honoured = (urlsplit(url).hostname or "") in self._hosts
+        if isinstance(body, str):
+            body = body.encode()
+        replayable = body is None or isinstance(body, bytes)
+        if method in KEYED_METHODS and honoured and self._header not in request.headers:
+            key = key_for(method, url, (body or b"") if replayable else None)
+            request.headers[self._header] = f'"{key}"' if self._quoted else key
+        keyed = honoured and self._header in request.headers
+        return Course(self._retry, method, keyed, replayable, seconds_left)

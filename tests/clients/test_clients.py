@@ -1,0 +1,316 @@
+"""Every client library: one key for each operation, the same in every attempt; and no POST without one is repeated."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from uuid import UUID
+
+import aiohttp
+import httpx
+import httpx2
+import pytest
+import requests
+
+from samekey import Guard, Keyed, Misconfigured, Policy, current
+from samekey.clients import Retry, same_key
+from samekey.clients.aiohttp import KeyMiddleware
+from samekey.clients.httpx import AsyncKeyTransport, KeyTransport
+from samekey.clients.httpx2 import AsyncKeyTransport as AsyncKeyTransport2
+from samekey.clients.httpx2 import KeyTransport as KeyTransport2
+from samekey.clients.requests import KeyAdapter
+from tests.clients.provider import DROPPED, opened
+
+QUICK = Retry(first_wait_seconds=0.001, longest_wait_seconds=5)
+HERE = {"127.0.0.1"}
+
+
+class Lost(Exception):
+    """No answer, whatever the library calls it."""
+
+
+def with_httpx(library, transport):
+    def send(method, url, *, body=None, stream=None, headers=None, **options):
+        with library.Client(transport=transport(**options)) as client:
+            try:
+                content = iter(stream) if stream else None
+                return client.request(method, url, json=body, content=content, headers=headers).status_code
+            except library.TransportError as error:
+                raise Lost from error
+
+    return send
+
+
+def with_async_httpx(library, transport):
+    def send(method, url, *, body=None, stream=None, headers=None, **options):
+        async def pieces():
+            for piece in stream:
+                yield piece
+
+        async def go():
+            async with library.AsyncClient(transport=transport(**options)) as client:
+                content = pieces() if stream else None
+                return (await client.request(method, url, json=body, content=content, headers=headers)).status_code
+
+        try:
+            return asyncio.run(go())
+        except library.TransportError as error:
+            raise Lost from error
+
+    return send
+
+
+def with_requests(method, url, *, body=None, stream=None, headers=None, **options):
+    with requests.Session() as session:
+        session.trust_env = False
+        session.mount("http://", KeyAdapter(**options))
+        try:
+            data = iter(stream) if stream else None
+            return session.request(method, url, json=body, data=data, headers=headers).status_code
+        except requests.ConnectionError as error:
+            raise Lost from error
+
+
+def with_aiohttp(method, url, *, body=None, stream=None, headers=None, **options):
+    async def pieces():
+        for piece in stream:
+            yield piece
+
+    async def go():
+        async with aiohttp.ClientSession(middlewares=(KeyMiddleware(**options),)) as session:
+            sent = {"data": pieces()} if stream else {"json": body}
+            async with session.request(method, url, headers=headers, **sent) as response:
+                return response.status
+
+    try:
+        return asyncio.run(go())
+    except aiohttp.ClientConnectionError as error:
+        raise Lost from error
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(with_httpx(httpx, KeyTransport), id="httpx"),
+        pytest.param(with_async_httpx(httpx, AsyncKeyTransport), id="httpx-async"),
+        pytest.param(with_httpx(httpx2, KeyTransport2), id="httpx2"),
+        pytest.param(with_async_httpx(httpx2, AsyncKeyTransport2), id="httpx2-async"),
+        pytest.param(with_requests, id="requests"),
+        pytest.param(with_aiohttp, id="aiohttp"),
+    ]
+)
+def send(request):
+    def plain(method, url, *, hosts=HERE, retry=QUICK, **options):
+        return request.param(method, url, hosts=hosts, retry=retry, **options)
+
+    return plain
+
+
+@pytest.fixture
+def provider():
+    with opened() as provider:
+        yield provider
+
+
+def test_one_key_for_all_attempts(send, provider):
+    provider.will(503, 500, DROPPED)
+
+    assert send("POST", provider.url, body={"amount": 200}) == 201
+    assert len(provider.keys) == 4
+    assert len(set(provider.keys)) == 1
+    assert UUID(provider.keys[0]).version == 4
+    assert {body for *_, body in provider.seen} == {provider.seen[0][3]}
+
+
+def test_another_operation_has_another_key(send, provider):
+    send("POST", provider.url, body={"amount": 200})
+    send("PATCH", provider.url, body={"amount": 200})
+
+    assert len(set(provider.keys)) == 2
+
+
+@pytest.mark.parametrize("status", [409, 425, 429, 503])
+def test_later_means_later_with_the_same_key(send, provider, status):
+    provider.will(status, Retry_After="0")
+
+    assert send("POST", provider.url) == 201
+    assert provider.keys[0] == provider.keys[1]
+
+
+@pytest.mark.parametrize("status", [400, 402, 404, 422])
+def test_what_must_be_corrected_is_not_sent_again(send, provider, status):
+    provider.will(status)
+
+    assert send("POST", provider.url) == status
+    assert len(provider.seen) == 1
+
+
+@pytest.mark.parametrize("status", [409, 500, 503])
+def test_a_post_without_a_key_is_sent_once(send, provider, status):
+    """The host is not one that honours keys: it gets none, and nothing twice."""
+    provider.will(status, Retry_After="0")
+
+    assert send("POST", provider.url, hosts={"api.example.com"}) == status
+    assert provider.keys == [None]
+
+
+def test_a_post_without_a_key_is_not_repeated_when_its_answer_is_lost(send, provider):
+    provider.will(DROPPED)
+
+    with pytest.raises(Lost):
+        send("POST", provider.url, hosts={"api.example.com"})
+    assert provider.keys == [None]
+
+
+def test_a_key_that_is_no_promise_there_repeats_nothing(send, provider):
+    """A key of the caller's own, on its way to a host that is not said to honour it."""
+    provider.will(500)
+
+    assert send("POST", provider.url, hosts={"api.example.com"}, headers={"Idempotency-Key": "mine"}) == 500
+    assert provider.keys == ["mine"]
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT"])
+def test_methods_that_may_be_repeated_need_no_key(send, provider, method):
+    provider.will(503, DROPPED)
+
+    assert send(method, provider.url) == 201
+    assert provider.keys == [None, None, None]
+
+
+def test_the_callers_own_key_is_kept(send, provider):
+    provider.will(503)
+
+    send("POST", provider.url, headers={"idempotency-key": "mine"})
+    assert provider.keys == ["mine", "mine"]
+
+
+def test_attempts_end(send, provider):
+    provider.will(503, 503, 503, 503)
+
+    assert send("POST", provider.url, retry=Retry(attempts=3, first_wait_seconds=0)) == 503
+    assert len(provider.seen) == 3
+
+
+def test_a_long_retry_after_is_the_callers_to_keep(send, provider):
+    provider.will(503, Retry_After="3600")
+
+    assert send("POST", provider.url) == 503
+    assert len(provider.seen) == 1
+
+
+def test_a_stream_is_sent_once(send, provider):
+    provider.will(503)
+
+    assert send("POST", provider.url, stream=[b"one", b"two"]) == 503
+    assert provider.seen[0][3] == b"onetwo"
+    assert len(provider.seen) == 1
+
+
+def test_another_header_and_quotes(send):
+    with opened("PayPal-Request-Id") as provider:
+        send("POST", provider.url, header="PayPal-Request-Id", quoted=True)
+
+    assert provider.keys[0] is not None
+    assert provider.keys[0][0] == provider.keys[0][-1] == '"'
+
+
+def test_a_block_has_one_key_however_often_its_code_sends(send, provider):
+    """A retry loop of the caller's own, around the client's."""
+    with same_key("order-17"):
+        for _ in range(3):
+            send("POST", provider.url, body={"amount": 200})
+    with same_key():
+        for _ in range(2):
+            send("POST", provider.url, body={"amount": 200})
+
+    assert provider.keys[:3] == ["order-17"] * 3
+    assert provider.keys[3] == provider.keys[4] != "order-17"
+
+
+# -- inside a guarded effect -------------------------------------------------------------------------------------------
+
+
+def test_a_guarded_effect_sends_its_provider_key(send, provider):
+    seen = []
+    with Guard("memory://") as guard:
+
+        @guard.once(name="charge", key="order_id", boundary=Keyed())
+        def charge(order_id):
+            seen.append(current().provider_key())
+            provider.will(503)
+            return send("POST", provider.url, body={"order": order_id})
+
+        charge("o-1")
+
+    assert provider.keys == seen * 2
+
+
+def test_a_second_request_of_an_effect_needs_a_label(send, provider):
+    with Guard("memory://") as guard:
+
+        @guard.once(name="charge", key="order_id", boundary=Keyed())
+        def charge(order_id):
+            send("POST", f"{provider.url}/authorize", body={"order": order_id})
+            send("POST", f"{provider.url}/authorize", body={"order": order_id})  # the same: a retry
+            with pytest.raises(Misconfigured, match="second request under one key"):
+                send("POST", f"{provider.url}/capture", body={"order": order_id})
+            with pytest.raises(Misconfigured, match="second request under one key"):
+                send("POST", f"{provider.url}/authorize", body={"order": "another"})
+            with same_key(label="capture"):
+                send("POST", f"{provider.url}/capture", body={"order": order_id})
+            return current().provider_key(), current().provider_key("capture")
+
+        plain, labelled = charge("o-1")
+
+    assert provider.keys == [plain, plain, labelled]
+
+
+def test_an_effect_does_not_wait_past_its_lease(send, provider):
+    provider.will(503, Retry_After="4")
+    with Guard("memory://", policy=Policy(lease=3)) as guard:
+
+        @guard.once(name="charge", key="order_id", boundary=Keyed())
+        def charge(order_id):
+            return send("POST", provider.url)
+
+        assert charge("o-1") == 503
+
+
+CHILD = """
+import os, sys, httpx
+from samekey import Guard, Keyed, Policy
+from samekey.clients.httpx import KeyTransport
+
+url, die = sys.argv[1:]
+guard = Guard("sqlite:///keys.db", policy=Policy(lease=0.5, patience=20))
+
+@guard.once(name="charge", key="order_id", boundary=Keyed())
+def charge(order_id):
+    with httpx.Client(transport=KeyTransport(hosts={"127.0.0.1"})) as client:
+        status = client.post(url, json={"order": order_id}).status_code
+    if die == "die":
+        os._exit(9)
+    return status
+
+assert charge("o-1") == 201
+"""
+
+
+def test_a_key_survives_the_process(provider, tmp_path):
+    """The first process dies after its request; the second sends the same key, and the provider knows it."""
+    (tmp_path / "charge.py").write_text(CHILD)
+
+    def run(word):
+        return subprocess.run([sys.executable, "charge.py", provider.url, word], cwd=tmp_path, timeout=60).returncode
+
+    assert run("die") == 9
+    assert run("live") == 0
+    assert len(provider.keys) == 2
+    assert provider.keys[0] == provider.keys[1]
+
+
+@pytest.mark.parametrize("hosts", [(), "api.example.com", {"https://api.example.com"}, {"localhost:8000"}, {""}])
+def test_hosts_are_names(hosts):
+    with pytest.raises(Misconfigured, match="hosts="):
+        KeyTransport(hosts=hosts)
