@@ -14,11 +14,13 @@ suffix    := $(if $(filter file,$(origin PYTHON)),,-$(notdir $(PYTHON)))
 VENV      := .venv$(suffix)
 VENV_DEMO := .venv-demo$(suffix)
 VENV_DOCS := .venv-docs$(suffix)
+VENV_PEERS := .venv-peers$(suffix)
 
 # The stamps are younger than what they were installed from, or the install runs again.
 DEV  := $(VENV)/.installed
 DEMO := $(VENV_DEMO)/.installed
 DOCS := $(VENV_DOCS)/.installed
+PEERS := $(VENV_PEERS)/.installed
 RUN  := $(VENV)/bin/python -m
 
 # Whole blocks instead of interleaved lines, where this make can (4.0 and newer).
@@ -27,7 +29,7 @@ sync := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types imports fast bench proof docs format lock clean distclean
+.PHONY: help demo test check lint types imports fast bench proof peers docs format lock clean distclean
 
 help: ## this list
 	@echo 'samekey: same key, same answer. Always.'
@@ -53,6 +55,9 @@ bench: $(DEV) ## measure this machine (ARGS="--help")
 # -rP prints what each test printed: the figures.
 proof: $(DEV) ## the long figures: every slow test with its full budget (hours, not minutes)
 	SAMEKEY_BUDGET=full $(RUN) pytest -q -rP -m 'slow or proof' --timeout 0 -n $(JOBS) --dist loadfile $(ARGS)
+
+peers: $(DEV) $(PEERS) ## samekey prove on other libraries, side by side, into docs/peers.md
+	$(RUN) tools.peers $(VENV_PEERS)/bin/python
 
 docs: $(DOCS) ## build the documentation into site/
 	$(VENV_DOCS)/bin/zensical build --clean --strict
@@ -97,6 +102,12 @@ $(DEMO): pyproject.toml requirements-demo.lock
 	$(call install,$(VENV_DEMO),cli,requirements-demo.lock)
 $(DOCS): pyproject.toml requirements-dev.lock
 	$(call install,$(VENV_DOCS),docs,requirements-dev.lock)
+# Apart from everything else: other libraries want other versions of what we use.
+$(PEERS): tools/peers/requirements.txt
+	@echo 'setting up $(VENV_PEERS) (once, and again when $< changes)'
+	@$(PYTHON) -m venv --clear $(VENV_PEERS)
+	@$(VENV_PEERS)/bin/python -m pip install --quiet --requirement $< --editable .
+	@touch $@
 
 # install(venv, extra, lock). A venv that still works is kept; one whose interpreter is gone is made again.
 define install

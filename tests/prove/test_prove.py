@@ -172,9 +172,9 @@ def test_another_body_that_is_refused_by_itself_proves_nothing():
 def test_commands_break_and_heal_the_endpoint():
     with opened("a decline is remembered") as (url, shop):
         report = examine(
-            aim(url, fail_headers=(), breakable=True, skip=frozenset(SCENARIOS) - {"after-a-failure"}),
+            aim(url, fail_headers=(), breaks=1, skip=frozenset(SCENARIOS) - {"after-a-failure"}),
             probe=Probe(command=f"{GET} {url}/count"),
-            break_command=f"{POST} {url}/break",
+            break_commands=(f"{POST} {url}/break",),
             heal_command=f"{POST} {url}/heal",
         )
 
@@ -187,10 +187,10 @@ def test_an_examination_that_ends_in_between_heals_what_it_broke():
     skip = frozenset(SCENARIOS) - {"after-a-failure"}
     with opened() as (url, shop):
         report = examine(
-            aim(url, fail_headers=(), breakable=True, skip=skip),
+            aim(url, fail_headers=(), breaks=1, skip=skip),
             probe=Probe(url=f"{url}/count"),
             budget=Budget(requests=2),
-            break_command=f"{POST} {url}/break",
+            break_commands=(f"{POST} {url}/break",),
             heal_command=f"{POST} {url}/heal",
         )
 

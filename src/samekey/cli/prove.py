@@ -54,7 +54,9 @@ def _path(ctx: click.Context, param: click.Parameter, value: str | None) -> tupl
 @click.option(
     "--fail-header", "fail_headers", multiple=True, callback=_header, help="Makes a request fail; repeatable."
 )
-@click.option("--break-cmd", metavar="COMMAND", help="Makes the endpoint fail, until --heal-cmd.")
+@click.option(
+    "--break-cmd", multiple=True, metavar="COMMAND", help="Makes the endpoint fail, until --heal-cmd; repeatable."
+)
 @click.option("--heal-cmd", metavar="COMMAND", help="Undoes --break-cmd.")
 @click.option("--failures-kept", is_flag=True, help="It documents that failures are replayed (the draft, Stripe v1).")
 @click.option("--stream-url", metavar="URL", help="The same operation, answered in a stream.")
@@ -127,7 +129,7 @@ def prove(url: str, html_file: Path | None, yes_this_is_mine: bool, as_json: boo
         probe=probe,
         budget=Budget(given["max_requests"], given["max_seconds"], given["max_bytes"]),
         timeout_seconds=given["timeout"],
-        break_command=given["break_cmd"],
+        break_commands=given["break_cmd"],
         heal_command=given["heal_cmd"],
         heard=(lambda name: out.note(f"trying {name}")) if out.is_terminal() else (lambda name: None),
     )
@@ -162,7 +164,7 @@ def _target(url: str, given: dict[str, Any]) -> Target:
         key_header=given["key_header"],
         quoted=given["quoted"],
         fail_headers=given["fail_headers"],
-        breakable=given["break_cmd"] is not None,
+        breaks=len(given["break_cmd"]),
         failures_kept=given["failures_kept"],
         stream_url=given["stream_url"],
         identity=given["identity"],

@@ -14,8 +14,8 @@ def in_sequence(trial: Trial) -> Play:
     first = yield from trial.send("a request", request)
     second = yield from trial.send("the same again", request)
     if not first.good:
-        trial.cannot_tell(CLAIM, f"an ordinary request was answered {first}")
-        trial.cannot_tell(MEMORY, f"an ordinary request was answered {first}")
+        trial.cannot_tell(CLAIM, f"an ordinary request was answered {first.told}")
+        trial.cannot_tell(MEMORY, f"an ordinary request was answered {first.told}")
         return
     effects = yield from trial.effects()
     if not trial.telling:
@@ -23,7 +23,7 @@ def in_sequence(trial: Trial) -> Play:
     elif effects != 1:
         trial.wrong(CLAIM, f"one key sent twice, one after the other, made {told_effects(effects)}")
     if not second.good:
-        trial.wrong(MEMORY, f"the first was answered {first.status}, and the same again {second}")
+        trial.wrong(MEMORY, f"the first was answered {first.status}, and the same again {second.told}")
     elif differs := difference(first, second):
         trial.wrong(MEMORY, f"the second answer is not the first: {differs}")
     cookie = second.header("set-cookie")
@@ -50,7 +50,7 @@ def in_parallel(trial: Trial) -> Play:
         elif len({trial.name_of(reply) for reply in good}) > 1:
             trial.wrong(CLAIM, f"{crowd} were given different answers")
         elif odd := [reply for reply in replies if not reply.good and not reply.busy]:
-            trial.wrong(CLAIM, f"of {crowd}, one was answered {odd[0]}")
+            trial.wrong(CLAIM, f"of {crowd}, one was answered {odd[0].told}")
         elif not good and not last.good:
             trial.wrong(CLAIM, f"of {crowd} none was answered well, nor one after them")
         if trial.broken or trial.unknown:
@@ -70,9 +70,11 @@ def unfinished_body(trial: Trial) -> Play:
     if trial.telling and effects > 1:
         trial.wrong(CLAIM, f"half a request and a whole one made {told_effects(effects)}")
     elif reply.busy:
-        trial.wrong(CLAIM, f"after half a request the key is taken: {reply}, for {trial.target.patience_seconds:g} s")
+        trial.wrong(
+            CLAIM, f"after half a request the key is taken: {reply.told}, for {trial.target.patience_seconds:g} s"
+        )
     elif not reply.good:
-        trial.wrong(CLAIM, f"after half a request the whole one is answered {reply}")
+        trial.wrong(CLAIM, f"after half a request the whole one is answered {reply.told}")
     elif not trial.telling:
         trial.cannot_tell(CLAIM, UNTOLD)
 
@@ -94,9 +96,9 @@ def oversized_body(trial: Trial) -> Play:
     elif effects > 1:
         trial.wrong(CLAIM, f"{told}, sent twice with one key, made {told_effects(effects)}: large ones are not guarded")
     elif (first.refused or not first.status) and effects:
-        trial.wrong(CLAIM, f"{told} was answered {first}, and took effect")
+        trial.wrong(CLAIM, f"{told} was answered {first.told}, and took effect")
     elif first.status >= 500 and not first.busy:
-        trial.wrong(CLAIM, f"{told} was answered {first}")
+        trial.wrong(CLAIM, f"{told} was answered {first.told}")
     elif first.good and not second.good:
         trial.note(f"{told} is done once, and its repetition is answered {second.status}")
 

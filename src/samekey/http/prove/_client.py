@@ -88,7 +88,7 @@ class Client:
         probe: Probe,
         budget: Budget,
         timeout_seconds: float = 10.0,
-        break_command: str | None = None,
+        break_commands: tuple[str, ...] = (),
         heal_command: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -96,7 +96,7 @@ class Client:
         self._probe = probe
         self._budget = budget
         self._timeout = timeout_seconds
-        self._break, self._heal = break_command, heal_command
+        self._breaks, self._heal = break_commands, heal_command
         self._clock = clock
         self._ends = clock() + budget.seconds
         self._is_broken = False
@@ -130,9 +130,9 @@ class Client:
                 return self._count()
             case Pause(seconds):
                 return time.sleep(min(seconds, max(0.0, self._ends - self._clock())))
-            case Break():
+            case Break(way):
                 self._is_broken = True
-                return self._run(self._break or "")
+                return self._run(self._breaks[way])
             case Heal():
                 return self.leave_in_order()
 

@@ -51,7 +51,7 @@ def examine(
     probe: Probe | None = None,
     budget: Budget | None = None,
     timeout_seconds: float = 10.0,
-    break_command: str | None = None,
+    break_commands: tuple[str, ...] = (),
     heal_command: str | None = None,
     heard: Callable[[str], None] = lambda name: None,
 ) -> Report:
@@ -67,7 +67,7 @@ def examine(
         probe=probe,
         budget=budget,
         timeout_seconds=timeout_seconds,
-        break_command=break_command,
+        break_commands=break_commands,
         heal_command=heal_command,
     )
     client.greet()

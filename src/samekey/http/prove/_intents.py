@@ -36,7 +36,7 @@ def another_body(trial: Trial) -> Play:
     second = yield from trial.send("its key with another body", trial.request(key, body=other))
     effects = yield from trial.effects()
     if not second.good and not (second.refused or second.busy):
-        trial.wrong(INTENT, f"another body under a used key is answered {second}")
+        trial.wrong(INTENT, f"another body under a used key is answered {second.told}")
     elif second.good and (trial.name_of(first) == trial.name_of(second)):
         trial.wrong(INTENT, "another body under a used key is given the answer to the first")
     elif second.good or (trial.telling and effects > 1):
@@ -88,13 +88,13 @@ def _same_intent(trial: Trial, told: str, first: Request, again: Request, *, ref
     two: Reply = yield from trial.send(told, again)
     effects = yield from trial.effects()
     if not one.good:
-        trial.cannot_tell(INTENT, f"an ordinary request was answered {one}")
+        trial.cannot_tell(INTENT, f"an ordinary request was answered {one.told}")
     elif trial.telling and effects > 1:
         trial.wrong(INTENT, f"{told}: the retry was done again, {told_effects(effects)}")
     elif not two.good and refusal_is_strict and two.refused:
         trial.note(f"{told}: refused with {two.status}; loud, never doubled, and stricter than it must be")
     elif not two.good:
-        trial.wrong(INTENT, f"{told}: a true retry is answered {two}")
+        trial.wrong(INTENT, f"{told}: a true retry is answered {two.told}")
     elif not trial.telling:
         trial.cannot_tell(INTENT, UNTOLD)
     elif difference(one, two):
@@ -118,7 +118,7 @@ def another_principal(trial: Trial) -> Play:
     if not other.good and (other.refused or other.busy):
         trial.note(f"somebody else's key is refused with {other.status}: nothing leaks, but keys can be taken away")
     elif not other.good:
-        trial.wrong(INTENT, f"somebody else with the same key is answered {other}")
+        trial.wrong(INTENT, f"somebody else with the same key is answered {other.told}")
     elif not trial.telling:
         trial.cannot_tell(INTENT, UNTOLD)
     elif effects < 2:
@@ -133,7 +133,7 @@ def no_key(trial: Trial) -> Play:
     second = yield from trial.send("the same again, no key", trial.request())
     effects = yield from trial.effects()
     if first.status >= 500:
-        trial.wrong(INTENT, f"a request without a key is answered {first}")
+        trial.wrong(INTENT, f"a request without a key is answered {first.told}")
     elif not trial.telling:
         trial.cannot_tell(INTENT, UNTOLD)
     elif first.refused and second.refused:

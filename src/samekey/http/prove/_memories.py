@@ -34,13 +34,13 @@ def after_a_timeout(trial: Trial) -> Play:
                 f"after a client gave up {told} the key answers {reply.status}; so far there is {told_effects(effects)}"
             )
         elif not reply.good:
-            trial.wrong(BOUNDARY, f"after a client gave up {told}, the same again is answered {reply}")
+            trial.wrong(BOUNDARY, f"after a client gave up {told}, the same again is answered {reply.told}")
 
 
 def after_a_failure(trial: Trial) -> Play:
     """What failed may have happened. A retry never does it twice; and what did not happen can still be done."""
     target = trial.target
-    if not (target.fail_headers or target.breakable):
+    if not (target.fail_headers or target.breaks):
         for assumption in (MEMORY, BOUNDARY):
             trial.cannot_tell(assumption, "not tried: give --fail-header, or --break-cmd and --heal-cmd")
         return
@@ -48,18 +48,18 @@ def after_a_failure(trial: Trial) -> Play:
         for assumption in (MEMORY, BOUNDARY):
             trial.cannot_tell(assumption, NEEDS_PROBE)
         return
-    ways = [*target.fail_headers, *([None] if target.breakable else [])]
+    ways = [*target.fail_headers, *range(target.breaks)]
     for way in ways:
         yield from _one_failure(trial, way)
 
 
-def _one_failure(trial: Trial, way: tuple[str, str] | None) -> Play:
-    told = "broken by command" if way is None else ": ".join(way)
+def _one_failure(trial: Trial, way: tuple[str, str] | int) -> Play:
+    told = f"broken by command {way + 1}" if isinstance(way, int) else ": ".join(way)
     yield from trial.start_count()
     key = next(trial.keys)
     request = trial.request(key)
-    if way is None:
-        yield Break()
+    if isinstance(way, int):
+        yield Break(way)
         failed = yield from trial.send(f"a request that fails ({told})", request)
         yield Heal()
     else:
@@ -96,7 +96,7 @@ def _one_failure(trial: Trial, way: tuple[str, str] | None) -> Play:
                 MEMORY, f"a failure that did nothing ({told}, {failed.status}) is replayed after its cause is gone"
             )
     else:
-        trial.wrong(MEMORY, f"after a failure ({told}, {failed.status}) a retry is answered {retry}")
+        trial.wrong(MEMORY, f"after a failure ({told}, {failed.status}) a retry is answered {retry.told}")
 
 
 def streamed_answer(trial: Trial) -> Play:
@@ -112,13 +112,15 @@ def streamed_answer(trial: Trial) -> Play:
     second = yield from trial.until_answered("the same again", request)
     effects = yield from trial.effects()
     if not first.good:
-        trial.cannot_tell(MEMORY, f"the stream was answered {first}")
+        trial.cannot_tell(MEMORY, f"the stream was answered {first.told}")
+    elif not first.body:
+        trial.cannot_tell(MEMORY, "the streamed answer came empty: what is replayed of it cannot be told")
     elif second.good and (differs := difference(first, second)):
         trial.wrong(MEMORY, f"a streamed answer is not replayed as it was: {differs}")
     elif trial.tally.probed and trial.telling and effects > 1:
         trial.wrong(MEMORY, f"a request with a streamed answer, sent twice with one key, made {told_effects(effects)}")
     elif not second.good and not second.refused and not second.busy:
-        trial.wrong(MEMORY, f"the repetition of a streamed answer is answered {second}")
+        trial.wrong(MEMORY, f"the repetition of a streamed answer is answered {second.told}")
     elif not second.good:
         trial.note(f"a streamed answer is not replayed; its repetition is answered {second.status}")
     elif not trial.telling:

@@ -46,7 +46,13 @@ class Reply:
     def header(self, name: str) -> str:
         return next((value for found, value in self.headers if found == name), "")
 
+    @property
+    def told(self) -> str:
+        """In a sentence: the status, or why there is none."""
+        return str(self.status) if self.status else f"not at all ({self.trouble})"
+
     def __str__(self) -> str:
+        """As a step of a story: with a mark by which equal answers are known."""
         if not self.status:
             return f"no answer ({self.trouble})"
         # Never the body itself: a report is passed on, and an answer may hold what is nobody's business.
@@ -92,7 +98,9 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """From now on the endpoint fails, by the user's command -> None."""
+    """From now on the endpoint fails, by the user's command of this number -> None."""
+
+    way: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +125,7 @@ class Target:
     other_body: bytes | None = None  # None: made from `body`
     other_headers: tuple[tuple[str, str], ...] = ()  # of another principal, in place of those of the same name
     fail_headers: tuple[tuple[str, str], ...] = ()  # each makes a request fail
-    breakable: bool = False  # there are commands to break and heal it
+    breaks: int = 0  # so many commands make it fail
     failures_kept: bool = False  # it documents that failures are replayed, as the draft and Stripe v1 do
     stream_url: str | None = None  # answers in a stream
     identity: tuple[str, ...] = ()  # where the answer names its effect; () is the whole body
