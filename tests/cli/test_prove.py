@@ -91,6 +91,11 @@ def test_another_machine(shell):
     "wrong",
     [
         ["--header", "no colon"],
+        ["--header", "two words: x"],
+        ["--header", "Name: \u20ac"],
+        ["--header", "idempotency-key: mine"],
+        ["--key-header", "two words"],
+        ["--method", "GET"],
         ["--body", "@there/is/none"],
         ["--break-cmd", "true"],
         ["--count-url", "http://localhost/", "--count-cmd", "true"],

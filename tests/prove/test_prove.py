@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from samekey import Misconfigured
 from samekey.http.prove import (
     SCENARIOS,
     Budget,
@@ -276,10 +277,26 @@ def test_other_machines_are_refused(url):
     check_ours(url, said=True)
 
 
-@pytest.mark.parametrize("url", ["ftp://localhost/", "localhost:8000", "file:///etc/passwd"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ftp://localhost/",
+        "localhost:8000",
+        "file:///etc/passwd",
+        "http://localhost:99999/",
+        "http://localhost/a b",
+        "http://localhost/ä",
+    ],
+)
 def test_only_http_is_examined_whatever_is_said(url):
-    with pytest.raises(NotYours, match="no http"):
+    with pytest.raises(Misconfigured, match="no http"):
         check_ours(url, said=True)
+
+
+def test_a_password_in_the_address_is_refused_and_not_repeated():
+    with pytest.raises(Misconfigured) as caught:
+        check_ours("http://ann:secret@localhost/", said=True)
+    assert "secret" not in str(caught.value)
 
 
 def test_this_machine_is_not_refused():
@@ -290,9 +307,11 @@ def test_this_machine_is_not_refused():
 
 
 def test_a_report_tells_no_secret_and_no_body():
-    report = prove("tenants share keys")
+    with opened("tenants share keys") as (url, _):
+        report = examine(aim(url, "/charges?token=secret"), probe=Probe(url=f"{url}/count"))
     everything = str(report.to_dict()) + report.to_html()
 
+    assert report.broken == ("Intent",)
     assert "secret" not in everything
     assert '"charge"' not in everything
 

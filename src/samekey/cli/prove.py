@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,15 @@ from samekey.http.prove import ASSUMPTIONS, SCENARIOS, Budget, Probe, Report, St
 Pairs = tuple[tuple[str, str], ...]
 
 
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")  # what a header can carry
+
+
 def _header(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> Pairs:
     pairs = []
     for value in values:
         name, colon, text = value.partition(":")
-        if not (colon and name.strip()) or any(char in value for char in "\r\n"):
+        if not (colon and _NAME.fullmatch(name.strip())) or not _VALUE.fullmatch(text):
             raise click.BadParameter(f"{value!r} is no header: 'Name: value'.")
         pairs.append((name.strip(), text.strip()))
     return tuple(pairs)
@@ -41,7 +46,13 @@ def _path(ctx: click.Context, param: click.Parameter, value: str | None) -> tupl
 @click.argument("url")
 @click.option("--body", default="{}", callback=_body, metavar="TEXT|@FILE", help="What is sent.  [default: {}]")
 @click.option("--other-body", callback=_body, metavar="TEXT|@FILE", help="Another intent.  [default: made from --body]")
-@click.option("--method", default="POST", show_default=True, help="POST or PATCH, as a rule.")
+@click.option(
+    "--method",
+    default="POST",
+    show_default=True,
+    type=click.Choice(["POST", "PATCH", "PUT", "DELETE"], case_sensitive=False),
+    help="How it is sent.",
+)
 @click.option("--content-type", default="application/json", show_default=True, help="Of the bodies.")
 @click.option("-H", "--header", "headers", multiple=True, callback=_header, help="'Name: value', on every request.")
 @click.option("--other-header", "other_headers", multiple=True, callback=_header, help="Of another principal.")
@@ -145,6 +156,13 @@ def prove(url: str, html_file: Path | None, yes_this_is_mine: bool, as_json: boo
 
 
 def _target(url: str, given: dict[str, Any]) -> Target:
+    if not _NAME.fullmatch(given["key_header"]):
+        raise click.UsageError(f"{given['key_header']!r} is no name of a header.")
+    everywhere = (*given["headers"], *given["other_headers"], *given["fail_headers"])
+    if any(name.lower() == given["key_header"].lower() for name, _ in everywhere):
+        raise click.UsageError(
+            f"{given['key_header']} is what this command sends by itself: another one would be a second key."
+        )
     if given["count_url"] and given["count_cmd"]:
         raise click.UsageError("one of --count-url and --count-cmd.")
     if given["identity"] and (given["count_url"] or given["count_cmd"]):

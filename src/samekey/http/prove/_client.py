@@ -19,7 +19,7 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnec
 from typing import Any
 from urllib.parse import urlsplit
 
-from samekey.core.errors import CallerError, SamekeyError
+from samekey.core.errors import CallerError, Misconfigured, SamekeyError
 from samekey.http.prove._steps import Break, Count, HangUp, Heal, Pause, Reply, Request, Send, Step, Target, Together
 
 ANSWER_MAX_BYTES = 4 << 20  # of one answer; what is longer cannot be compared, and is no answer
@@ -202,7 +202,8 @@ class Client:
     def _head(self, connection: HTTPConnection, request: Request, method: str = "") -> None:
         parts = urlsplit(request.url)
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        connection.putrequest(method or self._target.method, path, skip_accept_encoding=True)
+        named = any(name.lower() == "host" for name, _ in request.headers)
+        connection.putrequest(method or self._target.method, path, skip_host=named, skip_accept_encoding=True)
         for name, value in request.headers:
             connection.putheader(name, value)
         for key in request.keys:
@@ -296,17 +297,29 @@ def check_ours(*urls: str | None, said: bool) -> None:
     for url in urls:
         if url is None:
             continue
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise NotYours(f"{url!r} is no http or https address")
+        host = _host(url)
         if said:
             continue
         try:
-            found = socket.getaddrinfo(parts.hostname, None, type=socket.SOCK_STREAM)
+            found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
-            raise Unreachable(f"{parts.hostname} is not known: {error}") from error
+            raise Unreachable(f"{host} is not known: {error}") from error
         if not all(ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in found):
             raise NotYours(
-                f"{parts.hostname} is not this machine, and examining it makes real effects there",
+                f"{host} is not this machine, and examining it makes real effects there",
                 hint="if it is yours to break: --yes-this-is-mine",
             )
+
+
+def _host(url: str) -> str:
+    """The host of an address that can be examined."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname if parts.port is None or parts.port else None
+    except ValueError:  # of the port
+        host = None
+    if not host or parts.scheme not in ("http", "https") or not (url.isascii() and url.isprintable()) or " " in url:
+        raise Misconfigured(f"{url!r} is no http or https address")
+    if parts.username is not None:
+        raise Misconfigured("a name and password in the address are not sent: give them as a header")
+    return host

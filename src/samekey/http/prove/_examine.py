@@ -89,7 +89,8 @@ def examine(
         findings += _found(name, scenario, trial)
         if name == "two-keys":
             over = over or _cannot_begin(trial)
-    return Report(target.url, tuple(findings), str(probe), budget.used_requests)
+    # A query may hold what belongs in no report.
+    return Report(target.url.partition("?")[0], tuple(findings), str(probe), budget.used_requests)
 
 
 def _play(trial: Trial, scenario: Scenario, client: Client) -> str:
@@ -105,10 +106,11 @@ def _play(trial: Trial, scenario: Scenario, client: Client) -> str:
     except StopIteration:
         return ""
     except (OutOfBudget, ProbeFailed) as ended:
-        client.leave_in_order()
         for one in scenario.assumptions:
             trial.cannot_tell(one, ended.message)
         return ended.message
+    finally:
+        client.leave_in_order()
 
 
 def _two_keys(trial: Trial) -> Play:

@@ -51,7 +51,9 @@ class Trial:
     ) -> Request:
         """An ordinary request under these keys; `more` headers replace those of the same name."""
         names = {name.lower() for name, _ in more}
-        headers = (("Content-Type", self.target.content_type), *self.target.headers)
+        headers = self.target.headers
+        if not any(name.lower() == "content-type" for name, _ in headers):
+            headers = (("Content-Type", self.target.content_type), *headers)
         return Request(
             url or self.target.url,
             tuple(self._form(key, raw=raw) for key in keys),
