@@ -120,7 +120,7 @@ class Shop:
                 raise KeyError(key)
             self.lock.wait_for(lambda: entry.state != "started", PATIENCE_SECONDS)
             if entry.state == "released":
-                entry.state = "started"
+                entry.state, entry.intent = "started", intent
                 return entry
             if entry.state != "completed" or entry.answer is None:
                 return 409, b'{"error": "nobody knows"}', False
@@ -160,16 +160,17 @@ class Handler(BaseHTTPRequestHandler):
             key = None
         if key is not None and length > BODY_MAX_BYTES:
             return self.say(413, b'{"error": "large"}')
-        early = key is not None and shop.has("the key is claimed before the body is there")
-        early = early and (who, key) not in shop.entries
-        if early:
-            shop.entries[who, key] = Entry(None, "in_doubt")
+        early = None
+        if key is not None and shop.has("the key is claimed before the body is there"):
+            with shop.lock:
+                if (who, key) not in shop.entries:
+                    shop.entries[who, key] = early = Entry(None, "in_doubt")
         body = self.rfile.read(length)
         if len(body) < length:
             self.close_connection = True
             return None
-        if early:
-            del shop.entries[who, key]
+        if early is not None:
+            shop.settle(early, "released", None)
         try:
             payload = json.loads(body)
         except ValueError:

@@ -79,11 +79,15 @@ NAMED = {
 }
 
 
+# Found only if two requests met in the server; on a busy machine they may not. Those sent at once meet in some round.
+BY_CHANCE = {("after-a-timeout", "Boundary")}
+
+
 @pytest.mark.parametrize("mistake", NAMED)
 def test_a_mistake_is_named_and_nothing_else(mistake):
-    report = prove(mistake)
+    report = prove(mistake, rounds=10 if NAMED[mistake] & BY_CHANCE else 1)
 
-    assert broken(report) == NAMED[mistake]
+    assert NAMED[mistake] - BY_CHANCE <= broken(report) <= NAMED[mistake]
     assert report.complete
 
 
@@ -109,7 +113,7 @@ def test_every_scenario_is_broken_by_some_mistake():
 
 
 def test_without_a_probe_answers_name_effects():
-    report = prove("check, then act", count=False)
+    report = prove("check, then act", count=False, rounds=10)
 
     assert ("in-parallel", "Claim") in broken(report)
 
