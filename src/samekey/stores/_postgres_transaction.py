@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import Any, NoReturn, Protocol, TypeGuard
 from weakref import WeakKeyDictionary
 
-from samekey.core.commands import Read, Settle, StoreCommand
+from samekey.core.commands import Open, Read, Settle, StoreCommand
 from samekey.core.errors import InProgress, Misconfigured, StoreError, StoreUnavailable, TransactionConflict
 from samekey.core.record import Record
 from samekey.core.states import Role, State
@@ -297,7 +297,12 @@ def operation(act: Act, patience: float) -> Operation:
         return _SETTLED, (*values[:-1], None)
     if isinstance(act, Read):
         return text, values  # a read waits for nobody
-    return patient(text), (str(max(1, round(patience * 1000))), *values)
+    waits = str(max(1, round(patience * 1000)))
+    return (_CLAIM if isinstance(act, Open) else patient(text)), (waits, *values)
+
+
+# The claim, which every transaction makes, has a function that waits: planned once for each connection.
+_CLAIM = CALLS[Open].single.replace("/*commit*/", "").replace("samekey_open(", "samekey_open_waiting(%s::text, ", 1)
 
 
 @lru_cache(maxsize=32)

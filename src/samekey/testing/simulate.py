@@ -19,6 +19,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from samekey.testing._simulation import BOUNDARIES, Broken, Simulation
@@ -161,23 +162,39 @@ def simulate(seeds: range, *, jobs: int = 1, seconds: float | None = None) -> It
 
 def _some(seeds: range) -> Total:
     total, began = Total(), time.process_time()
-    logging.getLogger("samekey").setLevel(logging.CRITICAL)  # lookups raise here by the thousand
     collects = gc.isenabled()
     gc.disable()
     try:
-        for seed in seeds:
-            run = play(seed)
-            total.runs += 1
-            total.events += run.events
-            total.reached.update(run.reached)
-            if run.broken:
-                total.broken.append(seed)
+        with _silence():
+            _play_all(seeds, total)
     finally:
         if collects:
             gc.enable()
     gc.collect()
     total.cpu_seconds = time.process_time() - began
     return total
+
+
+def _play_all(seeds: range, total: Total) -> None:
+    for seed in seeds:
+        run = play(seed)
+        total.runs += 1
+        total.events += run.events
+        total.reached.update(run.reached)
+        if run.broken:
+            total.broken.append(seed)
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Lookups raise here by the thousand, and each is logged."""
+    log = logging.getLogger("samekey")
+    before = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -190,9 +207,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--seconds", type=float, help="stop after so much time, even if there are runs left")
     given = parser.parse_args(arguments)
-    logging.getLogger("samekey").setLevel(logging.CRITICAL)
     if given.seed is not None:
-        run = shrink(given.seed, boundary=given.boundary)
+        with _silence():
+            run = shrink(given.seed, boundary=given.boundary)
         print(run.explain())
         return 1 if run.broken else 0
     total = Total()
@@ -202,7 +219,8 @@ def main(arguments: list[str] | None = None) -> int:
     for what, times in sorted(total.reached.items()):
         print(f"  {times:9,}  {what}")
     if total.broken:
-        print(shrink(min(total.broken)).explain())
+        with _silence():
+            print(shrink(min(total.broken)).explain())
     return 1 if total.broken else 0
 
 

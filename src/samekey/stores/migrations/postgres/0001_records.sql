@@ -153,6 +153,27 @@ END
 $$;
 
 
+-- The same inside a transaction of the caller's: waits for whoever holds the key as long as it is told, and leaves the
+-- caller's lock_timeout as it was. An error on the way is rolled back to a savepoint, and the setting with it.
+CREATE FUNCTION samekey_open_waiting(
+  p_lock_timeout text, p_digest uuid, p_operation text, p_tenant text, p_key text, p_attempt uuid, p_fingerprint bytea,
+  p_form text, p_fields text, p_boundary text, p_lease double precision, p_sends boolean, p_attributes text
+) RETURNS samekey_records LANGUAGE plpgsql AS $$
+DECLARE
+  r samekey_records;
+  before text := current_setting('lock_timeout');
+BEGIN
+  PERFORM set_config('lock_timeout', p_lock_timeout, true);
+  r := samekey_open(
+    p_digest, p_operation, p_tenant, p_key, p_attempt, p_fingerprint, p_form, p_fields, p_boundary, p_lease, p_sends,
+    p_attributes
+  );
+  PERFORM set_config('lock_timeout', before, true);
+  RETURN r;
+END
+$$;
+
+
 -- Many claims as one transaction, and so one flush to disk. Each digest once, sorted by the caller: two batches in
 -- opposite order would deadlock. A row may come back twice; the later one is the newer.
 CREATE FUNCTION samekey_open_many(
