@@ -279,7 +279,7 @@ def migrate(url: str, *, dry_run: bool = False) -> list[Migration]:
         try:
             if dry_run:
                 return _missing(address, link)
-            name = "CONCAT('samekey ', MD5(DATABASE()))"  # a lock is the whole server's
+            name = "CONCAT('samekey ', LEFT(SHA2(DATABASE(), 256), 40))"  # a lock is the whole server's
             if run(link, f"SELECT GET_LOCK({name}, {MIGRATION_LOCK_SECONDS})")[0] != [(1,)]:
                 raise StoreUnavailable(
                     f"{address.name}: somebody else has been migrating it for {MIGRATION_LOCK_SECONDS} s"

@@ -184,7 +184,8 @@ def test_a_deadlock_is_run_again(store, url, scene):
             cursor.execute("INSERT INTO samekey_audit VALUES (NULL, 1, 'x', 'x', 'x', NULL, 'x', '', '', '')")
         settles = pool.submit(store.batch, [settling(first, State.COMPLETED), settling(last, State.COMPLETED)])
         # Whoever asks more often than every 0.1 s is shown the same picture again.
-        until(lambda: sql(url, "SELECT COUNT(*) FROM information_schema.innodb_lock_waits"), every=0.15)
+        waits = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
+        until(lambda: sql(url, waits), every=0.15)
         cursor.execute("UPDATE samekey_records SET error = NULL WHERE digest = %s", (first.key.digest,))
         rival.commit()
 

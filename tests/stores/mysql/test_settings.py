@@ -119,7 +119,8 @@ def test_addresses():
 
 
 def test_who_may_not_come_in_is_told(url):
-    sql(url, "CREATE OR REPLACE USER weak@'%' IDENTIFIED BY 'right'")
+    sql(url, "DROP USER IF EXISTS weak@'%'")
+    sql(url, "CREATE USER weak@'%' IDENTIFIED BY 'right'")
     for changed in (url.replace("samekey@", "weak:wrong@"), url.replace("samekey@", "weak:right@"), url + "_not_there"):
         with opened(changed) as store, pytest.raises(Misconfigured) as told:
             store.health()
