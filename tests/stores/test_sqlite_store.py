@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from samekey.core.commands import Read
 from samekey.core.errors import RecordUnreadable
 from samekey.core.key import Key
+from samekey.core.states import State
 from samekey.drivers import sqlite as driver
 from samekey.stores.sqlite import AsyncSqliteStore, SqliteStore
-from samekey.testing._store_scenarios.scene import A, B, Scene
+from samekey.testing._store_scenarios.scene import A, B, C, Scene, assert_same, settling
 from samekey.testing.clock import ManualClock
 from samekey.testing.store_suite import AsyncStoreSuite, StoreSuite
 from tests.stores.test_memory_store import OnTrio
@@ -161,3 +164,61 @@ async def test_a_replaced_file_is_noticed_by_the_next_async_claim(file: Path):
     assert other.read(Read(held.key)) is not None
     other.close()
     await store.close()
+
+
+@pytest.mark.parametrize("state", [State.COMPLETED, State.CLOSED])
+def test_a_plain_story_is_told_from_the_columns(file: Path, state: State):
+    """Claimed and settled by its holder without a word: the row says that already, and the record tells it all."""
+    store = SqliteStore(file)
+    settled = store.settle(settling(store.open(scene.opening()), state, result=b"done"))
+    assert settled is not None
+    read = store.read(Read(settled.key))
+
+    assert read is not None
+    assert [(move.before, move.after, move.who) for move in read.moves] == [("", "started", A), ("started", state, A)]
+    assert_same(read, settled)
+    assert _story(file)[-1] == []
+    store.close()
+
+
+def test_a_row_that_tells_its_plain_story_itself_loses_no_move(file: Path):
+    """Files from before: the claim's move is written out, and the settle of today adds nothing to it."""
+    store = SqliteStore(file)
+    held = store.open(scene.opening())
+    with driver.connect(file, synchronous="normal") as before:
+        told = json.dumps([*_story(file)[:-1], held.moves])
+        before.execute("UPDATE samekey_records SET story = ?", (told,))
+    before.close()
+    settled = store.settle(settling(held, State.COMPLETED))
+    assert settled is not None
+    read = store.read(Read(settled.key))
+
+    assert read is not None
+    assert_same(read, settled)
+    assert len(read.moves) == 2
+    store.close()
+
+
+def _story(file: Path) -> list[Any]:
+    connection = driver.connect(file, synchronous="normal")
+    [(told,)] = connection.execute("SELECT story FROM samekey_records").fetchall()
+    connection.close()
+    story: list[Any] = json.loads(told)
+    return story
+
+
+@pytest.mark.timeout(4)  # a writer that is waited for is waited for longer
+@pytest.mark.parametrize("last", ["new", "known"])
+def test_a_record_that_is_there_is_shown_while_another_process_writes(file: Path, last: str):
+    """Whatever the last key was: to look needs no turn."""
+    store = SqliteStore(file)
+    held = store.open(scene.opening())
+    if last == "known":
+        store.open(scene.opening(by=B))
+    other = driver.connect(file, synchronous="normal")
+    other.execute("BEGIN IMMEDIATE")
+
+    assert store.open(scene.opening(by=C)).fence == held.fence
+    other.execute("ROLLBACK")
+    other.close()
+    store.close()

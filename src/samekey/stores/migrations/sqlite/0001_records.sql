@@ -31,7 +31,7 @@ CREATE TABLE samekey_records (
   error         TEXT,
   asker         TEXT,
   ask_until     REAL NOT NULL,
-  story         TEXT NOT NULL      -- fields, attributes, evidence and moves, as JSON
+  story         TEXT NOT NULL      -- as JSON: fields, attributes, evidence, and moves unless they are plain
 );
 
 -- No second index: each one is written by every claim and every settle (it cost a fifth of both), and an embedded
