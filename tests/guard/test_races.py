@@ -44,11 +44,11 @@ def test_a_bug_in_the_writer_answers_its_callers_and_the_next_ones_still_write(s
     told = store._told
     broken: list[object] = []
 
-    def breaks(before, after, moment):
+    def breaks(here, before, after, moment):
         if not broken and after is not None and after.key.text == "o-1":
             broken.append(after)
             raise RuntimeError("a bug in here")
-        return told(before, after, moment)
+        return told(here, before, after, moment)
 
     monkeypatch.setattr(store, "_told", breaks)
     with pytest.MonkeyPatch.context() as quiet:

@@ -7,9 +7,10 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -92,7 +93,7 @@ def connect(path: Path, *, synchronous: Synchronous, read_only: bool = False) ->
     return connection
 
 
-def file_id(path: Path) -> tuple[int, int] | None:
+def file_id(path: Path | str) -> tuple[int, int] | None:
     """Which file lies at this path; None if there is none that we may see."""
     try:
         found = os.stat(path)
@@ -239,12 +240,12 @@ def boot_id() -> str:
     return "wall"  # no boot id: the wall clock judges, and a step back keeps a lease alive longer
 
 
-def boot_seconds() -> float:
-    """Seconds since boot, sleep included; on a machine without that clock, the wall clock."""
-    clock = getattr(time, "CLOCK_BOOTTIME", None)
-    if clock is not None:
-        return time.clock_gettime(clock)
-    return time.monotonic() if sys.platform == "darwin" else time.time()
+# Seconds since boot, sleep included; on a machine without that clock, the wall clock.
+boot_seconds: Callable[[], float]
+if hasattr(time, "CLOCK_BOOTTIME"):
+    boot_seconds = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+else:
+    boot_seconds = time.monotonic if sys.platform == "darwin" else time.time
 
 
 def network_file_system(path: Path) -> str | None:

@@ -81,6 +81,7 @@ class Process:
         self.turn = threading.Lock()  # whose turn it is on the writing connection
         self.reading = threading.Lock()  # and on the reading one
         self.queue: deque[Job] = deque()
+        self.expects_new = True  # whether the next key opened is likely one that nobody claimed yet
         self.bells = Bells()
         self._path, self._synchronous, self._name = path, synchronous, name
         self._writer: driver.Connection | None = None

@@ -64,6 +64,7 @@ from samekey.stores._waiting import async_wait, wait
 Clock = Callable[[], float]
 T = TypeVar("T")
 
+_moment = tuple.__new__  # a moment, without counting its parts first: every command makes one
 AFTER_LOSS_SECONDS = 24 * 3600.0  # how long claims count as "after a loss": the usual retention
 
 
@@ -79,6 +80,7 @@ class SqliteStore:
         clock: Clock | None = None,
     ) -> None:
         self._path = Path(path).absolute()
+        self._file = str(self._path)  # looked at before every write: a Path would be turned into text each time
         self._synchronous = driver.check_synchronous(synchronous)
         self._create = create
         suffix = "" if synchronous == "full" else f"?synchronous={synchronous}"
@@ -106,18 +108,24 @@ class SqliteStore:
     # -- the port ------------------------------------------------------------------------------------------
 
     def open(self, command: Open) -> Record:
-        # A read may be a short cut to a record that is there; it is never permission to run. It goes over the
-        # writing connection when that is free: the other one would first have to learn what we wrote last.
+        # A read may be a short cut to a record that is there; it is never permission to run. Whether it goes before the
+        # claim only saves a statement: what the last key was, new or known, the next one often is.
         here = self._same_file()
-        if not here.queue and here.turn.acquire(blocking=False):
+        if not here.queue and here.turn.acquire(False):
             try:
-                record = self._select(here.writer, command.key) or self._inline(here, command, patient=True)
+                # Over the writing connection: the other one would first have to learn what we wrote last.
+                record = None if here.expects_new else self._select(here.writer, command.key)
+                if record is None:
+                    record = self._inline(here, command, patient=True)
             finally:
                 here.turn.release()
                 here.wake_writer()
         else:
             record = self._read(here, command.key) or self._queued(here, command)
-        return self._opened(command, record)
+        if record is None:
+            raise RecordUnreadable(f"{self.name} took the claim of {command.key} and shows no record of it")
+        here.expects_new = record.attempt == command.attempt
+        return record
 
     def take(self, command: Take) -> Record | None:
         return self._write(command)
@@ -247,7 +255,7 @@ class SqliteStore:
         is not recorded.
         """
         here = self._here()
-        if driver.file_id(self._path) == here.file_id:
+        if driver.file_id(self._file) == here.file_id:
             return here
         self._connect()
         here.close()
@@ -269,14 +277,9 @@ class SqliteStore:
         record, moment = record_of(row, key), self._moment()
         return None if expired(record, moment) else self._shown(record, moment)
 
-    def _opened(self, command: Open, record: Record | None) -> Record:
-        if record is None:
-            raise RecordUnreadable(f"{self.name} took the claim of {command.key} and shows no record of it")
-        return record
-
     def _write(self, command: StoreCommand) -> Record | None:
         here = self._same_file()
-        if not here.queue and here.turn.acquire(blocking=False):
+        if not here.queue and here.turn.acquire(False):
             try:
                 return self._inline(here, command, patient=True)
             finally:
@@ -302,9 +305,11 @@ class SqliteStore:
         except sqlite3.Error as error:
             if not (patient and driver.is_busy(error)):
                 raise driver.store_error(self.name, error) from error
+            if type(command) is Open and (found := self._select(here.writer, command.key)) is not None:
+                return found  # a record that is there is shown while another process writes
             with driver.translated(self.name):
                 before, after = driver.patiently(lambda: execute(here.writer, command, moment))
-        return self._told(before, after, moment)
+        return self._told(here, before, after, moment)
 
     def _commit_together(self, here: Process, jobs: Sequence[Job]) -> None:
         """All of them in one transaction; if it fails, each by itself, so that one's failure is its own."""
@@ -335,15 +340,15 @@ class SqliteStore:
                     self._commit_together(here, [job])
             return
         for job, before, after in moved:
-            job.reply = self._told(before, after, moment)
+            job.reply = self._told(here, before, after, moment)
 
-    def _told(self, before: Record | None, after: Record | None, moment: Moment) -> Record | None:
+    def _told(self, here: Process, before: Record | None, after: Record | None, moment: Moment) -> Record | None:
         """After the commit: ring for those who wait, and show the record on our clock."""
         record = after or before
         if after is not before and record is not None:
-            self._process.bells.ring(record.key.digest)
+            here.bells.ring(record.key.digest)
             if after is None:
-                self._process.floor = max(self._process.floor, record.token)
+                here.floor = max(here.floor, record.token)
         return None if after is None else self._shown(after, moment)
 
     def _shown(self, record: Record, moment: Moment) -> Record:
@@ -355,8 +360,8 @@ class SqliteStore:
 
     def _moment(self) -> Moment:
         wall = self._wall()
-        token = max(int(wall * 1_000_000), self._process.floor + 1)
-        return Moment(wall, self._tick(), self._clock_id, token)
+        token, floor = int(wall * 1_000_000), self._process.floor
+        return _moment(Moment, (wall, self._tick(), self._clock_id, token if token > floor else floor + 1))
 
 
 class AsyncSqliteStore:
@@ -383,7 +388,9 @@ class AsyncSqliteStore:
     async def open(self, command: Open) -> Record:
         here = self.sync._same_file()
         record = self.sync._read(here, command.key) or await self._write(command, here)
-        return self.sync._opened(command, record)
+        if record is None:
+            raise RecordUnreadable(f"{self.name} took the claim of {command.key} and shows no record of it")
+        return record
 
     async def take(self, command: Take) -> Record | None:
         return await self._write(command)
