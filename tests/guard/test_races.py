@@ -22,9 +22,9 @@ def test_a_store_closed_between_the_look_and_the_queue_answers_its_caller(sqlite
     process = getattr(side.guard.store, "sync", side.guard.store)._process
     enqueue = process.enqueue
 
-    def closed_first(job):
+    def closed_first(job, **how):
         process.close()
-        enqueue(job)
+        enqueue(job, **how)
 
     process.enqueue = closed_first
     with process.turn if colour == "sync" else contextlib.nullcontext():

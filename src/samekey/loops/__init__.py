@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -28,6 +28,9 @@ class AsyncBell(Bell, Protocol):
 class Loop(Protocol):
     async def sleep(self, seconds: float) -> None: ...
     def bell(self) -> AsyncBell: ...
+    def soon(self, work: Callable[[], object]) -> None:
+        """From the loop itself: do this after everybody who is ready to run has had its say."""
+
     async def shielded(self, work: Callable[[], Awaitable[T]]) -> T:
         """Finish `work` although we are cancelled; the cancellation comes through afterwards."""
 
@@ -108,15 +111,15 @@ class Bells:
         if self._waiting:
             with self._mutex:
                 bells = list(self._waiting.get(digest, ()))
-            _ring(bells)
+            ring_together(bells)
 
     def ring_all(self) -> None:
         with self._mutex:
             everyone = [bell for bells in self._waiting.values() for bell in bells]
-        _ring(everyone)
+        ring_together(everyone)
 
 
-def _ring(bells: list[Any]) -> None:
+def ring_together(bells: Sequence[Any]) -> None:
     """All of them; those that can be rung together are, because each way into another thread's loop costs."""
     together: dict[Any, list[Any]] = {}
     for bell in bells:

@@ -21,6 +21,9 @@ class Asyncio:
     def bell(self) -> AsyncioBell:
         return AsyncioBell()
 
+    def soon(self, work: Callable[[], object]) -> None:
+        self._loop.call_soon(work)
+
     async def shielded(self, work: Callable[[], Awaitable[T]]) -> T:
         task = asyncio.ensure_future(work())
         cancelled: asyncio.CancelledError | None = None

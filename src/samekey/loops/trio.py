@@ -23,6 +23,9 @@ class Trio:
     def bell(self) -> TrioBell:
         return TrioBell()
 
+    def soon(self, work: Callable[[], object]) -> None:
+        self._token.run_sync_soon(work)
+
     async def shielded(self, work: Callable[[], Awaitable[T]]) -> T:
         with trio.CancelScope(shield=True):
             result = await work()

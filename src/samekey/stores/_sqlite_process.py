@@ -22,7 +22,7 @@ from samekey.core.commands import Open, StoreCommand
 from samekey.core.errors import Misconfigured, SamekeyError, StoreUnavailable
 from samekey.core.record import Record
 from samekey.drivers import sqlite as driver
-from samekey.loops import Bells
+from samekey.loops import Bells, ring_together
 from samekey.stores._sqlite_rows import FLOOR, VERSION
 
 BATCH_MAX = 256  # commands in one commit: bounds how long the first of them waits for the last
@@ -44,23 +44,25 @@ class Job:
         self.error: Exception | None = None
         self.finished = False
 
-    def done(self) -> None:
-        self.finished = True
-        if self.bell is not None:
-            self.bell.ring()
-
     def wait(self) -> None:
         while not self.finished:
-            self.bell.wait(1.0)  # rung by the writer; the second is for a bell that rang before we listened
+            self.bell.wait(None)
 
     async def arrive(self) -> None:
         while not self.finished:
-            await self.bell.wait(1.0)
+            await self.bell.wait(None)
 
     def outcome(self) -> Record | None:
         if self.error is not None:
             raise self.error
         return self.reply
+
+
+def _finish(jobs: list[Job]) -> None:
+    """Wake whoever waits for them, all callers of one event loop by one ring."""
+    for job in jobs:
+        job.finished = True
+    ring_together([job.bell for job in jobs])
 
 
 class Process:
@@ -71,8 +73,9 @@ class Process:
         path: Path,
         synchronous: driver.Synchronous,
         name: str,
-        drain: Callable[[Process, list[Job]], None],
         *,
+        commit: Callable[[Process, list[Job]], None],
+        reopen: Callable[[Process], None],
         create: bool,
         now: float,
     ) -> None:
@@ -84,10 +87,13 @@ class Process:
         self.expects_new = True  # whether the next key opened is likely one that nobody claimed yet
         self.bells = Bells()
         self._path, self._synchronous, self._name = path, synchronous, name
+        self._heir: Process | None = None  # has the file that came in place of ours
         self._writer: driver.Connection | None = None
         self._reader: driver.Connection | None = None
-        self._drain = drain
+        self._file = str(path)  # looked at before every write: a Path would be turned into text each time
+        self._commit, self._reopen = commit, reopen
         self._work = threading.Event()
+        self._wanted = 1  # so many commands in the queue wake the writer; more while it gathers them
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._watch = Watch(self)
@@ -122,12 +128,14 @@ class Process:
             self._reader = driver.connect(self._path, synchronous=self._synchronous, read_only=True)
         return self._reader
 
-    def close(self) -> None:
+    def close(self, heir: Process | None = None) -> None:
+        """Whoever still waits, or comes late, is served by the heir; without one it is refused."""
+        self._heir = heir
         self.closed = True
         self._work.set()
         with self.turn, self.reading:
             self.disconnect()
-        self.refuse_all()
+        self._leave_queue()
 
     def disconnect(self) -> None:
         """Close both connections; only for whoever has the turn and `reading`. They open again when needed."""
@@ -136,17 +144,35 @@ class Process:
                 connection.close()
         self._writer = self._reader = None
 
-    def enqueue(self, job: Job) -> None:
+    def enqueue(self, *jobs: Job, soon: Callable[[Callable[[], object]], None] | None = None) -> None:
+        """Have them written; `soon` of the caller's event loop, if it has one.
+
+        Then its other tasks come first: a writer that wakes up at once would take this one alone, and the two threads
+        would get in each other's way.
+        """
         with self._starting:  # also held by a writer that wants to go home: no job is left behind
-            self.queue.append(job)
+            self.queue.extend(jobs)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run_writer, name="samekey-writer", daemon=True)
                 self._thread.start()
-        self._work.set()
+        if soon is None:
+            self._wake_writer()
+        else:
+            soon(self._wake_writer)
 
-    def wake_writer(self) -> None:
+    def _wake_writer(self) -> None:
+        if len(self.queue) >= self._wanted and not self._work.is_set():
+            self._work.set()
+
+    def pass_turn(self) -> None:
+        """Whoever took the turn and wrote is done."""
+        self.turn.release()
         if self.queue:
             self._work.set()
+
+    def in_place(self) -> bool:
+        """Whether the file at our path still is the one we have open."""
+        return driver.file_id(self._file) == self.file_id
 
     def rollback(self) -> None:
         try:
@@ -159,38 +185,75 @@ class Process:
         return Watched(self._watch, digest)
 
     def _run_writer(self) -> None:
+        answered, until = 0, 0.0  # by the last commit, and until when they are expected back
         while True:
             worked = self._work.wait(WRITER_IDLE_SECONDS)
             self._work.clear()
             while self.queue and not self.closed:
                 with self.turn:
-                    if not self.closed:
-                        self._drain_some()
+                    if self.closed:
+                        break
+                    self._gather(answered, until)
+                    began, in_place = time.monotonic(), self.in_place()
+                    if in_place:
+                        answered = self._drain_some()
+                        ended = time.monotonic()
+                        until = ended + (ended - began)
+                if not in_place:
+                    self._move()
             if self.closed or not worked:
                 with self._starting:
                     if self.closed or not self.queue:
                         self._thread = None
                         break
-        self.refuse_all()
+        self._leave_queue()
 
-    def _drain_some(self) -> None:
+    def _gather(self, wanted: int, until: float) -> None:
+        """Wait until as many are there as were just answered, for no longer than their commit took.
+
+        They come back one after the other: without this, the first has a commit of its own, and the others wait for
+        that. Who does not come back is not waited for twice, because then the next commit was a smaller one.
+        """
+        left = until - time.monotonic()
+        if len(self.queue) >= wanted or left <= 0:
+            return
+        self._work.clear()
+        self._wanted = min(wanted, BATCH_MAX)
+        if len(self.queue) < wanted and not self.closed:
+            self._work.wait(left)
+        self._wanted = 1
+
+    def _move(self) -> None:
+        """Another file lies at our path: those in the queue are served there."""
+        try:
+            self._reopen(self)
+        except Exception as error:
+            self._leave_queue(error)
+
+    def _drain_some(self) -> int:
         jobs = [self.queue.popleft() for _ in range(min(len(self.queue), BATCH_MAX))]
         try:
-            self._drain(self, jobs)
+            self._commit(self, jobs)
         except Exception as error:  # a bug of ours: those who wait must hear of it, and the next ones be served
             for job in jobs:
                 job.error = StoreUnavailable(f"{self._name}: the write came to nothing ({type(error).__name__})")
                 job.error.__cause__ = error
         finally:
-            for job in jobs:
-                job.done()
+            _finish(jobs)
+        return len(jobs)
 
-    def refuse_all(self) -> None:
-        """The store is closed: nobody must wait for a turn that never comes."""
-        while self.queue:
-            job = self.queue.popleft()
-            job.error = StoreUnavailable(f"{self._name} was closed")
-            job.done()
+    def _leave_queue(self, why: Exception | None = None) -> None:
+        """Nobody must wait for a turn that never comes."""
+        while True:
+            try:
+                job = self.queue.popleft()
+            except IndexError:
+                return
+            if self._heir is not None:
+                self._heir.enqueue(job)
+            else:
+                job.error = why or StoreUnavailable(f"{self._name} was closed")
+                _finish([job])
 
     def find_floor(self) -> None:
         """The highest token of any record that was deleted: the next one must be higher."""

@@ -6,7 +6,8 @@ is ever open while anything else happens, and processes need no other agreement.
 
 Writers take turns on one connection. A lone writer writes inline, in its own thread: no hop. When the
 connection is taken, commands queue up and one writer thread commits all of them together: one fsync for
-many claims. Reads have their own connection and never wait for a writer.
+many claims. It waits a moment for those whom it answered last, so that a crowd comes in one piece. Reads
+have their own connection and never wait for a writer.
 
 Waiting: a commit of this process rings the bell of its key at once. For commits of other processes SQLite
 has no bell; one watcher thread per store looks at a counter in shared memory (PRAGMA data_version) while
@@ -80,7 +81,6 @@ class SqliteStore:
         clock: Clock | None = None,
     ) -> None:
         self._path = Path(path).absolute()
-        self._file = str(self._path)  # looked at before every write: a Path would be turned into text each time
         self._synchronous = driver.check_synchronous(synchronous)
         self._create = create
         suffix = "" if synchronous == "full" else f"?synchronous={synchronous}"
@@ -90,6 +90,7 @@ class SqliteStore:
         self._clock_id = "manual" if clock else driver.boot_id()
         self._incarnation: str | None = None
         self._lost_at: float | None = None
+        self._opening = threading.Lock()
         self._connect()
 
     @classmethod
@@ -110,17 +111,17 @@ class SqliteStore:
     def open(self, command: Open) -> Record:
         # A read may be a short cut to a record that is there; it is never permission to run. Whether it goes before the
         # claim only saves a statement: what the last key was, new or known, the next one often is.
-        here = self._same_file()
-        if not here.queue and here.turn.acquire(False):
+        here = self._my_turn()
+        if here is not None:
             try:
                 # Over the writing connection: the other one would first have to learn what we wrote last.
                 record = None if here.expects_new else self._select(here.writer, command.key)
                 if record is None:
                     record = self._inline(here, command, patient=True)
             finally:
-                here.turn.release()
-                here.wake_writer()
+                here.pass_turn()
         else:
+            here = self._here()
             record = self._read(here, command.key) or self._queued(here, command)
         if record is None:
             raise RecordUnreadable(f"{self.name} took the claim of {command.key} and shows no record of it")
@@ -232,7 +233,13 @@ class SqliteStore:
 
     def _connect(self) -> None:
         self._process = Process(
-            self._path, self._synchronous, self.name, self._commit_together, create=self._create, now=self._wall()
+            self._path,
+            self._synchronous,
+            self.name,
+            commit=self._commit_together,
+            reopen=self._reopen,
+            create=self._create,
+            now=self._wall(),
         )
         if self._incarnation is not None and self._process.epoch != self._incarnation:
             # The store lost its memory: all that was claimed since asks first, where it can.
@@ -242,6 +249,7 @@ class SqliteStore:
     def _here(self) -> Process:
         here = self._process
         if here.pid != os.getpid():
+            self._opening = threading.Lock()
             self._connect()  # forked: what we see is the parent's
             here = self._process
         if here.closed:
@@ -255,11 +263,16 @@ class SqliteStore:
         is not recorded.
         """
         here = self._here()
-        if driver.file_id(self._file) == here.file_id:
-            return here
-        self._connect()
-        here.close()
+        if not here.in_place():
+            self._reopen(here)
         return self._process
+
+    def _reopen(self, here: Process) -> None:
+        """Open the file that is there now; who waits in the old one's queue goes along."""
+        with self._opening:
+            if self._process is here:
+                self._connect()
+        here.close(heir=self._process)
 
     # -- writing -------------------------------------------------------------------------------------------
 
@@ -278,14 +291,26 @@ class SqliteStore:
         return None if expired(record, moment) else self._shown(record, moment)
 
     def _write(self, command: StoreCommand) -> Record | None:
+        here = self._my_turn()
+        if here is None:
+            return self._queued(self._here(), command)
+        try:
+            return self._inline(here, command, patient=True)
+        finally:
+            here.pass_turn()
+
+    def _my_turn(self) -> Process | None:
+        """The turn to write, if nobody else has it or waits for it; whoever took it passes it on."""
+        here = self._here()
+        if here.queue or here.turn.locked():
+            return None  # the writer looks which file is there once for all who wait, and just before it writes
         here = self._same_file()
-        if not here.queue and here.turn.acquire(False):
-            try:
-                return self._inline(here, command, patient=True)
-            finally:
-                here.turn.release()
-                here.wake_writer()
-        return self._queued(here, command)
+        if not here.turn.acquire(False):
+            return None
+        if here.closed:  # since we looked
+            here.turn.release()
+            return None
+        return here
 
     def _queued(self, here: Process, command: StoreCommand) -> Record | None:
         job = Job(command, ThreadBell())
@@ -386,8 +411,7 @@ class AsyncSqliteStore:
         return f"<AsyncSqliteStore {self.name}>"
 
     async def open(self, command: Open) -> Record:
-        here = self.sync._same_file()
-        record = self.sync._read(here, command.key) or await self._write(command, here)
+        record = self.sync._read(self.sync._here(), command.key) or await self._write(command)
         if record is None:
             raise RecordUnreadable(f"{self.name} took the claim of {command.key} and shows no record of it")
         return record
@@ -426,10 +450,9 @@ class AsyncSqliteStore:
             )
 
     async def batch(self, commands: Sequence[StoreCommand]) -> Replies:
-        here, loop = self.sync._same_file(), running()
+        here, loop = self.sync._here(), running()
         jobs = [Job(command, loop.bell()) for command in commands]
-        for job in jobs:
-            here.enqueue(job)
+        here.enqueue(*jobs, soon=loop.soon)
         for job in jobs:
             await job.arrive()
         return [job.error or job.reply for job in jobs]
@@ -469,9 +492,9 @@ class AsyncSqliteStore:
             await bell.wait(1.0)
         return done.result()
 
-    async def _write(self, command: StoreCommand, here: Process | None = None) -> Record | None:
-        here = here or self.sync._same_file()
-        if self.sync._synchronous == "normal" and not here.queue and here.turn.acquire(blocking=False):
+    async def _write(self, command: StoreCommand) -> Record | None:
+        here = self.sync._my_turn() if self.sync._synchronous == "normal" else None
+        if here is not None:
             # Without an fsync the write is shorter than a hop to another thread.
             try:
                 return self.sync._inline(here, command, patient=False)
@@ -479,9 +502,9 @@ class AsyncSqliteStore:
                 if not (isinstance(error.__cause__, driver.DriverError) and driver.is_busy(error.__cause__)):
                     raise
             finally:
-                here.turn.release()
-                here.wake_writer()
-        job = Job(command, running().bell())
-        here.enqueue(job)
+                here.pass_turn()
+        loop = running()
+        job = Job(command, loop.bell())
+        self.sync._here().enqueue(job, soon=loop.soon)
         await job.arrive()
         return job.outcome()
