@@ -7,38 +7,46 @@ A plain table, because that is what one writes, and because it is faster here th
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import itertools
 import json
 import os
+import re
 import sqlite3
 import statistics
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
+from uuid import UUID
 
 from bench.figures import Experiment, Figure, Reading, at_least, at_most
 from bench.measure import (
     Effort,
     Lap,
+    Prepare,
     Work,
     cpu_ratios,
     interleave,
     microseconds,
     operations_per_second,
+    quiet,
     sync_laps,
     wall_ratios,
 )
-from samekey import Guard
+from samekey import AsyncGuard, Guard
 from samekey.core.commands import Open, Settle
 from samekey.core.envelope import encode
 from samekey.core.fingerprint import Intent
 from samekey.core.key import make_key
 from samekey.core.states import Role, State
 from samekey.drivers.sqlite import Synchronous
-from samekey.stores.sqlite import SqliteStore
+from samekey.stores.sqlite import AsyncSqliteStore, SqliteStore
 
 CALLERS = 32
 CROWD_ROUNDS_MAX = 5
@@ -139,7 +147,21 @@ def one_caller(effort: Effort) -> Sequence[Reading]:
             keys = [os.urandom(16) for _ in range(operations)]
             return lambda: all(map(raw.pair, keys))
 
-        stored, guarded, bare = interleave(effort, by_store, by_guard, by_hand).laps
+        def in_between(prepare: Prepare) -> Prepare:
+            """As in a program that does other things, too: neither finds the processor's caches as it left them."""
+
+            def mixed(operations: int) -> Work:
+                works = [prepare(1) for _ in range(operations)]
+                return lambda: [(other_work(number), work()) for number, work in enumerate(works)]
+
+            return mixed
+
+        def nothing(operations: int) -> Work:
+            return lambda: None
+
+        stored, guarded, bare, *mixed = interleave(
+            effort, by_store, by_guard, by_hand, in_between(by_store), in_between(by_hand), in_between(nothing)
+        ).laps
         guard.close()
         store.close()
         raw.connection.close()
@@ -147,9 +169,25 @@ def one_caller(effort: Effort) -> Sequence[Reading]:
     return [
         ratio(stored, bare, cpu_ratios(stored, bare), wide),
         ratio(stored, bare, wall_ratios(stored, bare)),
+        above(*mixed),
         ratio(guarded, bare, cpu_ratios(guarded, bare)),
         ratio(guarded, bare, wall_ratios(guarded, bare)),
     ]
+
+
+def other_work(number: int) -> int:
+    """Some microseconds of the standard library."""
+    text = json.dumps({"order": f"ord_{number:08d}", "lines": [number, str(number / 7)]}, sort_keys=True)
+    name = str(UUID(bytes=hashlib.sha256(text.encode()).digest()[:16], version=4))
+    found = re.sub(r"[0-9]+", "#", f"{text} {name} {datetime.fromtimestamp(number, UTC).isoformat()}")
+    return len(json.loads(text)) + len(sorted(found.split("#"), key=len))
+
+
+def above(ours: Sequence[Lap], raw: Sequence[Lap], other: Sequence[Lap]) -> Reading:
+    ratios = [(mine.cpu - none.cpu) / (hand.cpu - none.cpu) for mine, hand, none in zip(ours, raw, other, strict=True)]
+    parts = [microseconds(laps) - microseconds(other) for laps in (ours, raw)]
+    note = f"{parts[0]:.1f} against {parts[1]:.1f} us CPU above {microseconds(other):.1f} of other work"
+    return Reading(statistics.median(ratios), ratios, note)
 
 
 def replayed(effort: Effort) -> Sequence[Reading]:
@@ -185,7 +223,6 @@ def ratio(ours: Sequence[Lap], raw: Sequence[Lap], ratios: Sequence[float], more
 
 
 def crowd(effort: Effort) -> Sequence[Reading]:
-    """Guard, raw with a connection per thread, and raw with all threads taking turns on one."""
     return compared(rates(effort))
 
 
@@ -201,17 +238,24 @@ def slow_crowd(effort: Effort) -> Sequence[Reading]:
         program = f"import json, bench.groups.sqlite as one; print(json.dumps(one.rates(one.{effort!r})))"
         slow = {**os.environ, "LD_PRELOAD": str(library), "SLOW_FSYNC_US": str(SLOW_FSYNC_US)}
         found = subprocess.run([sys.executable, "-c", program], env=slow, check=True, capture_output=True, text=True)
-    return compared(json.loads(found.stdout))[:1]
+    return compared(json.loads(found.stdout))
+
+
+OURS = ("threads", "tasks")
+BY_HAND = ("a connection per thread", "threads taking turns on one", "one, inline in the event loop")
 
 
 def rates(effort: Effort) -> dict[str, list[float]]:
     """Operations per second of each contender, and the milliseconds of an fsync, round by round."""
-    found: dict[str, list[float]] = {"ours": [], "own": [], "shared": [], "synced": []}
+    found: dict[str, list[float]] = {name: [] for name in (*OURS, *BY_HAND, "fsync")}
+    seconds = effort.crowd_seconds
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         width = our_width(directory)
         guard = Guard(SqliteStore(directory / "guard.db"))
+        store = AsyncSqliteStore(directory / "tasks.db")
         lone, turn = Raw(directory / "shared.db", "full", width), threading.Lock()
+        inline = Raw(directory / "inline.db", "full", width)
 
         def by_guard(number: int) -> Work:
             return lambda: guard.run("charge", charge, key=new_key(), payload=PAYLOAD)
@@ -227,28 +271,61 @@ def rates(effort: Effort) -> dict[str, list[float]]:
 
             return pair
 
+        async def by_async_guard(guard: AsyncGuard) -> None:
+            await guard.run("charge", async_charge, key=new_key(), payload=PAYLOAD)
+
+        async def in_the_loop(guard: AsyncGuard) -> None:
+            inline.pair(os.urandom(16))
+            await asyncio.sleep(0)
+
+        async def among_tasks(pair: Callable[[AsyncGuard], Awaitable[None]]) -> float:
+            guard, done, stop_at = AsyncGuard(store), 0, time.perf_counter() + seconds
+
+            async def caller() -> None:
+                nonlocal done
+                while True:
+                    await pair(guard)
+                    if time.perf_counter() >= stop_at:
+                        return
+                    done += 1
+
+            with quiet():
+                await asyncio.gather(*(caller() for _ in range(CALLERS)))
+            return done / seconds
+
         for _ in range(min(effort.rounds, CROWD_ROUNDS_MAX)):
-            found["synced"] += sync_laps(3)
-            found["ours"].append(operations_per_second(CALLERS, effort.crowd_seconds, by_guard))
-            found["own"].append(operations_per_second(CALLERS, effort.crowd_seconds, by_hand))
-            found["shared"].append(operations_per_second(CALLERS, effort.crowd_seconds, in_turn))
+            found["fsync"] += sync_laps(3)
+            found["threads"].append(operations_per_second(CALLERS, seconds, by_guard))
+            found["tasks"].append(asyncio.run(among_tasks(by_async_guard)))
+            for name, raw in zip(BY_HAND, (by_hand, in_turn), strict=False):
+                found[name].append(operations_per_second(CALLERS, seconds, raw))
+            found[BY_HAND[2]].append(asyncio.run(among_tasks(in_the_loop)))
         guard.close()
-        lone.connection.close()
+        store.sync.close()
+        for raw_file in (lone, inline):
+            raw_file.connection.close()
     return found
 
 
 def compared(rates: dict[str, list[float]]) -> list[Reading]:
+    """Each of ours against the best by hand of the same round."""
     readings = []
-    for raw in (rates["own"], rates["shared"]):
-        ratios = [mine / max(other, 1.0) for mine, other in zip(rates["ours"], raw, strict=True)]
-        # A slow disk is what committing together saves: without it the CPU decides.
-        disk = f"machine.fsync took {statistics.median(rates['synced']):.2f} ms in these rounds"
-        note = f"{statistics.median(rates['ours']):.0f} against {statistics.median(raw):.0f} operations/s; {disk}"
+    best = [max(each) for each in zip(*(rates[name] for name in BY_HAND), strict=True)]
+    by_hand = ", ".join(f"{name} {statistics.median(rates[name]):.0f}" for name in BY_HAND)
+    # A slow disk is what committing together saves: without it the CPU decides.
+    disk = f"machine.fsync took {statistics.median(rates['fsync']):.2f} ms in these rounds"
+    for name in OURS:
+        ratios = [mine / max(other, 1.0) for mine, other in zip(rates[name], best, strict=True)]
+        note = f"{statistics.median(rates[name]):.0f} operations/s; by hand: {by_hand}; {disk}"
         readings.append(Reading(statistics.median(ratios), ratios, note))
     return readings
 
 
 def charge() -> dict[str, object]:
+    return RESULT
+
+
+async def async_charge() -> dict[str, object]:
     return RESULT
 
 
@@ -268,11 +345,14 @@ def command(text: str) -> Open:
 
 
 PAIR = "the raw two statements"
+BEST = "the best of " + ", ".join(BY_HAND)
+SLOWER = f"with {SLOW_FSYNC_US / 1000:g} ms added to every fsync"
 EXPERIMENTS = (
     Experiment(
         (
             Figure("sqlite.normal.1.store", "x CPU", f"{PAIR}; ours: store.open + store.settle", at_most(1.5)),
             Figure("sqlite.normal.1.store.wall", "x", "the same, by the clock on the wall"),
+            Figure("sqlite.normal.1.store.between", "x CPU", "the same, each after other work, which is not counted"),
             Figure("sqlite.normal.1.guard", "x CPU", f"{PAIR}; ours: the whole guard.run"),
             Figure("sqlite.normal.1.guard.wall", "x", "the same, by the clock on the wall"),
         ),
@@ -281,21 +361,15 @@ EXPERIMENTS = (
     Experiment((Figure("sqlite.replay.1", "x CPU", "a bare SELECT; ours: the whole guard.run"),), replayed),
     Experiment(
         (
-            Figure(
-                f"sqlite.full.{CALLERS}", "x ops/s", f"{PAIR}, a connection per thread; ours: guard.run", at_least(10.0)
-            ),
-            Figure(f"sqlite.full.{CALLERS}.shared", "x ops/s", f"{PAIR}, threads taking turns on one connection"),
+            Figure(f"sqlite.full.{CALLERS}.threads", "x ops/s", f"{PAIR}, {BEST}; ours: guard.run", at_least(10.0)),
+            Figure(f"sqlite.full.{CALLERS}.tasks", "x ops/s", f"the same; ours: {CALLERS} tasks", at_least(10.0)),
         ),
         crowd,
     ),
     Experiment(
         (
-            Figure(
-                f"sqlite.full.{CALLERS}.slow",
-                "x ops/s",
-                f"the first, with {SLOW_FSYNC_US / 1000:g} ms added to every fsync",
-                at_least(10.0),
-            ),
+            Figure(f"sqlite.full.{CALLERS}.slow.threads", "x ops/s", f"the first, {SLOWER}", at_least(10.0)),
+            Figure(f"sqlite.full.{CALLERS}.slow.tasks", "x ops/s", f"the second, {SLOWER}", at_least(10.0)),
         ),
         slow_crowd,
     ),
