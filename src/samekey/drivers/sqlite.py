@@ -93,7 +93,7 @@ def connect(path: Path, *, synchronous: Synchronous, read_only: bool = False) ->
     return connection
 
 
-def file_id(path: Path | str) -> tuple[int, int] | None:
+def file_id(path: Path) -> tuple[int, int] | None:
     """Which file lies at this path; None if there is none that we may see."""
     try:
         found = os.stat(path)

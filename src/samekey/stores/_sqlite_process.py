@@ -26,6 +26,7 @@ from samekey.loops import Bells, ring_together
 from samekey.stores._sqlite_rows import FLOOR, VERSION
 
 BATCH_MAX = 256  # commands in one commit: bounds how long the first of them waits for the last
+GATHER_MAX_SECONDS = 0.01  # the writer waits for a crowd: as long as a slow disk's fsync, and no lease is lost by it
 WATCH_SECONDS = 0.005  # how often the watcher looks at the shared counter, while somebody waits
 WRITER_IDLE_SECONDS = 5.0  # the writer thread goes home after that; a new one is cheap
 
@@ -75,7 +76,7 @@ class Process:
         name: str,
         *,
         commit: Callable[[Process, list[Job]], None],
-        reopen: Callable[[Process], None],
+        reopen: Callable[[Process], Process],
         create: bool,
         now: float,
     ) -> None:
@@ -110,7 +111,7 @@ class Process:
             self.epoch, self.born = self._find_epoch(name, now)
             self.floor = 0
             self.find_floor()
-            self.file_id = driver.file_id(path)
+            self._device, self._inode = driver.file_id(path) or (0, 0)
 
     @property
     def writer(self) -> driver.Connection:
@@ -172,7 +173,11 @@ class Process:
 
     def in_place(self) -> bool:
         """Whether the file at our path still is the one we have open."""
-        return driver.file_id(self._file) == self.file_id
+        try:
+            found = os.stat(self._file)
+        except OSError:
+            return False
+        return found.st_ino == self._inode and found.st_dev == self._device
 
     def rollback(self) -> None:
         try:
@@ -198,7 +203,7 @@ class Process:
                     if in_place:
                         answered = self._drain_some()
                         ended = time.monotonic()
-                        until = ended + (ended - began)
+                        until = ended + min(ended - began, GATHER_MAX_SECONDS)
                 if not in_place:
                     self._move()
             if self.closed or not worked:

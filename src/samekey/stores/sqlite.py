@@ -263,16 +263,16 @@ class SqliteStore:
         is not recorded.
         """
         here = self._here()
-        if not here.in_place():
-            self._reopen(here)
-        return self._process
+        return here if here.in_place() else self._reopen(here)
 
-    def _reopen(self, here: Process) -> None:
+    def _reopen(self, here: Process) -> Process:
         """Open the file that is there now; who waits in the old one's queue goes along."""
         with self._opening:
             if self._process is here:
                 self._connect()
-        here.close(heir=self._process)
+        there = self._process
+        here.close(heir=there)
+        return there
 
     # -- writing -------------------------------------------------------------------------------------------
 
@@ -304,7 +304,8 @@ class SqliteStore:
         here = self._here()
         if here.queue or here.turn.locked():
             return None  # the writer looks which file is there once for all who wait, and just before it writes
-        here = self._same_file()
+        if not here.in_place():
+            here = self._reopen(here)
         if not here.turn.acquire(False):
             return None
         if here.closed:  # since we looked
