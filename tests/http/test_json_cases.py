@@ -107,6 +107,6 @@ def test_the_verdict_is_the_pinned_one(site: Any, name: str):
     send, shop = site
     word, body = CASES[name]
     before = shop.effects
-    answers = [send(name, body), send(name, body), send(name, body + b" ")]
+    first, again, anew = send(name, body), send(name, body), send(name, body + b" ")
 
-    assert Verdict(*answers, shop.effects - before) == VERDICTS[word]
+    assert Verdict(first, again, anew, shop.effects - before) == VERDICTS[word]
