@@ -20,6 +20,7 @@ The same for /vouchers (nobody can tell) and, with {{"item": "book"}}, for /orde
 
 if len(sys.argv) != 2 or sys.argv[1] not in SERVERS:
     sys.exit(__doc__)
+signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends this ends the shop, too
 with tempfile.TemporaryDirectory() as folder, running(sys.argv[1], Path(folder)) as shop:
     print(TRY.format(shop=shop), flush=True)
     try:

@@ -11,7 +11,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from samekey.drivers.psycopg import migrate
 from samekey.testing.servers import postgres
 
 HERE = Path(__file__).parent
@@ -45,9 +44,8 @@ def running(which: str, folder: Path, *, workers: int = 4, lease_seconds: float 
         named = {"SHOP_DATABASE": database, "SHOP_PROVIDER": provider, "SHOP_LEASE_SECONDS": str(lease_seconds)}
         environment = {**os.environ, **named, "PYTHONPATH": str(HERE)}
         run = {"cwd": HERE, "env": environment}
-        if which == "fastapi":  # SQLite makes its tables by itself
-            migrate(database)
-        subprocess.run([sys.executable, "-m", f"{which}_shop"], check=True, **run)
+        for command in ([f"{which}_shop"], ["samekey", "migrate", "--store", store]):  # its tables, and ours
+            subprocess.run([sys.executable, "-m", *command], check=True, **run, stdout=subprocess.DEVNULL)
         serve = SERVERS[which].format(port=ports[1], workers=workers).split()
         for port, command in zip(ports, (["provider", str(ports[0])], serve), strict=True):
             process = subprocess.Popen([sys.executable, "-m", *command], **run)

@@ -3,77 +3,31 @@ ledger is the judge."""
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from samekey.clients import Retry, same_key
-from samekey.clients.httpx import KeyTransport
 from samekey.testing.servers import NoServer
+from tests.examples.streets import FOLDER, KINDS, Street, street_with
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]  # eight workers are started, and two leases waited for
 
-FOLDER = Path(__file__).parents[2] / "examples" / "shops"
-LEASE_SECONDS = 6  # what a retry after a kill waits for
 LINES_MAX = 120  # of a file: an example is read, not studied
 
 
-class Street:
-    """A shop, its provider, and whoever buys there."""
-
-    def __init__(self, shop: Any) -> None:
-        self.shop = shop
-
-    def customer(self, name: str = "ann") -> httpx.Client:
-        """A client as docs/clients.md has it: one key for an operation, kept across its retries."""
-        return httpx.Client(
-            base_url=self.shop.url,
-            headers={"Authorization": f"Bearer {name}-token"},
-            timeout=60,
-            transport=KeyTransport(hosts={"127.0.0.1"}, retry=Retry(first_wait_seconds=0.1, longest_wait_seconds=10)),
-        )
-
-    def buy(self, path: str, what: Any, key: str, name: str = "ann") -> httpx.Response:
-        with self.customer(name) as client, same_key(key):
-            return client.post(path, json=what)
-
-    def buy_while(self, path: str, what: Any, key: str, happening: Callable[[Any], None]) -> httpx.Response:
-        """Buy; when the provider has written its line and withholds the answer, let this happen."""
-        httpx.post(f"{self.shop.provider}/hold", json={}).raise_for_status()
-        with ThreadPoolExecutor(1) as pool:
-            answer = pool.submit(self.buy, path, what, key)
-            happening(httpx.get(f"{self.shop.provider}/held", timeout=60).json())
-            return answer.result(90)
-
-    def ledger(self, order: str) -> list[Any]:
-        return [line for line in httpx.get(f"{self.shop.provider}/ledger").json() if line["order"] == order]
-
-    def samekey(self, *words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "samekey", *words, "--store", self.shop.store]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-
-
-@pytest.fixture(scope="module", params=["fastapi", "django"])
+@pytest.fixture(scope="module", params=KINDS)
 def street(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Street]:
-    sys.path.insert(0, str(FOLDER))
     try:
-        running = importlib.import_module("running").running
-        with running(request.param, tmp_path_factory.mktemp("shop"), lease_seconds=LEASE_SECONDS) as shop:
-            yield Street(shop)
+        with street_with(request.param, tmp_path_factory.mktemp("shop"), workers=4) as opened:
+            yield opened
     except NoServer as missing:
         pytest.skip(str(missing))
-    finally:
-        sys.path.remove(str(FOLDER))
 
 
 def kill(held: Any) -> None:
@@ -176,7 +130,7 @@ def test_a_decline_frees_the_key(street: Street):
     bill = {"order": "rich", "amount": 20_000}
     answers = [street.buy("/charges", bill, "key-rich") for _ in range(2)]
 
-    assert [answer.status_code for answer in answers] == [402, 402]
+    assert [answer.status_code for answer in answers] == [403, 403]
     assert "idempotent-replayed" not in answers[1].headers
     assert street.ledger("rich") == []
 

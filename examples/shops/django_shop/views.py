@@ -3,7 +3,7 @@ import os
 
 import httpx
 from django import forms
-from django.core.exceptions import BadRequest
+from django.core.exceptions import BadRequest, PermissionDenied
 from django.db import transaction
 from django.http import JsonResponse
 from django.urls import path
@@ -42,6 +42,14 @@ def checked(form, request):
     return form.cleaned_data
 
 
+def said(answer):
+    """What the provider answered."""
+    if answer.status_code == 402:
+        current().release()  # declined, and the provider says so: nothing happened, the key is free again
+        raise PermissionDenied("declined")
+    return answer.raise_for_status().json()
+
+
 @require_http_methods(["GET", "POST"])
 @rules(None)  # guarded below, inside the transaction
 def orders(request):
@@ -64,11 +72,7 @@ def place(request):
 @require_POST
 def charge(request):
     bill = checked(Bill, request)
-    answer = cards.post("/charges", json=bill)  # under the hold's own key
-    if answer.status_code == 402:
-        current().release()  # the provider says so: nothing was charged
-        return JsonResponse({"detail": "declined"}, status=402)
-    paid = answer.raise_for_status().json()
+    paid = said(cards.post("/charges", json=bill))  # under the hold's own key
     Payment.objects.update_or_create(id=paid["id"], defaults={"customer": current().tenant, **bill})  # maybe again
     return JsonResponse({"charge": paid["id"], "amount": paid["amount"]}, status=201)
 
@@ -76,7 +80,7 @@ def charge(request):
 @require_POST
 @rules(VOUCHERS)
 def redeem(request):
-    return JsonResponse(vouchers.post("/vouchers", json=checked(Bill, request)).raise_for_status().json(), status=201)
+    return JsonResponse(said(vouchers.post("/vouchers", json=checked(Bill, request))), status=201)
 
 
 urlpatterns = [path("orders", orders), path("charges", charge), path("vouchers", redeem)]

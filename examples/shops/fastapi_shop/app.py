@@ -5,10 +5,10 @@ from typing import Annotated, Any
 
 import httpx
 from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Request
-from pydantic import BaseModel, Field
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from fastapi_shop.bodies import Bill, NewOrder, Refusal
 from fastapi_shop.tables import DATABASE, Order, Payment, customer, engine
 from samekey import AsyncGuard, Atomic, Keyed, Opaque, Policy, current
 from samekey.clients.httpx import AsyncKeyTransport
@@ -47,19 +47,9 @@ class OneTransaction(samekey_route(guard=guard, endpoint=ATOMIC)):  # type: igno
             await send(message)
 
 
-orders = APIRouter(route_class=OneTransaction)
-money = APIRouter(route_class=samekey_route(guard=guard, endpoint=KEYED))
-
-Text = Annotated[str, Field(min_length=1, max_length=40, pattern=r"^[A-Za-z0-9 -]+$")]
-
-
-class NewOrder(BaseModel):
-    item: Text
-
-
-class Bill(BaseModel):
-    order: Text
-    amount: Annotated[int, Field(gt=0, lt=2**31)]
+refusals: Any = {400: {"model": Refusal}, 403: {"model": Refusal}}  # ours are in the document by themselves
+orders = APIRouter(route_class=OneTransaction, responses=refusals)
+money = APIRouter(route_class=samekey_route(guard=guard, endpoint=KEYED), responses=refusals)
 
 
 @orders.post("/orders", status_code=201)
@@ -71,13 +61,17 @@ async def place(wanted: NewOrder, request: Request) -> dict[str, int]:
     return {"order": order.id}
 
 
-@money.post("/charges", status_code=201, responses={402: {"description": "Declined. Try again after a top-up."}})
-async def charge(bill: Bill) -> dict[str, Any]:
-    answer = await cards.post("/charges", json=bill.model_dump())  # under the hold's own key
+def said(answer: httpx.Response) -> dict[str, Any]:
+    """What the provider answered."""
     if answer.status_code == 402:
-        current().release()  # the provider says so: nothing was charged
-        raise HTTPException(402, "declined")
-    paid = answer.raise_for_status().json()
+        current().release()  # declined, and the provider says so: nothing happened, the key is free again
+        raise HTTPException(403, "declined")
+    return dict(answer.raise_for_status().json())
+
+
+@money.post("/charges", status_code=201)
+async def charge(bill: Bill) -> dict[str, Any]:
+    paid = said(await cards.post("/charges", json=bill.model_dump()))  # under the hold's own key
     async with AsyncSession(engine) as session, session.begin():
         await session.merge(Payment(id=paid["id"], customer=current().tenant, **bill.model_dump()))  # maybe again
     return {"charge": paid["id"], "amount": paid["amount"]}
@@ -86,7 +80,7 @@ async def charge(bill: Bill) -> dict[str, Any]:
 @money.post("/vouchers", status_code=201)
 @rules(OPAQUE)
 async def redeem(bill: Bill) -> dict[str, Any]:
-    return dict((await vouchers.post("/vouchers", json=bill.model_dump())).raise_for_status().json())
+    return said(await vouchers.post("/vouchers", json=bill.model_dump()))
 
 
 @asynccontextmanager
@@ -108,7 +102,7 @@ async def signed_in(authorization: Annotated[str | None, Header()] = None) -> st
     return name
 
 
-@app.get("/orders", responses={401: {"description": "Not signed in."}})
+@app.get("/orders", responses={401: {"model": Refusal}})
 async def my_orders(name: Annotated[str, Depends(signed_in)]) -> list[str]:
     async with AsyncSession(engine) as session:
         return [*await session.scalars(select(Order.item).where(Order.customer == name).order_by(Order.id))]
