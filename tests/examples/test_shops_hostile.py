@@ -1,17 +1,18 @@
-"""The example shops under what nobody sends on purpose: whatever schemathesis makes of the OpenAPI document. No server
-error, nothing that the document does not say, and never two effects for one key - the ledger is the judge."""
+"""The example shops under what nobody sends on purpose: what schemathesis makes of the OpenAPI document, and bytes that
+no client library writes. No server error, nothing that the document does not say, and never two effects for one key:
+the ledger is the judge."""
 
 from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import schemathesis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from schemathesis import GenerationMode
@@ -25,6 +26,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from samekey.testing.servers import NoServer
+from tests.examples.raw_requests import RAW, bytes_of
 from tests.examples.streets import FOLDER, KINDS, Street, street_with
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -85,7 +87,7 @@ def test_whatever_is_sent_twice_happens_once(street: Street, kind: str, schema: 
 
     @given(wanted, st.one_of(st.none(), st.sampled_from(["k", '"k"', "k-2", "k,k", ""])))
     @settings(max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck))
-    def send(case: schemathesis.Case, key: str | None) -> None:
+    def send(case: Any, key: str | None) -> None:
         headers = {**signed, **({} if key is None else {"Idempotency-Key": key})}  # often one that was used before
         first = case.call(base_url=street.shop.url, headers=headers, timeout=60)
         second = case.call(base_url=street.shop.url, headers=headers, timeout=60)
@@ -99,6 +101,35 @@ def test_whatever_is_sent_twice_happens_once(street: Street, kind: str, schema: 
             assert second.status_code == first.status_code
 
     send()
+
+
+def on_the_wire(address: str, sent: bytes, *, end: bool) -> int:
+    """The status of the final answer to these bytes; `end`: we hang up behind them. 0: none came."""
+    host, _, port = address.removeprefix("http://").partition(":")
+    got = b""
+    with socket.create_connection((host, int(port)), 60) as connection:
+        try:
+            connection.sendall(sent)
+            if end:
+                connection.shutdown(socket.SHUT_WR)
+            while part := connection.recv(65536):
+                got += part
+        except (ConnectionResetError, BrokenPipeError):  # it had enough before we were through
+            pass
+    statuses = [int(line[9:12]) for line in got.split(b"\r\n") if line.startswith(b"HTTP/1.")]
+    return next((status for status in statuses if status != 100), 0)
+
+
+@pytest.mark.parametrize("name", RAW)
+def test_what_no_client_would_send(street: Street, kind: str, name: str):
+    """Twice, byte for byte: the pinned answer, both times, and one order at most."""
+    item = f"raw {name}".replace(",", "")
+    answers = [on_the_wire(street.shop.url, bytes_of(name, item), end="cut short" in name) for _ in range(2)]
+    with street.customer() as client:
+        orders = client.get("/orders").json().count(item)
+
+    status, effects = RAW[name].fastapi if kind == "fastapi" else RAW[name].django
+    assert (answers, orders) == ([status] * 2, effects)
 
 
 def test_there_was_one_effect_for_each_key(street: Street):
