@@ -19,8 +19,8 @@ def chunks(*parts: bytes) -> bytes:
 class Raw(NamedTuple):
     """Bytes on a connection, and what they get: status (0: hung up without an answer) and orders, of each shop.
 
-    Where the two differ, the servers do: uvicorn unfolds, ends lines at a bare newline and lets chunks overrule a length;
-    gunicorn refuses all of that. What they let through is one key, or a problem.
+    Where the two differ, the servers do: uvicorn unfolds, ends lines at a bare newline and lets chunks overrule a
+    length; gunicorn refuses all of that. What they let through is one key, or a problem.
     """
 
     fastapi: tuple[int, int]
