@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -142,3 +144,20 @@ def test_without_a_key_nothing_moves(street: Street):
 
     assert [problem(answer) for answer in answers] == ["key-missing"] * 3
     assert street.ledger("keyless") == []
+
+
+def test_samekey_prove_finds_nothing(street: Street):
+    """Examined from outside, where the provider itself would redeem a voucher as often as it is told to."""
+    options = {
+        "--body": '{"order": "proved", "amount": 7}',
+        "-H": "Authorization: Bearer ann-token",
+        "--other-header": "Authorization: Bearer bob-token",
+        "--count-url": f"{street.shop.provider}/ledger",
+        "--timeout": "60",
+    }
+    skipped = ("--skip", "streamed-answer", "--skip", "after-a-failure")  # there is no stream, and no failure on demand
+    words = [word for option in options.items() for word in option]
+    command = [sys.executable, "-m", "samekey", "prove", f"{street.shop.url}/vouchers", *words, *skipped]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr
