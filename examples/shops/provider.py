@@ -33,7 +33,8 @@ class Provider(BaseHTTPRequestHandler):
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])) or b"{}")
         key = self.headers.get("Idempotency-Key") if self.path == "/charges" else None
         if self.path == "/hold":
-            holding[:] = [{}]
+            with held:
+                holding[:] = [{}]
             return self.say(200, {})
         with mutex:
             line = known.get(key or "")
