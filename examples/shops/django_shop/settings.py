@@ -11,7 +11,7 @@ DATABASES = {
     "default": {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": os.environ["SHOP_DATABASE"],
-        "OPTIONS": {"transaction_mode": "IMMEDIATE", "timeout": 20},  # four workers write: each waits its turn
+        "OPTIONS": {"transaction_mode": "IMMEDIATE", "timeout": 20},  # writers wait their turn (Django 5.1)
     }
 }
 
