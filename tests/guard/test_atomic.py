@@ -186,6 +186,20 @@ def test_on_refuses_when_the_transaction_has_ended_since(sqlite: Place, guard: A
     assert (len(ledger), connection.in_transaction) == (0, False)
 
 
+@pytest.mark.parametrize("journal", ["delete", "wal"])
+def test_a_transaction_that_keeps_the_tables_from_being_made_is_told_so(tmp_path, monkeypatch, journal: str):
+    """The first call of all is inside a transaction that holds the file: our own connection can never write to it."""
+    monkeypatch.setattr("samekey.drivers.sqlite.patiently", lambda work: work())
+    guard = Guard(f"sqlite:///{tmp_path}/new.db")
+    with contextlib.closing(sqlite3.connect(tmp_path / "new.db", isolation_level=None)) as connection:
+        connection.execute(f"PRAGMA journal_mode = {journal}")
+        connection.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreUnavailable, match="samekey migrate"):
+            guard.on(connection).run("order", lambda: None, key="o-1", payload={})
+        connection.rollback()
+    guard.close()
+
+
 def test_on_refuses_another_database(sqlite: Place, guard: Any, tmp_path):
     for path in (tmp_path / "other.db", ":memory:"):
         with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:

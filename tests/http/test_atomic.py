@@ -12,6 +12,7 @@ import pytest
 from django.db import connections, transaction
 from django.http import HttpResponse
 from django.test import RequestFactory
+from fastapi import APIRouter, FastAPI, Request
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.pool import NullPool
@@ -22,6 +23,7 @@ from samekey.drivers.psycopg import migrate
 from samekey.http import Endpoint
 from samekey.http.asgi import SamekeyMiddleware
 from samekey.http.django import guarded
+from samekey.http.fastapi import samekey_route
 from samekey.testing._http_drivers import Got, Sent, asgi_send
 from samekey.testing.servers import NoServer, postgres
 
@@ -123,3 +125,55 @@ def test_sqlalchemy_under_asgi(url: str):
 
     assert asyncio.run(main()) == [400, 0, {200}, State.COMPLETED]
     assert rows(url, "sqlalchemy") == 1
+
+
+def test_an_answer_waits_for_the_commit(url: str):
+    """As docs/http.md has it: a commit that fails takes record and row back, and nobody was told of a success."""
+    with psycopg.connect(url) as connection:
+        connection.execute("CREATE TABLE seats (number int UNIQUE DEFERRABLE INITIALLY DEFERRED)")
+        connection.execute("INSERT INTO seats VALUES (1)")
+
+    async def main() -> list[Any]:
+        engine = create_async_engine(url.replace("postgresql:", "postgresql+psycopg:"), poolclass=NullPool)
+        guard = AsyncGuard(url)
+        endpoint = Endpoint(
+            boundary=Atomic("session"), connection=lambda request: request.native["session"], single_tenant=True
+        )
+        route: Any = samekey_route(guard=guard, endpoint=endpoint)
+
+        class OneTransaction(route):  # type: ignore[misc]
+            async def handle(self, scope: Any, receive: Any, send: Any) -> None:
+                answer: list[Any] = []
+
+                async def keep(message: Any) -> None:
+                    answer.append(message)
+
+                async with AsyncSession(engine) as session, session.begin():
+                    scope["session"] = session
+                    await super().handle(scope, receive, keep)
+                for message in answer:
+                    await send(message)
+
+        router = APIRouter(route_class=OneTransaction)
+
+        @router.post("/seats/{number}", status_code=201)
+        async def take(number: int, request: Request) -> int:
+            await request.scope["session"].execute(text("INSERT INTO seats VALUES (:number)"), {"number": number})
+            return number
+
+        app = FastAPI()
+        app.include_router(router)
+
+        async def post(path: str, key: str) -> Got:
+            return await asgi_send(app, Sent("POST", path, "", (("Idempotency-Key", key),)))
+
+        taken = await post("/seats/1", "taken")
+        first, second = await post("/seats/2", "free"), await post("/seats/2", "free")
+        record = await guard.peek("POST /seats/{number}", "taken")
+        await guard.close()
+        await engine.dispose()
+        return [taken.status, record, first.status, second.status, second.header("idempotent-replayed")]
+
+    assert asyncio.run(main()) == [500, None, 201, 201, "true"]
+    with psycopg.connect(url) as connection:
+        assert connection.execute("SELECT number FROM seats ORDER BY 1").fetchall() == [(1,), (2,)]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, FastAPI, HTTPException
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, WebSocket
+from fastapi.testclient import TestClient
 from pydantic import BaseModel
 
 from samekey import AsyncGuard, Opaque, State
@@ -125,6 +126,22 @@ class TestOwn(Scene):
 
         assert (first.status, second.status, second.body) == (402, 402, first.body)
         assert second.header("idempotent-replayed") == "true"
+
+    def test_a_websocket_is_left_alone(self) -> None:
+        """C69."""
+        router = APIRouter(route_class=samekey_route(guard=AsyncGuard("memory://"), endpoint=ENDPOINT))
+
+        @router.websocket("/live")
+        async def live(socket: WebSocket) -> None:
+            await socket.accept()
+            await socket.send_text(await socket.receive_text())
+            await socket.close()
+
+        app = FastAPI()
+        app.include_router(router)
+        with TestClient(app) as client, client.websocket_connect("/live", headers={"Idempotency-Key": "a, b"}) as one:
+            one.send_text("hello")
+            assert one.receive_text() == "hello"
 
     def test_the_openapi_document_tells_of_header_and_problems(self) -> None:
         guard = AsyncGuard("memory://")

@@ -41,7 +41,7 @@ class TestOwn(Scene):
         return app
 
     def test_dicts_and_sessions(self) -> None:
-        """What a view returns is kept as the bytes it became; the session's cookie is not."""
+        """C64: what a view returns is kept as the bytes it became; the session's cookie is not."""
         effects = []
 
         def views(app: Flask) -> None:

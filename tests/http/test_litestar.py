@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import Any
 
-from litestar import Litestar, Request, Response, route
+from litestar import Litestar, Request, Response, WebSocket, post, route, websocket
 from litestar.response import Stream
+from litestar.testing import TestClient
 
-from samekey import Opaque
+from samekey import AsyncGuard, Opaque
 from samekey.http import Endpoint
 from samekey.http.litestar import SamekeyPlugin
 from samekey.testing.http_suite import Called, Handle, HttpAdapterSuite, Said, Scene
@@ -38,6 +40,12 @@ class TestLitestar(HttpAdapterSuite):
         )
 
 
+@dataclass
+class Charge:
+    amount: int
+    lines: dict[str, int]
+
+
 class TestOwn(Scene):
     def make_app(self, guard: Any, endpoint: Any, handle: Handle) -> Any:
         strict = Endpoint(boundary=Opaque(), single_tenant=True, required=True)
@@ -52,3 +60,32 @@ class TestOwn(Scene):
         site = self.open(lambda called: Said())
 
         assert [site.post("/strict", key=None).status, site.post("/free", key=("a", "b")).status] == [400, 200]
+
+    def test_what_a_handler_returns_is_kept_as_the_bytes_it_became(self) -> None:
+        """C64: dataclasses and dicts; a websocket beside them is left alone (C69)."""
+        effects: list[int] = []
+
+        @post("/charges")
+        async def charge() -> Charge:
+            effects.append(1)
+            return Charge(200, {"z": 1, "a": 2})
+
+        @websocket("/live")
+        async def live(socket: WebSocket[Any, Any, Any]) -> None:
+            await socket.accept()
+            await socket.send_text(await socket.receive_text())
+            await socket.close()
+
+        plugin = SamekeyPlugin(
+            guard=AsyncGuard("memory://"), endpoint=Endpoint(boundary=Opaque(), single_tenant=True, required=True)
+        )
+        headers = {"Idempotency-Key": "k-1"}
+        with TestClient(Litestar([charge, live], plugins=[plugin], openapi_config=None)) as client:
+            first, second = client.post("/charges", headers=headers), client.post("/charges", headers=headers)
+            with client.websocket_connect("/live", headers={"Idempotency-Key": "a, b"}) as socket:
+                socket.send_text("hello")
+                heard = socket.receive_text()
+
+        assert (first.status_code, first.content) == (201, b'{"amount":200,"lines":{"z":1,"a":2}}')
+        assert (second.content, second.headers["idempotent-replayed"], len(effects)) == (first.content, "true", 1)
+        assert heard == "hello"

@@ -83,7 +83,8 @@ def connect(path: Path, *, synchronous: Synchronous, read_only: bool = False) ->
             cached_statements=STATEMENTS_CACHED,
         )
         try:
-            patiently(lambda: connection.execute("PRAGMA journal_mode = WAL").fetchone())
+            with needing_the_file(str(path)):
+                patiently(lambda: connection.execute("PRAGMA journal_mode = WAL").fetchone())
             connection.execute(f"PRAGMA synchronous = {synchronous.upper()}")
             if read_only:
                 connection.execute("PRAGMA query_only = ON")
@@ -157,6 +158,20 @@ def translated(name: str) -> Iterator[None]:
         raise store_error(name, error) from error
 
 
+@contextmanager
+def needing_the_file(name: str) -> Iterator[None]:
+    """Making it ours, once: whoever holds the file then may be our own caller, who would wait for us for ever."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if not is_busy(error):
+            raise
+        raise StoreUnavailable(
+            f"{name} has no samekey tables yet, and they cannot be made while somebody holds the file. "
+            "If that is your own transaction, make them before it begins: `samekey migrate --store sqlite:///...`, once"
+        ) from error
+
+
 def store_error(name: str, error: sqlite3.Error) -> StoreError | Misconfigured:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if is_busy(error):
@@ -182,7 +197,8 @@ def migrate(connection: sqlite3.Connection, name: str) -> None:
     with translated(name):
         if _schema(connection) == SCHEMA:
             return
-        patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
+        with needing_the_file(name):
+            patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
         try:
             found = _schema(connection)
             if found > SCHEMA:

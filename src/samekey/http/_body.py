@@ -15,7 +15,7 @@ import re
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
-from samekey.core.canonical import parse_json
+from samekey.core.canonical import canonical, parse_json
 from samekey.core.errors import PayloadRefused
 
 FIELDS_MAX = 1000  # of a form or a multipart body; beyond it the bytes are compared as they are
@@ -48,9 +48,13 @@ def payload_of(body: bytes, content_type: str, content_encoding: str) -> dict[An
 def from_json(body: bytes) -> dict[Any, Any] | None:
     try:
         value = parse_json(body)
+        if type(value) is dict:
+            return value
+        whole = {WHOLE: value}
+        canonical(whole)  # one level deeper than the body: that may be one too many
     except PayloadRefused:
         return None
-    return value if type(value) is dict else {WHOLE: value}
+    return whole
 
 
 def from_form(body: bytes) -> dict[Any, Any] | None:

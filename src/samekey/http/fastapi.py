@@ -55,13 +55,18 @@ def openapi(endpoint: Endpoint) -> dict[str, Any]:
         "in": "header",
         "required": endpoint.required,
         "description": "Names this one request: send it again with the same key and it is not done twice.",
-        "schema": {"type": "string", "minLength": 1, "maxLength": 255},
+        "schema": {"type": "string", "pattern": QUOTED if endpoint.strict else f"{BARE}|{QUOTED}"},
     }
     return {"parameters": [header], "responses": told}
 
 
+# What `_key.py` takes, as far as a client should care: parameters behind a quoted key are left out.
+BARE = r"^[!#-+\--:<-~]{1,255}$"
+QUOTED = r'^"(?! *")([ !#-\[\]-~]|\\["\\]){1,255}"$'
+
 PROBLEM_SCHEMA = {
     "type": "object",
+    "required": ["type", "title", "status", "detail"],
     "properties": {
         "type": {"type": "string"},
         "title": {"type": "string"},

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+from typing import Any
+
 from samekey import Asks, Happened, Keyed, NotDone, Policy, Refused, Repeatable, State, current
 from samekey.http import answer
 from samekey.testing._http_scenarios.scene import Called, Said, Scene, Shop, problem, same_answer
@@ -15,6 +18,20 @@ SUCCESSES = (
     Said(200, bytes(range(256)), (("Content-Type", "application/pdf"),)),
     Said(303, b"", (("Content-Type", "text/plain"), ("Location", "/done"))),
 )
+
+
+EXPLODED: list[str] = []
+
+
+class _Bomb:
+    """Whoever loads it is told."""
+
+    def __reduce__(self) -> Any:
+        return _explode, ("boom",)
+
+
+def _explode(word: str) -> None:
+    EXPLODED.append(word)
 
 
 class Answers(Scene):
@@ -60,6 +77,15 @@ class Answers(Scene):
         record = site.record()
         assert record is not None and b"s3cret" not in (record.result or b"")
 
+    def test_a_kept_answer_is_read_and_never_loaded(self) -> None:
+        """C66: whoever can write to the store must not run code here. What cannot be read is done, and not kept."""
+        shop = Shop()
+        site = self.open(shop)
+        site.plant(pickle.dumps(_Bomb()))
+        got = site.post()
+
+        assert (got.status, problem(got), shop.count, EXPLODED) == (409, "result-not-kept", 0, [])
+
     def test_a_body_above_the_limit_is_refused_not_let_through(self) -> None:
         """C62: with a key 413; without one it is none of our business."""
         shop = Shop()
@@ -71,7 +97,7 @@ class Answers(Scene):
         assert (site.post(body=large, key=None).status, shop.count) == (201, 1)
 
     def test_a_key_on_other_methods_is_harmless(self) -> None:
-        """C69."""
+        """C69: what is idempotent by itself is left alone, whatever its headers say."""
         for method in ("GET", "HEAD", "PUT", "DELETE", "OPTIONS"):
             shop = Shop()
             site = self.open(shop)
@@ -198,7 +224,7 @@ class Answers(Scene):
         assert record is not None and record.state is State.CLOSED
 
     def test_a_server_error_is_unknown(self) -> None:
-        """Behind Opaque nobody can tell; behind Repeatable the next try runs; behind neither is it frozen."""
+        """C60: behind Opaque nobody can tell; behind Repeatable the next try runs; behind neither is it frozen."""
         for status in (500, 503):
             dark, light = Shop(Said(status), Said(201)), Shop(Said(status), Said(201))
             opaque, repeatable = self.open(dark), self.open(light, boundary=Repeatable())

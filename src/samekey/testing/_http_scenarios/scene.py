@@ -121,6 +121,16 @@ class Site:
         got: Got = self._driver.send(Sent(method, path, query, tuple(whole), sent, cut, hangs_up))
         return got
 
+    def plant(self, result: Any) -> None:
+        """Let this be what the store keeps for the key and the body that `post` sends."""
+
+        async def effect() -> Any:
+            return result
+
+        asynchronous = isinstance(self.guard, AsyncGuard)
+        same: Any = {"key": "k-1", "payload": {"amount": 200}, "tenant": "ann"}
+        self._driver.call(lambda: self.guard.run("POST /charges", effect if asynchronous else lambda: result, **same))
+
     def together(self, *works: Callable[[], Got]) -> list[Got]:
         return both(works)
 

@@ -68,7 +68,7 @@ class Trouble(Scene):
         same_answer(first, site.post())
 
     def test_a_mismatch_is_told_before_in_progress(self) -> None:
-        """C46."""
+        """C46: 422 and not 409, while the first one still runs."""
         slow = Slow()
         site = self.open(slow, policy=QUICK)
 
@@ -83,7 +83,7 @@ class Trouble(Scene):
         assert (second.status, problem(second)) == (422, "key-reused")
 
     def test_other_keys_are_not_in_the_way(self) -> None:
-        """C67."""
+        """C67: load on other keys is nobody's 409."""
         slow = Slow()
         site = self.open(lambda called: slow(called) if called.path == "/slow" else slow.shop(called), policy=QUICK)
 

@@ -1,0 +1,46 @@
+"""Applications behind an adapter of each kind, driven as a server would: pure ASGI, WSGI, Django."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.core.wsgi import get_wsgi_application
+from django.test import override_settings
+
+import tests.django_settings  # noqa: F401
+from samekey import AsyncGuard, Guard
+from samekey.http import Endpoint
+from samekey.http.asgi import SamekeyMiddleware as AsgiMiddleware
+from samekey.http.wsgi import SamekeyMiddleware as WsgiMiddleware
+from samekey.testing._http_drivers import AsgiDriver, WsgiDriver
+from samekey.testing.http_suite import Called, Handle
+from tests.http.apps import bare_asgi, bare_wsgi, django_answer
+
+ADAPTERS = ("asgi", "wsgi", "django")
+
+
+@contextmanager
+def driven(adapter: str, endpoint: Endpoint, handle: Handle) -> Iterator[Any]:
+    """A driver of an application that gives every request to `handle`, under these rules, with a memory of its own."""
+    if adapter == "asgi":
+        async_driver = AsgiDriver(AsgiMiddleware(bare_asgi(handle), guard=AsyncGuard("memory://"), endpoint=endpoint))
+        yield async_driver
+        async_driver.close()
+        return
+    guard = Guard("memory://")
+    if adapter == "wsgi":
+        yield WsgiDriver(WsgiMiddleware(bare_wsgi(handle), guard=guard, endpoint=endpoint))
+        return
+
+    def view(request: Any) -> Any:
+        return django_answer(handle(Called(request.method, request.path, request.body)))
+
+    with override_settings(
+        ROOT_URLCONF="tests.http.django_urls",
+        MIDDLEWARE=["samekey.http.django.SamekeyMiddleware"],
+        SAMEKEY={"guard": guard, "endpoint": endpoint},
+    ):
+        app = get_wsgi_application()
+        yield WsgiDriver(lambda environ, start: app({**environ, "samekey.view": view}, start))
