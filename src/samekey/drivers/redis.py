@@ -1,37 +1,48 @@
 """Redis and Valkey: how they are reached, and what their errors mean.
 
-redis-py makes the connections (TLS, users, sockets) and reads the replies. The commands are packed and sent here,
-many at a time, and nothing is retried by the driver: a `SET .. NX` that it repeated after a lost reply came back
-as "somebody else has it" although it was our own. Whoever asks again asks by attempt id.
+redis-py reads addresses and makes the connections; what goes over them is ours (`_redis_wire`). Nothing is retried by
+the driver: a `SET .. NX` that it repeated after a lost reply came back as "somebody else has it" although it was our
+own. Whoever asks again asks by attempt id.
 
 A client of the user's own lends its settings, not its connections: ours have our own deadlines.
 """
 
 from __future__ import annotations
 
-import asyncio
-import select
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from typing import Any, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import redis
 import redis.asyncio.connection as async_connections
 import redis.connection as sync_connections
-from redis.backoff import NoBackoff
 from redis.crc import key_slot
-from redis.retry import Retry
 
 from samekey.core.errors import Misconfigured, StoreError, StoreUnavailable
+from samekey.drivers._redis_wire import CONNECT_SECONDS, AsyncWire, Kind, Lost, Place, Wire, packed, shape
 
-CONNECT_SECONDS = 3.0  # a server on the same network answers in milliseconds
-ANSWER_SECONDS = 5.0  # our scripts take microseconds; after that the server is taken for gone
-HASTY_SECONDS = 0.25  # both, where a slow answer is no better than none: a front
-LARGE_SECONDS = 0.05  # more for each answer: it may carry a mebibyte
+__all__ = (
+    "CONNECT_SECONDS",
+    "Address",
+    "AsyncWire",
+    "DriverError",
+    "Lost",
+    "Place",
+    "Refusal",
+    "Wire",
+    "is_again",
+    "is_demoted",
+    "is_unknown_script",
+    "lent_by",
+    "moved_to",
+    "packed",
+    "parse_url",
+    "shape",
+    "slot_of",
+    "store_error",
+)
 
-Kind = Literal["tcp", "tls", "unix"]
 DriverError = redis.RedisError
 Refusal = redis.ResponseError  # an answer that is an error: the connection is fine
 
@@ -39,33 +50,6 @@ _OURS = ("allow_volatile", "wait_replicas", "cluster", "sentinel")
 
 
 # -- addresses ---------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where one server is, and how one gets in."""
-
-    kind: Kind
-    settings: Mapping[str, Any] = field(repr=False)  # redis-py's words for it; may hold a password
-    hasty: bool = False
-
-    @property
-    def connect_seconds(self) -> float:
-        return HASTY_SECONDS if self.hasty else CONNECT_SECONDS
-
-    @property
-    def answer_seconds(self) -> float:
-        return HASTY_SECONDS if self.hasty else ANSWER_SECONDS
-
-    @property
-    def node(self) -> str:
-        if self.kind == "unix":
-            return str(self.settings.get("path", ""))
-        return f"{self.settings.get('host', 'localhost')}:{self.settings.get('port', 6379)}"
-
-    def at(self, host: str, port: int) -> Place:
-        """The same way in, at another server."""
-        return replace(self, settings={**self.settings, "host": host, "port": port})
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,164 +201,7 @@ def _count(options: Mapping[str, str]) -> int:
     return int(given)
 
 
-# -- connections -------------------------------------------------------------------------------------------
-
-
-class Lost(Exception):
-    """The connection broke after something was sent: what it did is not known. `answers` came before that."""
-
-    def __init__(self, cause: BaseException, answers: Sequence[Any] = ()) -> None:
-        super().__init__(str(cause) or type(cause).__name__)
-        self.cause, self.answers = cause, answers
-
-
-class Wire:
-    """One connection: bytes out, replies in. A reply that is an error comes back as one."""
-
-    def __init__(self, place: Place) -> None:
-        classes: dict[Kind, Any] = {
-            "tcp": sync_connections.Connection,
-            "tls": sync_connections.SSLConnection,
-            "unix": sync_connections.UnixDomainSocketConnection,
-        }
-        deadlines = {"socket_timeout": place.answer_seconds, "socket_connect_timeout": place.connect_seconds}
-        self._link = classes[place.kind](**_own(place, **deadlines), retry=Retry(NoBackoff(), 0))
-        self._closed = False
-
-    def connect(self) -> None:
-        self._link.connect()
-
-    def send(self, data: bytes) -> None:
-        if self._closed:  # redis-py would connect by itself, to a server that we have not met
-            raise Lost(redis.ConnectionError("the connection was closed"))
-        try:
-            self._link.send_packed_command([data], check_health=False)
-        except (redis.RedisError, OSError) as error:
-            self.close()
-            raise Lost(error) from error
-
-    def receive(self, count: int) -> list[Any]:
-        answers: list[Any] = []
-        read = self._link.read_response
-        try:
-            while len(answers) < count:
-                try:
-                    answers.append(read(disable_decoding=True))
-                except redis.ResponseError as refusal:
-                    answers.append(refusal)
-        except (redis.RedisError, OSError) as error:
-            self.close()
-            raise Lost(error, answers) from error
-        except BaseException:
-            self.close()  # Ctrl-C in the middle of a reply: what is left of it would answer the next question
-            raise
-        return answers
-
-    def hear(self, ears: int, seconds: float) -> list[Any] | None:
-        """What comes unasked; None when nothing came, or `ears` can be read."""
-        sock = getattr(self._link, "_sock", None)
-        if sock is None:
-            raise Lost(redis.ConnectionError("disconnected"))
-        try:
-            if not self._link.can_read(0):
-                ready, _, _ = select.select([sock, ears], [], [], seconds)
-                if sock not in ready:
-                    return None
-            answer = self._link.read_response(disable_decoding=True)
-        except (redis.RedisError, OSError, ValueError) as error:
-            self.close()
-            raise Lost(error) from error
-        return answer if isinstance(answer, list) else None
-
-    def close(self) -> None:
-        self._closed = True
-        self._link.disconnect()
-
-
-class AsyncWire:
-    """The same, awaited; whoever receives has a deadline for all of it."""
-
-    def __init__(self, place: Place) -> None:
-        classes: dict[Kind, Any] = {
-            "tcp": async_connections.Connection,
-            "tls": async_connections.SSLConnection,
-            "unix": async_connections.UnixDomainSocketConnection,
-        }
-        deadlines = {"socket_timeout": None, "socket_connect_timeout": place.connect_seconds}
-        self._link = classes[place.kind](**_own(place, **deadlines), retry=_no_async_retry())
-        self._answer_seconds = place.answer_seconds
-        self._closed = False
-
-    async def connect(self) -> None:
-        await self._link.connect()
-
-    async def send(self, data: bytes) -> None:
-        if self._closed:
-            raise Lost(redis.ConnectionError("the connection was closed"))
-        try:
-            async with asyncio.timeout(self._answer_seconds):
-                await self._link.send_packed_command([data], check_health=False)
-        except (redis.RedisError, OSError) as error:
-            await self.close()
-            raise Lost(error) from error
-
-    async def receive(self, count: int) -> list[Any]:
-        answers: list[Any] = []
-        read = self._link.read_response
-        try:
-            async with asyncio.timeout(self._answer_seconds + count * LARGE_SECONDS):
-                while len(answers) < count:
-                    try:
-                        answers.append(await read(disable_decoding=True))
-                    except redis.ResponseError as refusal:
-                        answers.append(refusal)
-        except (redis.RedisError, OSError) as error:
-            await self.close()
-            raise Lost(error, answers) from error
-        except BaseException:
-            await self.close()  # cancelled in the middle of a reply
-            raise
-        return answers
-
-    async def close(self) -> None:
-        self._closed = True
-        await self._link.disconnect(nowait=True)
-
-    def abandon(self) -> None:
-        """Its loop is gone: only the socket is left to close."""
-        writer = getattr(self._link, "_writer", None)
-        if writer is not None:
-            writer.transport.abort() if not writer.transport.is_closing() else None
-
-
-def _own(place: Place, **deadlines: Any) -> dict[str, Any]:
-    return {
-        **({} if place.kind == "unix" else {"socket_keepalive": True}),
-        **place.settings,
-        **deadlines,
-        "health_check_interval": 0,
-        "decode_responses": False,
-        "protocol": 2,  # what our scripts answer is the same in both, and messages come as plain lists
-    }
-
-
-def _no_async_retry() -> Any:
-    from redis.asyncio.retry import Retry as AsyncRetry
-
-    return AsyncRetry(NoBackoff(), 0)
-
-
 # -- commands ----------------------------------------------------------------------------------------------
-
-
-def packed(words: Sequence[bytes]) -> bytes:
-    """One command as it travels: every word with its length, so that no word can be taken for another."""
-    return _shape(len(words)) % tuple([part for word in words for part in (len(word), word)])
-
-
-@lru_cache(maxsize=1024)
-def _shape(count: int) -> bytes:
-    return b"*%d\r\n" % count + b"$%d\r\n%b\r\n" * count
 
 
 def slot_of(key: bytes) -> int:

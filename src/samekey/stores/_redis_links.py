@@ -40,6 +40,23 @@ class Script:
         path = resources.files("samekey.stores") / "lua" / f"{name}.lua"
         self.source = path.read_bytes()
         self.digest = sha1(self.source).hexdigest().encode()  # noqa: S324 - Redis' own name for a script
+        self._shapes: dict[tuple[int, int], bytes] = {}
+
+    def call(self, keys: Sequence[bytes], words: Sequence[bytes]) -> bytes:
+        """The command that runs it, as it travels."""
+        shape = self._shapes.get((len(keys), len(words)))
+        if shape is None:
+            shape = self._shapes[len(keys), len(words)] = driver.shape(
+                (b"EVALSHA", self.digest, b"%d" % len(keys)), len(keys) + len(words)
+            )
+        if len(keys) == 3 and len(words) == 3:  # a claim
+            (one, two, three), (four, five, six) = keys, words
+            lengths = (len(one), one, len(two), two, len(three), three)
+            return shape % (*lengths, len(four), four, len(five), five, len(six), six)
+        if len(keys) == 2 and len(words) == 2:  # a settle
+            (one, two), (three, four) = keys, words
+            return shape % (len(one), one, len(two), two, len(three), three, len(four), four)
+        return shape % tuple([part for word in (*keys, *words) for part in (len(word), word)])
 
 
 OPEN, WRITE, READ, GREET = Script("open"), Script("write"), Script("read"), Script("greet")
@@ -48,19 +65,11 @@ OPEN, WRITE, READ, GREET = Script("open"), Script("write"), Script("read"), Scri
 class Request:
     """One command for the server that has this bucket (or, without one, for a server by name)."""
 
-    __slots__ = (
-        "asking",
-        "bucket",
-        "keys",
-        "lost",
-        "redirects",
-        "risky",
-        "script",
-        "server",
-        "tried",
-        "whole",
-        "words",
-    )
+    asking = ""  # the server that has the key just now, while its bucket moves there
+    whole = False  # the server does not know the script by its digest
+    lost = False  # a reply to it was lost: it may have been carried out already
+    tried = False  # the server asked us to come again
+    redirects = 0
 
     def __init__(
         self,
@@ -75,11 +84,6 @@ class Request:
         self.bucket, self.script, self.keys, self.words = bucket, script, keys, words
         self.risky = risky  # an effect that may run twice if this server forgets
         self.server = server
-        self.asking = ""  # the server that has the key just now, while its bucket moves there
-        self.whole = False  # the server does not know the script by its digest
-        self.lost = False  # a reply to it was lost: it may have been carried out already
-        self.tried = False  # the server asked us to come again
-        self.redirects = 0
 
 
 class Memory:
@@ -118,6 +122,7 @@ class Link:
     wire: Any
     facts: Facts
     markers: list[bytes] = field(default_factory=lambda: [b""] * BUCKETS)
+    takes_all: bool = False  # any request may be sent here: this server forgets nothing, or may
 
 
 class Unreachable(Exception):
@@ -142,11 +147,12 @@ class Dial(NamedTuple):
 class Send(NamedTuple):
     wire: Any
     data: bytes
+    replies: int
 
 
 class Receive(NamedTuple):
     wire: Any
-    replies: int
+    sent: Any  # what sending it returned
 
 
 class Hang(NamedTuple):
@@ -161,6 +167,7 @@ class Links:
 
     def __init__(self, memory: Memory) -> None:
         self._memory, self._address = memory, memory.address
+        self._simple = not (memory.address.cluster or memory.address.wait_replicas)
         self._owners: list[str] = []  # of each bucket, in a cluster
         self.links: dict[str, Link] = {}
 
@@ -171,7 +178,7 @@ class Links:
         """
         replies: list[Any] = [None] * len(requests)
         parts = yield from self._parted(requests, replies)
-        sent: list[tuple[Link, list[int]]] = []
+        sent: list[tuple[Link, list[int], Any]] = []
         for server, part in parts.items():
             try:
                 link = self.links.get(server) or (yield from self._meeting(server))
@@ -181,23 +188,26 @@ class Links:
                     replies[at] = Unreachable(error)
                 continue
             part = self._allowed(link, requests, part, replies)
+            if not part:
+                continue
             try:
-                yield Send(link.wire, self._packed(link, requests, part))
+                slip = yield Send(link.wire, self._packed(link, requests, part), self._count(requests, part))
             except driver.Lost as lost:
                 self.drop(link)
                 for at in part:
                     replies[at] = lost
                 continue
-            sent.append((link, part))
-        for link, part in sent:
-            yield from self._answered(link, requests, part, replies)
+            sent.append((link, part, slip))
+        for link, part, slip in sent:
+            yield from self._answered(link, requests, part, replies, slip)
         return replies
 
-    def _answered(self, link: Link, requests: Sequence[Request], part: list[int], replies: list[Any]) -> Wiring:
-        waits = self._waits(requests, part)
-        count = len(part) + sum(1 for at in part if requests[at].asking) + bool(waits)
+    def _answered(
+        self, link: Link, requests: Sequence[Request], part: list[int], replies: list[Any], slip: Any
+    ) -> Wiring:
+        waits, count = self._waits(requests, part), self._count(requests, part)
         try:
-            answers = yield Receive(link.wire, count)
+            answers = yield Receive(link.wire, slip)
         except driver.Lost as lost:
             self.drop(link)
             answers = [*lost.answers, *[lost] * (count - len(lost.answers))]
@@ -242,7 +252,7 @@ class Links:
 
     def _allowed(self, link: Link, requests: Sequence[Request], part: list[int], replies: list[Any]) -> list[int]:
         """The requests that this server may be asked; one that forgets must not hold what would then run twice."""
-        if self._address.allow_volatile or not link.facts.volatile:
+        if link.takes_all:
             return part
         for at in part:
             if requests[at].risky:
@@ -256,20 +266,19 @@ class Links:
     def plain(self) -> Link | None:
         """The one connection, where nothing about it is special."""
         link = self.links.get("")
-        if link is None or self._address.cluster or self._address.wait_replicas or link.facts.volatile:
-            return None
-        return link
+        return link if self._simple and link is not None and link.takes_all else None
 
     def packed(self, link: Link, request: Request) -> bytes:
-        script, words = request.script, request.words
+        script, keys, words = request.script, request.keys, request.words
         if script is None:
             return driver.packed(words)
         if script is OPEN:
             words = (link.markers[request.bucket], *words)
         elif script is GREET:
             words = self._introduction(link, (request.bucket,))
-        name, how = (b"EVAL", script.source) if request.whole else (b"EVALSHA", script.digest)
-        return driver.packed((name, how, b"%d" % len(request.keys), *request.keys, *words))
+        if request.whole:
+            return driver.packed((b"EVAL", script.source, b"%d" % len(keys), *keys, *words))
+        return script.call(keys, words)
 
     def _packed(self, link: Link, requests: Sequence[Request], part: list[int]) -> bytes:
         out = []
@@ -281,6 +290,10 @@ class Links:
         if waits:
             out.append(driver.packed((b"WAIT", b"%d" % waits, b"%d" % WAIT_MILLISECONDS)))
         return b"".join(out)
+
+    def _count(self, requests: Sequence[Request], part: list[int]) -> int:
+        """How many replies there will be."""
+        return len(part) + sum(1 for at in part if requests[at].asking) + bool(self._waits(requests, part))
 
     def _waits(self, requests: Sequence[Request], part: list[int]) -> int:
         """How many replicas must have what these write."""
@@ -354,8 +367,8 @@ class Links:
         return list(dict.fromkeys(self._owners or [""]))
 
     def _asking_facts(self, wire: Any) -> Generator[Any, Any, Facts]:
-        yield Send(wire, driver.packed((b"INFO",)) + driver.packed((b"CONFIG", b"GET", b"appendfsync")))
-        info, settings = yield Receive(wire, 2)
+        slip = yield Send(wire, driver.packed((b"INFO",)) + driver.packed((b"CONFIG", b"GET", b"appendfsync")), 2)
+        info, settings = yield Receive(wire, slip)
         if isinstance(info, Exception):
             raise driver.store_error(self._address.name, info) from info
         # A user that may not see the configuration, or a managed server that has none to show.
@@ -364,6 +377,7 @@ class Links:
 
     def _greeting(self, link: Link) -> Wiring:
         self._memory.facts[link.server] = link.facts
+        link.takes_all = self._address.allow_volatile or not link.facts.volatile
         if not self._address.cluster:
             groups: list[tuple[int, ...]] = [tuple(range(BUCKETS))]
         else:  # one script, one slot
@@ -378,8 +392,8 @@ class Links:
             )
             for group in groups
         ]
-        yield Send(link.wire, b"".join(data))
-        for group, answer in zip(groups, (yield Receive(link.wire, len(groups))), strict=True):
+        slip = yield Send(link.wire, b"".join(data), len(groups))
+        for group, answer in zip(groups, (yield Receive(link.wire, slip)), strict=True):
             if isinstance(answer, Exception):
                 if driver.moved_to(answer) is not None:
                     continue  # that bucket lives elsewhere by now; whoever wants it is told so
@@ -440,8 +454,7 @@ class Links:
                 trouble = error
                 continue
             try:
-                yield Send(wire, driver.packed(words))
-                (answer,) = yield Receive(wire, 1)
+                (answer,) = yield Receive(wire, (yield Send(wire, driver.packed(words), 1)))
             except driver.Lost as lost:
                 trouble = StoreUnavailable(f"{self._address.name}: {lost}")
                 continue

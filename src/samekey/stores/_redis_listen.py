@@ -113,7 +113,7 @@ class Subscriber:
             with self._mutex:
                 errands, self._errands = self._errands, []
             if errands:
-                wire.send(b"".join([driver.packed(errand) for errand in errands]))
+                wire.send(b"".join([driver.packed(errand) for errand in errands]), 0)  # what comes is heard
             heard = wire.hear(ears, IDLE_SECONDS)
             if heard is not None:
                 self._heard(heard)

@@ -5,7 +5,8 @@ every other command is decided in Python by `core.register` and written by one s
 (`_redis_steps`, `lua/`). The server's clock is the time, and its microseconds are the token; the fence is (token,
 attempt). A claim has no TTL: only a settle says when Redis may forget.
 
-Each process has one connection for each server, on which all callers' commands travel together (`_redis_lanes`).
+Each process has one connection for each server, on which all callers' commands travel together (`_redis_lanes`,
+`_redis_tasks`, `_redis_jobs`).
 What a server is, and whether it is still the one we met, is learned when we connect (`_redis_links`).
 
 Waiting: one connection per process hears the messages of those keys that somebody here waits for; a slow re-read
@@ -40,9 +41,11 @@ from samekey.core.record import Record
 from samekey.drivers import redis as driver
 from samekey.loops import Bells
 from samekey.stores._redis_desk import auditing, listing
-from samekey.stores._redis_lanes import AsyncLane, Job, Lane, job_of, portions
+from samekey.stores._redis_jobs import Job, job_of, portions
+from samekey.stores._redis_lanes import Lane
 from samekey.stores._redis_links import Memory
 from samekey.stores._redis_listen import Subscriber
+from samekey.stores._redis_tasks import AsyncLane
 from samekey.stores._waiting import async_wait, wait
 
 _INHERITED: list[Any] = []  # what a forked child got from its parent and must not touch
@@ -204,10 +207,9 @@ class _Here:
 
     def ring(self, jobs: Sequence[Job]) -> None:
         """Those who wait in this process need no message."""
-        if len(self.bells):
-            for job in jobs:
-                if isinstance(job.question, _MOVES):
-                    self.bells.ring(job.question.key.digest)
+        for job in jobs:
+            if isinstance(job.question, _MOVES):
+                self.bells.ring(job.question.key.digest)
 
     def close(self) -> None:
         self.closed = True
