@@ -132,21 +132,30 @@ def _write(command: StoreCommand, before: Record | None, memory: Memory, now: in
 
 
 def _request(command: StoreCommand, before: Record, after: Record | None, moment: float) -> tuple[Request, Any]:
-    key, bucket = command.key, command.key.digest[0]
-    entry = audit_entry(command, before, after, _moment(moment * 1e6)) if _audited(command) else None
+    key = command.key
+    bucket = key.digest[0]
     drafted = None if after is None else draft(after, before, moment)
-    words = (
-        _head(before, after, moment),
+    index = _index(before, after, moment)
+    words = [
+        b"%b%c%b%b" % (_head(before, after, moment), _told(command), _retention(after, before, moment), index),
         b"" if drafted is None else drafted.body,
-        _retention(after, before, moment),
-        _unsettled(before, after, moment),
-        b"1" if isinstance(command, _TOLD) else b"",
-        b"" if entry is None else audit_words(entry),
-    )
+    ]
+    if _audited(command):
+        entry = audit_entry(command, before, after, _moment(moment * 1e6))
+        if entry is not None:
+            words.append(audit_words(entry))
     # No more keys than are touched: while a cluster moves a slot, it refuses commands about keys here and there.
-    keys = (key_of(key), UNSETTLED[bucket], AUDITS[bucket])[: 3 if words[5] else 2 if words[3] else 1]
-    risky = isinstance(command, Take) and _risky(command.boundary)
+    keys: tuple[bytes, ...] = (key_of(key),)
+    if len(words) == 3:
+        keys = (*keys, UNSETTLED[bucket], AUDITS[bucket])
+    elif index is not _AS_IT_IS:
+        keys = (*keys, UNSETTLED[bucket])
+    risky = type(command) is Take and _risky(command.boundary)
     return Request(bucket, WRITE, keys, words, risky=risky), drafted
+
+
+def _told(command: StoreCommand) -> bytes:
+    return b"1" if isinstance(command, _TOLD) else b"0"
 
 
 def _audited(command: StoreCommand) -> bool:
@@ -182,22 +191,26 @@ def _span(record: Record, moment: float) -> tuple[int, int]:
 
 
 def _retention(after: Record | None, before: Record, moment: float) -> bytes:
+    """When Redis may forget it."""
     if after is None or after.retain_until is None:
-        return b""
+        return b"-0000000000000000"
     if after.retain_until == before.retain_until:
-        return b"%d" % micros(after.retain_until)
-    return b"+%d" % max(0, micros(after.retain_until - moment))
+        return b"@%016d" % micros(after.retain_until)
+    return b"+%016d" % max(0, micros(after.retain_until - moment))
 
 
-def _unsettled(before: Record, after: Record | None, moment: float) -> bytes:
+def _index(before: Record, after: Record | None, moment: float) -> bytes:
+    """What becomes of it in the set of unsettled keys."""
     was = before.state in _UNSETTLED
     if after is None or after.state not in _UNSETTLED:
-        return b"-" if was else b""
+        return _NO_LONGER if was else _AS_IT_IS
     if was:
-        return b""
-    return b"now" if after.created_at == moment else b"%d" % micros(after.created_at)
+        return _AS_IT_IS
+    return b"+%016d" % (0 if after.created_at == moment else micros(after.created_at))
 
 
+_NO_LONGER = b"-0000000000000000"
+_AS_IT_IS = b"=0000000000000000"
 _UNSETTLED = (State.STARTED, State.IN_DOUBT)
 
 

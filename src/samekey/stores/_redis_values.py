@@ -46,7 +46,6 @@ _LETTERS = {
 }
 _STATES = {letter[0]: state for state, letter in _LETTERS.items()}
 _BY_NAME = {state.value: state for state in State}
-_HEX = frozenset("0123456789abcdef")
 _NOW = b"0" * 16
 
 _dump = fast_encoder(json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False))
@@ -56,6 +55,7 @@ _TOKEN, _CREATED, _CHANGED, _LEASE, _BEGUN = map(_at, ("token", "created_at", "c
 _SENT, _SETTLED, _RETAIN, _ASKED = map(_at, ("first_sent_at", "settled_at", "retain_until", "ask_until"))
 _EVIDENCE, _MOVES = map(_at, ("evidence", "moves"))
 _NOW_AT = _at("now")
+_record = tuple.__new__  # a record of fields that are known to be all there; `_make` counts them again
 _DATES = (_CREATED, _CHANGED, _BEGUN, _SENT, _SETTLED)
 _DEADLINES = (_LEASE, _RETAIN, _ASKED)
 
@@ -72,12 +72,14 @@ class Draft(NamedTuple):
 CACHED = 4096  # keys on their way: what their claim wrote is written again when they are settled
 
 
-@lru_cache(maxsize=CACHED)
 def attempt_of(attempt: str) -> bytes:
     """An attempt id as the fence keeps it: another spelling would come back as a stranger's."""
-    if len(attempt) != 32 or not _HEX.issuperset(attempt):
-        raise Misconfigured(f"an attempt id is 32 hexadecimal digits in Redis, not {attempt!r}")
-    return attempt.encode()
+    try:
+        if len(attempt) == 32 and bytes.fromhex(attempt).hex() == attempt:
+            return attempt.encode()
+    except ValueError:
+        pass
+    raise Misconfigured(f"an attempt id is 32 hexadecimal digits in Redis, not {attempt!r}")
 
 
 @lru_cache(maxsize=CACHED)
@@ -109,13 +111,22 @@ def _intent_of(line: bytes) -> tuple[bytes, str, tuple[tuple[str, bytes], ...], 
 def open_body(command: Open) -> bytes:
     """What a claim writes if the key is free."""
     said = command.fingerprint
+    intent = _intent_line(said.digest, said.form, said.fields, command.attributes)
+    begun, ended = _open_story(command.boundary, command.lease_seconds, command.sends)
+    attempt = attempt_of(command.attempt)
+    return b"s%b%b\n%b\n%b%b%b\n" % (_NOW, key_line(command.key), intent, begun, attempt, ended)
+
+
+@lru_cache(maxsize=1024)
+def _open_story(boundary: str, lease_seconds: float, sends: bool) -> tuple[bytes, bytes]:
+    """The story of a new claim, around its attempt: an operation's claims tell the same one."""
     story = (
-        command.boundary,
+        boundary,
         1,
         False,
-        -micros(command.lease_seconds),
+        -micros(lease_seconds),
         None,
-        0 if command.sends else None,
+        0 if sends else None,
         0,
         None,
         None,
@@ -125,10 +136,10 @@ def open_body(command: Open) -> bytes:
         None,
         None,
         (),
-        ((0, 0, "", "started", command.attempt, ""),),
+        ((0, 0, "", "started", "", ""),),
     )
-    intent = _intent_line(said.digest, said.form, said.fields, command.attributes)
-    return b"s%b%b\n%b\n%b\n" % (_NOW, key_line(command.key), intent, _encoded(story))
+    begun, mark, ended = _encoded(story).rpartition(b'"started","')
+    return begun + mark, ended
 
 
 def opened(command: Open, now: int, *, lost: int) -> Record:
@@ -137,7 +148,7 @@ def opened(command: Open, now: int, *, lost: int) -> Record:
     fields: list[Any] = list(apply(None, command, Moment(wall, wall, "", now)) or ())
     fields[_LEASE] = (now + micros(command.lease_seconds)) / 1e6
     fields[_NOW_AT:] = (wall, fields[_LEASE] - wall, -wall, _after_loss(now, lost))
-    return Record._make(fields)
+    return _record(Record, fields)
 
 
 def draft(after: Record, before: Record, moment: float) -> Draft:
@@ -212,9 +223,9 @@ def dated(drafted: Draft, now: int, token: int, *, lost: int) -> Record:
         wall,
         fields[_LEASE] - wall,
         fields[_ASKED] - wall,
-        _after_loss(micros(fields[_CREATED]), lost),
+        bool(lost) and _after_loss(micros(fields[_CREATED]), lost),
     )
-    return Record._make(fields)
+    return _record(Record, fields)
 
 
 def _since(at: float | None, moment: float) -> float | None:

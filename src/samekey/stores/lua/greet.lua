@@ -8,7 +8,7 @@
 -- {now, marker...}
 local NEVER = '0000000000000000'
 local time = redis.call('TIME')
-local now = string.format('%016.0f', time[1] * 1000000 + time[2])
+local now = string.format('%s%06d', time[1], time[2])
 local reply = {now}
 for i, key in ipairs(KEYS) do
   local known = ARGV[i + 2]

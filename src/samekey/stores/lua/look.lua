@@ -4,7 +4,7 @@
 --
 -- {now, word}  or  {now, false}
 local time = redis.call('TIME')
-local now = string.format('%016.0f', time[1] * 1000000 + time[2])
+local now = string.format('%s%06d', time[1], time[2])
 local word = redis.call('GET', KEYS[1])
 if not word and ARGV[1] ~= '' then
   redis.call('SET', KEYS[1], '', 'PX', ARGV[1])
