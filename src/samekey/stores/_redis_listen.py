@@ -34,7 +34,7 @@ class Subscriber:
     """Started by the first who waits; goes home when nobody does for a while."""
 
     def __init__(self, memory: Memory, bells: Bells) -> None:
-        self._memory, self._bells = memory, bells
+        self._memory, self.bells = memory, bells
         self._mutex = threading.Lock()
         self._waiting: dict[bytes, int] = {}  # how many wait, by digest
         self._errands: list[tuple[bytes, bytes]] = []  # what to say on the connection, and about which channel
@@ -136,7 +136,7 @@ class Subscriber:
                 self.news.pop(digest, None)  # somebody else's word on our channel: whoever is rung reads for itself
         elif kind != b"subscribe":
             return
-        self._bells.ring(digest)
+        self.bells.ring(digest)
 
     def _told(self, digest: bytes, value: bytes, now: int) -> None:
         record = record_of(value, None, digest, now=now, lost=self._memory.lost[digest[0]])
@@ -149,6 +149,11 @@ class Subscriber:
         if self._waiting:
             self._used_at = time.monotonic()
         return time.monotonic() - self._used_at >= IDLE_SECONDS
+
+
+def older(told: Record | None, seen: Record) -> bool:
+    """Whether this was told before that was seen: a message may be late."""
+    return told is not None and (told.token, told.version) < (seen.token, seen.version)
 
 
 def _emptied(ears: int) -> bool:

@@ -125,6 +125,7 @@ class AsyncLane:
         """Whoever got no plain answer is asked for again, the short of it: every request recognises itself."""
         for (job, future), answer in zip(trip.travellers, answers, strict=True):
             if answer.__class__ is not list:
+                job.requests[0].whole = driver.is_unknown_script(answer)
                 self._hand_over(job, future)
         trip.travellers = [
             one for one, answer in zip(trip.travellers, answers, strict=True) if answer.__class__ is list

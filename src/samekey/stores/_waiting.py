@@ -24,7 +24,8 @@ def moved_on(record: Record | None, seen: Record) -> bool:
     return record.asker != seen.asker or not record.being_asked
 
 
-def _pause_seconds(record: Record | None, left: float) -> float:
+def pause_seconds(record: Record | None, left: float) -> float:
+    """How long to sleep on what was read: until the time is over, the lease ends, or a ring may have been lost."""
     if record is None:
         return 0.0
     ends = record.lease_left if record.state is State.STARTED else record.ask_left
@@ -42,7 +43,7 @@ def wait(seen: Record, timeout: float, read: Callable[[], Record | None], bells:
             left = deadline - time.monotonic()
             if moved_on(record, seen) or left <= 0:
                 return record
-            bell.wait(_pause_seconds(record, left))
+            bell.wait(pause_seconds(record, left))
     finally:
         bells.remove(seen.key.digest, bell)
 
@@ -60,6 +61,6 @@ async def async_wait(
             left = deadline - time.monotonic()
             if moved_on(record, seen) or left <= 0:
                 return record
-            await bell.wait(_pause_seconds(record, left))
+            await bell.wait(pause_seconds(record, left))
     finally:
         bells.remove(seen.key.digest, bell)

@@ -10,7 +10,7 @@ Each process has one connection for each server, on which all callers' commands 
 What a server is, and whether it is still the one we met, is learned when we connect (`_redis_links`).
 
 Waiting: one connection per process hears the messages of those keys that somebody here waits for; a slow re-read
-is the truth (`_redis_listen`, `_waiting`).
+is the truth (`_redis_listen`, `_redis_vigil`, `_waiting`).
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ from samekey.stores._redis_desk import auditing, listing
 from samekey.stores._redis_jobs import Job, job_of, portions
 from samekey.stores._redis_lanes import Lane
 from samekey.stores._redis_links import Memory
-from samekey.stores._redis_listen import Subscriber
+from samekey.stores._redis_listen import Subscriber, older
 from samekey.stores._redis_tasks import AsyncLane
-from samekey.stores._waiting import async_wait, wait
+from samekey.stores._redis_vigil import Vigil
+from samekey.stores._waiting import wait
 
 _INHERITED: list[Any] = []  # what a forked child got from its parent and must not touch
 
@@ -201,7 +202,7 @@ class _Here:
         def look() -> Record | None:
             nonlocal last
             known, last = last, news.get(digest)
-            return None if last is known else last
+            return None if last is known or older(last, command.seen) else last
 
         return look
 
@@ -278,14 +279,14 @@ class AsyncRedisStore:
         return await self._do(command)
 
     async def wait(self, command: Wait, timeout: float) -> Record | None:
-        here = self.sync._links()
-        told = here.told(command)
-
-        async def look() -> Record | None:
-            return told() or await self._do(Read(command.key))
-
-        with here.subscriber.watching(command.key):
-            return await async_wait(command.seen, timeout, look, here.bells)
+        key, vigils = command.key, self._loop().vigils
+        vigil = vigils.get(key.digest)
+        if vigil is None:
+            subscriber = self.sync._links().subscriber
+            vigil = vigils[key.digest] = Vigil(
+                key, subscriber, lambda: self._do(Read(key)), lambda: vigils.pop(key.digest)
+            )
+        return await vigil.wait(command.seen, timeout)
 
     async def batch(self, commands: Sequence[StoreCommand]) -> Replies:
         lane, here = self._lane(), self.sync._links()
@@ -325,18 +326,21 @@ class AsyncRedisStore:
         await asyncio.to_thread(self.sync.close)
 
     def _lane(self) -> AsyncLane:
+        return self._loop().lane
+
+    def _loop(self) -> _Loop:
         if self._closed:
             raise StoreUnavailable(f"{self.name} was closed")
         loop = asyncio.get_running_loop()
         links = self._loops.get(loop)
         if links is not None and links.pid == os.getpid():
-            return links.lane
+            return links
         for gone in [one for one in self._loops if one.is_closed()]:
             self._loops.pop(gone).abandon()
         if links is not None:
             _INHERITED.append(links)
         links = self._loops[loop] = _Loop(self.sync._links().memory)
-        return links.lane
+        return links
 
     async def _do(self, command: StoreCommand) -> Record | None:
         lane, here = self._lane(), self.sync._here
@@ -358,6 +362,7 @@ class _Loop:
     def __init__(self, memory: Memory) -> None:
         self.pid = os.getpid()
         self.lane = AsyncLane(memory)
+        self.vigils: dict[bytes, Vigil] = {}  # who waits, by digest
 
     def abandon(self) -> None:
         if self.pid == os.getpid():
