@@ -24,14 +24,13 @@ TURN_SECONDS = 60.0  # many times what the commands before us may take; only for
 class Asked:
     """What one caller wants, and how it is told that it is its turn, or over."""
 
-    __slots__ = ("again", "bell", "finished", "jobs", "leads")
+    __slots__ = ("again", "bell", "jobs", "leads")
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self.jobs = jobs
         self.bell = threading.Lock()  # held until rung: the cheapest thing a thread can sleep on
         self.bell.acquire()
         self.leads = False
-        self.finished = False
         self.again = False
 
 
@@ -49,17 +48,17 @@ class Lane:
     def perform(self, jobs: Sequence[Job]) -> None:
         """Carry these out, alone or together with whatever others want at the same time."""
         asked = self._in_turn(jobs)
-        if asked.finished:
+        if asked is not None and not asked.leads:
+            if asked.again:
+                self.perform([job for job in jobs if not job.done])
             return
-        if asked.again:
-            return self.perform([job for job in jobs if not job.done])
-        together = self._gather(asked)
+        others = self._gather(jobs) if self._queue else ()
         try:
-            if len(together) == 1 and len(jobs) == 1 and self._alone(jobs[0]):
-                return
-            self._drive(working_all([job for one in together for job in one.jobs], self.links, self._memory))
+            if others or len(jobs) != 1 or not self._alone(jobs[0]):
+                everything = [*jobs, *(job for one in others for job in one.jobs)]
+                self._drive(working_all(everything, self.links, self._memory))
         finally:
-            self._pass_on(asked, together)
+            self._pass_on(others)
 
     def _alone(self, job: Job) -> bool:
         """The short way for one command over one good connection; where anything is odd, `working_all` goes on."""
@@ -85,11 +84,11 @@ class Lane:
 
     def look(self) -> None:
         """Ask the servers again who they are."""
-        asked = self._in_turn(())
+        self._in_turn(())  # nobody answers for us: it is our own turn then
         try:
             self._drive(self.links.looking())
         finally:
-            self._pass_on(asked, [asked])
+            self._pass_on(())
 
     def close(self) -> None:
         self._closed = True
@@ -98,15 +97,15 @@ class Lane:
 
     # -- taking turns --------------------------------------------------------------------------------------
 
-    def _in_turn(self, jobs: Sequence[Job]) -> Asked:
-        asked = Asked(jobs)
+    def _in_turn(self, jobs: Sequence[Job]) -> Asked | None:
+        """None, or one that leads: it is our turn. Else somebody else did it for us."""
         with self._mutex:
-            asked.leads = not self._busy
-            self._busy = True
-            if not asked.leads:
-                self._queue.append(asked)
-        if not asked.leads:
-            self._await_turn(asked)
+            if not self._busy:
+                self._busy = True
+                return None
+            asked = Asked(jobs)
+            self._queue.append(asked)
+        self._await_turn(asked)
         return asked
 
     def _await_turn(self, asked: Asked) -> None:
@@ -120,26 +119,24 @@ class Lane:
                 if asked in self._queue:
                     self._queue.remove(asked)
             if asked.leads:
-                self._pass_on(asked, [asked])
+                self._pass_on(())
             raise
 
-    def _gather(self, first: Asked) -> list[Asked]:
-        together, count = [first], len(first.jobs)
-        if self._queue:
-            carried = weight(first.jobs)
-            with self._mutex:
-                while self._queue and count < BATCH_MAX and carried < BATCH_BYTES_MAX and self._queue[0].jobs:
-                    together.append(self._queue.popleft())
-                    count += len(together[-1].jobs)
-                    carried += weight(together[-1].jobs)
-        return together
+    def _gather(self, mine: Sequence[Job]) -> Sequence[Asked]:
+        """Those whose jobs go together with ours."""
+        others, count, carried = [], len(mine), weight(mine)
+        with self._mutex:
+            while self._queue and count < BATCH_MAX and carried < BATCH_BYTES_MAX and self._queue[0].jobs:
+                others.append(self._queue.popleft())
+                count += len(others[-1].jobs)
+                carried += weight(others[-1].jobs)
+        return others
 
-    def _pass_on(self, mine: Asked, together: list[Asked]) -> None:
-        for one in together:
-            if one is not mine:
-                one.finished = all(job.done for job in one.jobs)
-                one.again = not one.finished  # we were interrupted: it asks for itself
-                one.bell.release()
+    def _pass_on(self, others: Sequence[Asked]) -> None:
+        """Those we did it for are told, and the next one leads."""
+        for one in others:
+            one.again = not all(job.done for job in one.jobs)  # we were interrupted: it asks for itself
+            one.bell.release()
         with self._mutex:
             heir = self._queue.popleft() if self._queue else None
             if heir is None:

@@ -108,7 +108,7 @@ def _write(command: StoreCommand, before: Record | None, memory: Memory, now: in
                 return before
             stamp, value = yield Request(bucket, READ, (record_key,), ())
         else:
-            request, drafted = _request(command, before, after, moment)
+            request, drafted = _request(command, record_key, before, after, moment)
             reply = yield request
             if len(reply) == 3:
                 memory.heard(int(reply[0]))
@@ -131,31 +131,29 @@ def _write(command: StoreCommand, before: Record | None, memory: Memory, now: in
     raise StoreUnavailable(f"{key} changes faster than it can be written")
 
 
-def _request(command: StoreCommand, before: Record, after: Record | None, moment: float) -> tuple[Request, Any]:
-    key = command.key
-    bucket = key.digest[0]
+def _request(
+    command: StoreCommand, record_key: bytes, before: Record, after: Record | None, moment: float
+) -> tuple[Request, Any]:
+    bucket = before.key.digest[0]
     drafted = None if after is None else draft(after, before, moment)
     index = _index(before, after, moment)
     words = [
-        b"%b%c%b%b" % (_head(before, after, moment), _told(command), _retention(after, before, moment), index),
+        _head(before, after, moment) + (b"1" if isinstance(command, _TOLD) else b"0")
+        # Fixed places too: when Redis may forget it, and what becomes of it in the set of unsettled keys.
+        + _retention(after, before, moment) + index,
         b"" if drafted is None else drafted.body,
-    ]
+    ]  # fmt: skip
     if _audited(command):
         entry = audit_entry(command, before, after, _moment(moment * 1e6))
         if entry is not None:
             words.append(audit_words(entry))
     # No more keys than are touched: while a cluster moves a slot, it refuses commands about keys here and there.
-    keys: tuple[bytes, ...] = (key_of(key),)
     if len(words) == 3:
-        keys = (*keys, UNSETTLED[bucket], AUDITS[bucket])
-    elif index is not _AS_IT_IS:
-        keys = (*keys, UNSETTLED[bucket])
+        keys: tuple[bytes, ...] = (record_key, UNSETTLED[bucket], AUDITS[bucket])
+    else:
+        keys = (record_key,) if index is _AS_IT_IS else (record_key, UNSETTLED[bucket])
     risky = type(command) is Take and _risky(command.boundary)
     return Request(bucket, WRITE, keys, words, risky=risky), drafted
-
-
-def _told(command: StoreCommand) -> bytes:
-    return b"1" if isinstance(command, _TOLD) else b"0"
 
 
 def _audited(command: StoreCommand) -> bool:

@@ -57,7 +57,6 @@ _EVIDENCE, _MOVES = map(_at, ("evidence", "moves"))
 _NOW_AT = _at("now")
 _record = tuple.__new__  # a record of fields that are known to be all there; `_make` counts them again
 _DATES = (_CREATED, _CHANGED, _BEGUN, _SENT, _SETTLED)
-_DEADLINES = (_LEASE, _RETAIN, _ASKED)
 
 
 class Draft(NamedTuple):
@@ -66,7 +65,7 @@ class Draft(NamedTuple):
     body: bytes
     record: Record  # its times are those of `moment`
     moment: float
-    deadlines: tuple[tuple[int, int], ...]  # the fields that count from the write, and how many microseconds
+    deadlines: list[tuple[int, int]]  # the fields that count from the write, and how many microseconds
 
 
 CACHED = 4096  # keys on their way: what their claim wrote is written again when they are settled
@@ -153,54 +152,54 @@ def opened(command: Open, now: int, *, lost: int) -> Record:
 
 def draft(after: Record, before: Record, moment: float) -> Draft:
     """`after`, computed as of `moment` from `before`, in a form that says the same as of any other moment."""
-    deadlines = []
-    written: list[Any] = []
-    for field in _DEADLINES:
-        ends: Any = after[field]
-        if not ends:
-            written.append(None)
-        elif ends == before[field]:
-            written.append(ends)
-        else:
-            left = round((ends - moment) * 1e6)
-            deadlines.append((field, left))
-            written.append(-left)
-    lease_until, retain_until, ask_until = written
+    deadlines: list[tuple[int, int]] = []
     evidence: Any = after.evidence and [
         (_since(one.at, moment), *one[1:4], None if one.result is None else one.result.hex(), one.why)
         for one in after.evidence
     ]
-    moves: list[Any] = list(after.moves)
+    moves: Any = after.moves
     if moves and moves[-1].at == moment:
-        moves[-1] = (0, 0, *moves[-1][2:])  # when this was written, under the token it was written with
+        # When this was written, under the token it was written with.
+        moves = (*moves[:-1], (0, 0, *moves[-1][2:]))
+    result = after.result
     story = (
         after.boundary,
         after.attempts,
         after.unsure,
-        lease_until,
+        _deadline(_LEASE, after, before, moment, deadlines),
         _since(after.begun_at, moment),
         _since(after.first_sent_at, moment),
         after.round,
         after.settled_by,
         _since(after.settled_at, moment),
-        retain_until,
-        after.result is not None,
+        _deadline(_RETAIN, after, before, moment, deadlines),
+        result is not None,
         after.error,
         after.asker,
-        ask_until,
+        _deadline(_ASKED, after, before, moment, deadlines),
         evidence,
         moves,
     )
-    created = _NOW if after.created_at == moment else b"%016d" % micros(after.created_at)
+    created_at = after.created_at
     body = b"%b%b%b\n%b\n%b\n%b" % (
         _LETTERS[after.state],
-        created,
+        _NOW if created_at == moment else b"%016d" % round(created_at * 1e6),
         key_line(after.key),
         _intent_line(after.fingerprint, after.form, after.fields, after.attributes),
         _encoded(story),
-        after.result or b"",
+        result or b"",
     )
-    return Draft(body, after, moment, tuple(deadlines))
+    return Draft(body, after, moment, deadlines)
+
+
+def _deadline(field: int, after: Record, before: Record, moment: float, deadlines: list[tuple[int, int]]) -> Any:
+    """How a deadline is written: as it was, or how many microseconds (below zero) after the write; noted then."""
+    ends: Any = after[field]
+    if ends == before[field] or not ends:
+        return ends or None
+    left = round((ends - moment) * 1e6)
+    deadlines.append((field, left))
+    return -left
 
 
 def dated(drafted: Draft, now: int, token: int, *, lost: int) -> Record:
