@@ -1,8 +1,9 @@
 """Redis against the two commands a careful person would write by hand: SET .. NX, then SET with an expiry.
 
-In values as wide as ours are at that moment, on the same private server, with redis-py. By hand means: no fence, no
-fingerprint, no lease, no story. "Plain" is redis-py's own call for each command; "piped" puts what concurrent callers
-say into one pipeline, flushed whenever the last one is back, which is what our lanes do.
+In values as wide as ours are at that moment, on the same private server, with redis-py of the same colour. By hand
+means: no fence, no fingerprint, no lease, no story. "Plain" is redis-py's own call for each command; "piped" puts what
+concurrent tasks say into one pipeline, flushed whenever the last one is back. To make a claim is the guard's work: they
+are made before the time counts, as are the keys of those by hand.
 """
 
 from __future__ import annotations
@@ -14,16 +15,18 @@ import os
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, TypeVar
 
 import redis
 import redis.asyncio
 
 from bench.figures import Experiment, Figure, Reading, at_least, at_most, exactly
+from bench.groups import storm as storms
 from bench.groups.sqlite import ENVELOPE, command
-from bench.groups.storm import STORMS_MAX, TASKS, among_tasks, next_key, readings
+from bench.groups.storm import STORMS_MAX, TASKS, next_key, readings
 from bench.measure import (
     Effort,
     Lap,
@@ -50,6 +53,7 @@ WAIT_SECONDS = 30.0
 HEAD_START_SECONDS = 0.2  # until the waiters of the other process surely wait
 RETAIN_SECONDS = 60.0
 
+T = TypeVar("T")
 _numbers = itertools.count()
 
 
@@ -82,47 +86,78 @@ def stage() -> Iterator[tuple[RedisServer, bytes, bytes]]:
 def one_caller(effort: Effort) -> Sequence[Reading]:
     with stage() as (server, claimed, settled):
         store, client = RedisStore(server.url()), redis.Redis(port=server.port)
-
-        def ours(operations: int) -> Work:
-            commands = [fresh() for _ in range(operations)]
-
-            def work() -> None:
-                for one in commands:
-                    store.settle(settling(store.open(one)))
-
-            return work
-
-        def raw(operations: int) -> Work:
-            keys = [f"raw-{next(_numbers)}" for _ in range(operations)]
-
-            def work() -> None:
-                for key in keys:
-                    client.set(key, claimed, nx=True)
-                    client.set(key, settled, ex=int(RETAIN_SECONDS))
-
-            return work
-
         replayed = fresh()
         store.settle(settling(store.open(replayed)))
 
-        def replay(operations: int) -> Work:
-            def work() -> None:
-                for _ in range(operations):
-                    store.open(replayed)
+        def ours(one: Open) -> None:
+            store.settle(settling(store.open(one)))
 
-            return work
+        def raw(key: str) -> None:
+            client.set(key, claimed, nx=True)
+            client.set(key, settled, ex=int(RETAIN_SECONDS))
 
-        race = interleave(effort, ours, raw, replay)
+        def replay(_: Open) -> None:
+            store.open(replayed)
+
+        race = interleave(effort, in_a_row(ours, fresh), in_a_row(raw, raw_key), in_a_row(replay, fresh))
         store.close()
         client.close()
-    mine, theirs, again = race.laps
-    pair, replays = wall_ratios(mine, theirs), wall_ratios(again, theirs)
+    return alone(*race.laps)
+
+
+def one_task(effort: Effort) -> Sequence[Reading]:
+    with stage() as (server, claimed, settled), asyncio.Runner() as runner:
+        store, client = AsyncRedisStore(server.url()), redis.asyncio.Redis(port=server.port)
+        replayed = fresh()
+
+        async def ours(one: Open) -> None:
+            await store.settle(settling(await store.open(one)))
+
+        async def raw(key: str) -> None:
+            await client.set(key, claimed, nx=True)
+            await client.set(key, settled, ex=int(RETAIN_SECONDS))
+
+        async def replay(_: Open) -> None:
+            await store.open(replayed)
+
+        runner.run(ours(replayed))
+        race = interleave(
+            effort,
+            among_tasks(runner, 1, ours, fresh),
+            among_tasks(runner, 1, raw, raw_key),
+            among_tasks(runner, 1, replay, fresh),
+        )
+        runner.run(store.close())
+        runner.run(client.aclose())
+    return alone(*race.laps)
+
+
+def alone(mine: Sequence[Lap], theirs: Sequence[Lap], again: Sequence[Lap]) -> Sequence[Reading]:
     cpu = cpu_ratios(mine, theirs)
     return [
-        Reading(statistics.median(pair), pair, f"{microseconds(mine):.0f} us CPU, raw {microseconds(theirs):.0f}"),
+        _ratio(mine, theirs, f"{microseconds(mine):.0f} us CPU, raw {microseconds(theirs):.0f}"),
         Reading(statistics.median(cpu), cpu),
-        Reading(statistics.median(replays), replays),
+        _ratio(again, theirs, f"{microseconds(again):.0f} us CPU"),
     ]
+
+
+def raw_key() -> str:
+    return f"raw-{os.getpid()}-{next(_numbers)}"
+
+
+def in_a_row(call: Callable[[T], None], make: Callable[[], T]) -> Prepare:
+    """So many operations, one after the other."""
+
+    def prepare(operations: int) -> Work:
+        given = [make() for _ in range(operations)]
+
+        def work() -> None:
+            for one in given:
+                call(one)
+
+        return work
+
+    return prepare
 
 
 # -- many callers ----------------------------------------------------------------------------------------------
@@ -154,61 +189,109 @@ class Piped:
                 future.set_result(reply)
 
 
-def crowd(effort: Effort) -> Sequence[Reading]:
-    loop = asyncio.new_event_loop()
-    try:
-        with stage() as (server, claimed, settled):
-            store = AsyncRedisStore(server.url())
-            client = redis.asyncio.Redis(port=server.port)
-            piped = Piped(client)
-            replayed = fresh()
+def crowd_of_tasks(effort: Effort) -> Sequence[Reading]:
+    with stage() as (server, claimed, settled), asyncio.Runner() as runner:
+        store, client = AsyncRedisStore(server.url()), redis.asyncio.Redis(port=server.port)
+        piped, replayed = Piped(client), fresh()
 
-            async def ours() -> None:
-                await store.settle(settling(await store.open(fresh())))
+        async def ours(one: Open) -> None:
+            await store.settle(settling(await store.open(one)))
 
-            async def plain() -> None:
-                key = f"raw-{next(_numbers)}"
-                await client.set(key, claimed, nx=True)
-                await client.set(key, settled, ex=int(RETAIN_SECONDS))
+        async def by_pipe(key: str) -> None:
+            await piped.call("SET", key, claimed, "NX")
+            await piped.call("SET", key, settled, "EX", int(RETAIN_SECONDS))
 
-            async def by_pipe() -> None:
-                key = f"raw-{next(_numbers)}"
-                await piped.call("SET", key, claimed, "NX")
-                await piped.call("SET", key, settled, "EX", int(RETAIN_SECONDS))
+        async def plain(key: str) -> None:
+            await client.set(key, claimed, nx=True)
+            await client.set(key, settled, ex=int(RETAIN_SECONDS))
 
-            async def replay() -> None:
-                await store.open(replayed)
+        async def replay(_: Open) -> None:
+            await store.open(replayed)
 
-            async def prepare() -> None:
-                await store.settle(settling(await store.open(replayed)))
-
-            loop.run_until_complete(prepare())
-            race = interleave(effort, *(together(loop, call) for call in (ours, by_pipe, plain, replay)))
-            loop.run_until_complete(store.close())
-            loop.run_until_complete(client.aclose())
-    finally:
-        loop.close()
+        runner.run(ours(replayed))
+        race = interleave(
+            effort,
+            among_tasks(runner, CALLERS, ours, fresh),
+            among_tasks(runner, CALLERS, by_pipe, raw_key),
+            among_tasks(runner, CALLERS, plain, raw_key),
+            among_tasks(runner, CALLERS, replay, fresh),
+        )
+        runner.run(store.close())
+        runner.run(client.aclose())
     mine, pipes, plains, again = race.laps
+    cpu = cpu_ratios(plains, mine)
     return [
         _ratio(mine, pipes, f"{microseconds(mine):.0f} us CPU, piped {microseconds(pipes):.0f}"),
-        _ratio(plains, mine, f"plain {microseconds(plains):.0f} us CPU"),
+        _ratio(plains, mine, f"plain {microseconds(plains):.0f} us CPU; load {os.getloadavg()[0]:.1f}"),
+        Reading(statistics.median(cpu), cpu),
         _ratio(again, pipes, f"{microseconds(again):.0f} us CPU"),
     ]
 
 
-def together(loop: asyncio.AbstractEventLoop, call: Callable[[], Awaitable[None]]) -> Prepare:
-    """So many operations, by 32 callers at a time."""
+def crowd_of_threads(effort: Effort) -> Sequence[Reading]:
+    with stage() as (server, claimed, settled), ThreadPoolExecutor(CALLERS) as pool:
+        store, client = RedisStore(server.url()), redis.Redis(port=server.port)
+        replayed = fresh()
+
+        def ours(one: Open) -> None:
+            store.settle(settling(store.open(one)))
+
+        def plain(key: str) -> None:
+            client.set(key, claimed, nx=True)
+            client.set(key, settled, ex=int(RETAIN_SECONDS))
+
+        def replay(_: Open) -> None:
+            store.open(replayed)
+
+        ours(replayed)
+        race = interleave(
+            effort,
+            among_threads(pool, ours, fresh),
+            among_threads(pool, plain, raw_key),
+            among_threads(pool, replay, fresh),
+        )
+        store.close()
+        client.close()
+    mine, plains, again = race.laps
+    cpu = cpu_ratios(plains, mine)
+    return [
+        _ratio(plains, mine, f"{microseconds(mine):.0f} us CPU, plain {microseconds(plains):.0f}"),
+        Reading(statistics.median(cpu), cpu),
+        _ratio(again, plains, f"{microseconds(again):.0f} us CPU"),
+    ]
+
+
+def among_tasks(
+    runner: asyncio.Runner, callers: int, call: Callable[[T], Awaitable[None]], make: Callable[[], T]
+) -> Prepare:
+    """So many operations, by so many tasks at a time."""
 
     def prepare(operations: int) -> Work:
-        async def caller(each: Iterator[int]) -> None:
-            for _ in each:
-                await call()
+        given = iter([make() for _ in range(operations)])
+
+        async def caller() -> None:
+            for one in given:
+                await call(one)
 
         async def all_callers() -> None:
-            each = iter(range(operations))
-            await asyncio.gather(*(caller(each) for _ in range(CALLERS)))
+            await asyncio.gather(*(caller() for _ in range(callers)))
 
-        return lambda: loop.run_until_complete(all_callers())
+        return lambda: runner.run(all_callers())
+
+    return prepare
+
+
+def among_threads(pool: ThreadPoolExecutor, call: Callable[[T], None], make: Callable[[], T]) -> Prepare:
+    """So many operations, by 32 threads at a time."""
+
+    def prepare(operations: int) -> Work:
+        given = iter([make() for _ in range(operations)])
+
+        def caller(_: int) -> None:
+            for one in given:
+                call(one)
+
+        return lambda: list(pool.map(caller, range(CALLERS)))
 
     return prepare
 
@@ -227,13 +310,13 @@ def storm(effort: Effort) -> Sequence[Reading]:
 
 
 async def _storm(effort: Effort, guard: AsyncGuard) -> Sequence[Reading]:
-    storms = []
-    await among_tasks(guard, "warm")
+    seen = []
+    await storms.among_tasks(guard, "warm")
     for number in range(min(effort.rounds, STORMS_MAX)):
         with quiet():
-            storms.append(await among_tasks(guard, f"key-{number}"))
+            seen.append(await storms.among_tasks(guard, f"key-{number}"))
     await guard.close()
-    return readings(storms)
+    return readings(seen)
 
 
 def waiters(effort: Effort) -> Sequence[Reading]:
@@ -292,22 +375,45 @@ async def _wait_there(url: str, parent: Connection) -> None:
 
 
 PAIR = "SET NX + SET by hand"
+OURS = "ours: store.open + store.settle"
+
+
+def of_one(colour: str, run: Callable[[Effort], Sequence[Reading]]) -> Experiment:
+    return Experiment(
+        (
+            Figure(f"redis.1.{colour}.pair", "x", f"{PAIR}, redis-py; {OURS}", at_most(1.5)),
+            Figure(f"redis.1.{colour}.pair.cpu", "x CPU", "the same, by client CPU"),
+            Figure(f"redis.1.{colour}.replay", "x", f"{PAIR}; ours: one claim that replays", at_most(1.0)),
+        ),
+        run,
+    )
+
+
 EXPERIMENTS = (
+    of_one("sync", one_caller),
+    of_one("async", one_task),
     Experiment(
         (
-            Figure("redis.1.pair", "x", f"{PAIR}, redis-py; ours: store.open + store.settle", at_most(1.5)),
-            Figure("redis.1.pair.cpu", "x CPU", "the same, by client CPU"),
-            Figure("redis.1.replay", "x", f"{PAIR}; ours: one claim that replays", at_most(1.0)),
+            Figure(f"redis.{CALLERS}.async.pair", "x", f"{PAIR}, piped; {OURS}", at_most(2.0)),
+            Figure(f"redis.{CALLERS}.async.plain", "x faster", f"{PAIR}, an awaited call each; {OURS}", at_least(3.0)),
+            Figure(f"redis.{CALLERS}.async.plain.cpu", "x CPU", "the same, by client CPU"),
+            Figure(f"redis.{CALLERS}.async.replay", "x", f"{PAIR}, piped; ours: one claim that replays", at_most(1.0)),
         ),
-        one_caller,
+        crowd_of_tasks,
     ),
     Experiment(
         (
-            Figure(f"redis.{CALLERS}.pair", "x", f"{PAIR}, piped; ours: store.open + store.settle", at_most(2.0)),
-            Figure(f"redis.{CALLERS}.plain", "x faster", f"{PAIR}, a call of redis-py each", at_least(3.0)),
-            Figure(f"redis.{CALLERS}.replay", "x", f"{PAIR}, piped; ours: one claim that replays", at_most(1.0)),
+            # Between threads every answer is a wake-up or two of the kernel's, whatever the store does.
+            Figure(
+                f"redis.{CALLERS}.sync.plain",
+                "x faster",
+                f"{PAIR}, a call each, {CALLERS} threads; {OURS}",
+                at_least(3.0, gates=False),
+            ),
+            Figure(f"redis.{CALLERS}.sync.plain.cpu", "x CPU", "the same, by client CPU"),
+            Figure(f"redis.{CALLERS}.sync.replay", "x", f"{PAIR}; ours: one claim that replays", at_most(1.0)),
         ),
-        crowd,
+        crowd_of_threads,
     ),
     Experiment(
         (
