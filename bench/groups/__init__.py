@@ -13,7 +13,7 @@ from pkgutil import iter_modules
 from bench.figures import Experiment
 
 ALWAYS = "machine"  # measured with every run: without it no other number can be judged
-NAMES = (ALWAYS, "fingerprint", "http", "memory", "postgres", "redis", "sqlite", "storm")
+NAMES = (ALWAYS, "fingerprint", "http", "layered", "memory", "postgres", "redis", "sqlite", "storm")
 
 
 def experiments(name: str) -> tuple[Experiment, ...]:
