@@ -38,7 +38,7 @@ class Job:
 
     def __init__(self, command: StoreCommand | None, working: Asking) -> None:
         self.question = command
-        self.name = None if command is None else command.key.digest  # jobs of one name are done one after the other
+        self.name = b"" if command is None else command.key.digest  # jobs of one name are done one after the other
         self.working = working
         self.requests: list[Request] = []
         self.answers: list[Any] = []  # to each of them; None while there is none

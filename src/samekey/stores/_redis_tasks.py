@@ -34,7 +34,7 @@ class AsyncLane:
         self.links = Links(memory)
         self._loop = asyncio.get_running_loop()
         self._leaving: list[tuple[Job, asyncio.Future[None]]] = []  # for the next trip
-        self._away: dict[bytes | None, list[tuple[Job, asyncio.Future[None]]]] = {}  # by digest: who came after
+        self._away: dict[bytes, list[tuple[Job, asyncio.Future[None]]]] = {}  # by digest: who came after
         self._trips = 0
         self._queue: deque[tuple[Sequence[Job] | Callable[[], Any], asyncio.Future[None]]] = deque()
         self._pump: asyncio.Task[None] | None = None

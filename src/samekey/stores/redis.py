@@ -173,7 +173,8 @@ class RedisStore:
         here = self._links()
         job = job_of(command, here.memory)
         here.lane.perform((job,))
-        here.ring((job,))
+        if isinstance(command, _MOVES):
+            here.bells.ring(job.name)
         record: Record | None = job.outcome()
         return record
 
@@ -210,7 +211,7 @@ class _Here:
         """Those who wait in this process need no message."""
         for job in jobs:
             if isinstance(job.question, _MOVES):
-                self.bells.ring(job.question.key.digest)
+                self.bells.ring(job.name)
 
     def close(self) -> None:
         self.closed = True
@@ -343,10 +344,11 @@ class AsyncRedisStore:
         return links
 
     async def _do(self, command: StoreCommand) -> Record | None:
-        lane, here = self._lane(), self.sync._here
+        lane, here = self._loop().lane, self.sync._here
         job = job_of(command, here.memory)
         await lane.perform((job,))
-        here.ring((job,))
+        if isinstance(command, _MOVES):
+            here.bells.ring(job.name)
         record: Record | None = job.outcome()
         return record
 
