@@ -22,7 +22,7 @@ from samekey.core.fingerprint import check_ignore
 from samekey.core.key import NAME_MAX_BYTES, part_text
 from samekey.core.policy import Policy
 from samekey.http._body import PATH, QUERY, VARIES, digest, payload_of
-from samekey.http._key import find_key
+from samekey.http._key import parse_key
 from samekey.http._problems import (
     BODY_INCOMPLETE,
     BODY_TOO_LARGE,
@@ -63,7 +63,7 @@ class Request:
     `native` is the framework's own: an ASGI scope, a WSGI environ, a Django or Flask request.
     """
 
-    __slots__ = ("body", "headers", "method", "native", "path", "query", "route")
+    __slots__ = ("_last", "body", "headers", "method", "native", "path", "query", "route")
 
     def __init__(
         self,
@@ -78,15 +78,28 @@ class Request:
     ) -> None:
         self.method, self.path, self.query = method, path, query
         self.headers = headers if isinstance(headers, (list, tuple)) else list(headers)  # names in lower case
+        self._last = dict(self.headers)  # of several headers with one name the last one
         self.body = body
         self.route = path if route is None else route
         self.native = native
 
     def header(self, name: str) -> str | None:
         """The value of a header, several of them joined as HTTP says."""
-        wanted = name.lower().encode("latin-1")
-        found = [value.decode("latin-1") for header, value in self.headers if header == wanted]
-        return ", ".join(found) if found else None
+        found = self.values(name.lower().encode("latin-1"))
+        return b", ".join(found).decode("latin-1") if found else None
+
+    def values(self, name: bytes) -> list[bytes]:
+        """Every value of a header; its name in lower case."""
+        last = self._last.get(name)
+        if last is None:
+            return []
+        if len(self._last) == len(self.headers):
+            return [last]
+        return [value for header, value in self.headers if header == name]
+
+    def last(self, name: bytes) -> bytes | None:
+        """The value of a header that should come once; its name in lower case."""
+        return self._last.get(name)
 
 
 class Reply(NamedTuple):
@@ -100,7 +113,7 @@ class Reply(NamedTuple):
 def is_endless(headers: Iterable[Header]) -> bool:
     """An event stream has no end to wait for: it goes out at once, and says that it is not kept."""
     for name, value in headers:
-        if value[:17].lower() == b"text/event-stream" and name.lower() == b"content-type":
+        if len(name) == 12 and name.lower() == b"content-type" and value[:17].lower() == b"text/event-stream":
             return True
     return False
 
@@ -112,6 +125,7 @@ class Asked(NamedTuple):
     tenant: str | None
     key: str
     payload: Any
+    written: bytes  # the payload in canonical form
 
 
 class NotHeld(Exception):
@@ -201,17 +215,21 @@ class Endpoint:
 
     # -- opening: before the body is read --------------------------------------------------------------------------
 
-    def opening(self, method: str, headers: Iterable[Header]) -> str | Reply | None:
+    def opening(self, request: Request) -> str | Reply | None:
         """The key, the problem with it, or None: not guarded."""
-        if method not in self.methods:
+        if request.method not in self.methods:
+            return None
+        found = request.values(self._header)
+        if not found:
+            if self.required:
+                return self.problem(KEY_MISSING, f"This endpoint needs an {self.header} header.")
             return None
         try:
-            key = find_key(headers, self._header, strict=self.strict)
+            if len(found) > 1:
+                raise KeyMalformed(f"there is more than one {self.header} header")
+            return parse_key(found[0], self._header, strict=self.strict)
         except KeyMalformed as malformed:
             return self.problem(KEY_MALFORMED, malformed.message)
-        if key is None and self.required:
-            return self.problem(KEY_MISSING, f"This endpoint needs an {self.header} header.")
-        return key
 
     def too_large(self, key: str) -> Reply:
         return self.problem(BODY_TOO_LARGE, f"At most {self.body_max_bytes} bytes are taken with a key.", key=key)
@@ -225,32 +243,21 @@ class Endpoint:
         """The request in the guard's words; `who` is what `principal` said."""
         tenant = None
         if self.principal is not None:
-            try:
-                tenant = part_text(who, "principal")
-                if not tenant or not tenant.isprintable() or len(tenant.encode()) > NAME_MAX_BYTES:
-                    raise KeyMalformed("no name")
-            except (SamekeyError, UnicodeEncodeError):
+            tenant = tenant_of(who)
+            if tenant is None:
                 return self.problem(NO_PRINCIPAL, "A key belongs to somebody: authenticate first.", key=key)
-        content_type = content_encoding = b""
-        for name, value in request.headers:
-            if name == b"content-type":
-                content_type = value
-            elif name == b"content-encoding":
-                content_encoding = value
-        payload = payload_of(request.body, content_type.decode("latin-1"), content_encoding.decode("latin-1"))
+        beside: dict[int, Any] = {}
         if request.query:
-            payload[QUERY] = request.query.decode("latin-1")
+            beside[QUERY] = request.query.decode("latin-1")
+        if self.operation is not None or request.route != request.path:
+            beside[PATH] = operation_name(request.method, request.path)
         if self._vary_on:
-            payload[VARIES] = [
-                [value.decode("latin-1") for header, value in request.headers if header == name]
-                for name in self._vary_on
-            ]
-        if self.operation is not None:
-            payload[PATH] = operation_name(request.method, request.path)
-            return Asked(self.operation, tenant, key, payload)
-        if request.route != request.path:
-            payload[PATH] = operation_name(request.method, request.path)
-        return Asked(operation_name(request.method, request.route), tenant, key, payload)
+            beside[VARIES] = [[value.decode("latin-1") for value in request.values(name)] for name in self._vary_on]
+        payload, written = payload_of(
+            request.body, request.last(b"content-type") or b"", request.last(b"content-encoding") or b"", beside
+        )
+        operation = self.operation or operation_name(request.method, request.route)
+        return Asked(operation, tenant, key, payload, written)
 
     # -- meaning: when the application is done ---------------------------------------------------------------------
 
@@ -324,6 +331,17 @@ class Endpoint:
         if key is not None:
             headers.append((self._header, key_header(key)))
         return Reply(problem.status, headers, problem_body(problem, detail, members or {}, self.problems_at))
+
+
+def tenant_of(who: Any) -> str | None:
+    """The name of whoever `principal` found; None: nobody a key could be kept for."""
+    if type(who) is str and 0 < len(who) <= NAME_MAX_BYTES and who.isascii() and who.isprintable():
+        return who
+    try:
+        tenant = part_text(who, "principal")
+        return tenant if tenant and tenant.isprintable() and len(tenant.encode()) <= NAME_MAX_BYTES else None
+    except (SamekeyError, UnicodeEncodeError):
+        return None
 
 
 @lru_cache(maxsize=1024)

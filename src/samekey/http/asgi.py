@@ -9,11 +9,11 @@ A client that hangs up stops nothing: the application is told only when its answ
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from samekey.guard import AsyncGuard
-from samekey.http._exchange import Header, Reply, Request, is_endless
+from samekey.http._exchange import Endpoint, Reply, Request, is_endless
 from samekey.http._visit import AsyncDoor, AsyncVisit, Rules, check_rules, choose
 from samekey.loops import running
 
@@ -51,9 +51,9 @@ class Passage:
     def __init__(self, guard: AsyncGuard) -> None:
         self._door = AsyncDoor(guard)
 
-    async def __call__(
+    def __call__(
         self, app: App, rules: Rules | None, scope: Scope, receive: Receive, send: Send, *, route: str | None = None
-    ) -> None:
+    ) -> Awaitable[None]:
         """One request to `app`; `route` is its template, where the framework knows it already."""
         request = Request(
             scope["method"],
@@ -64,12 +64,17 @@ class Passage:
             native=scope,
         )
         endpoint = choose(rules, request)
-        key = None if endpoint is None else endpoint.opening(request.method, request.headers)
+        key = None if endpoint is None else endpoint.opening(request)
         if endpoint is None or key is None:
-            return await app(scope, receive, send)
+            return app(scope, receive, send)
         if isinstance(key, Reply):
-            return await send_reply(send, key)
-        body = await read_body(receive, request.headers, endpoint.body_max_bytes)
+            return send_reply(send, key)
+        return self._guarded(app, endpoint, request, key, receive, send)
+
+    async def _guarded(
+        self, app: App, endpoint: Endpoint, request: Request, key: str, receive: Receive, send: Send
+    ) -> None:
+        body = await read_body(receive, request.last(b"content-length"), endpoint.body_max_bytes)
         if body is None:
             return  # the client is gone, and nothing was claimed
         if body is TOO_LARGE:
@@ -78,17 +83,26 @@ class Passage:
         entered = await self._door.enter(endpoint, request, key)
         if isinstance(entered, Reply):
             return await send_reply(send, entered)
-        await run_app(app, scope, _Exchange(entered, body, receive, send))
+        exchange = _Exchange(entered, body, receive, send)
+        scope: Scope = request.native
+        extensions = scope.get("extensions")
+        if extensions:
+            scope["extensions"] = {name: one for name, one in extensions.items() if name not in SHORTCUTS}
+        try:
+            await app(scope, exchange.receive, exchange.send)
+        except BaseException as error:  # whatever it is, the core must hear of it
+            await exchange.failed(error)
+        else:
+            await exchange.settle(scope.get(RAISED))
 
 
 TOO_LARGE: Any = object()  # in place of a body
 
 
-async def read_body(receive: Receive, headers: Iterable[Header], max_bytes: int) -> Any:
+async def read_body(receive: Receive, length: bytes | None, max_bytes: int) -> Any:
     """The whole body; TOO_LARGE; None if the client hung up before its end."""
-    for name, value in headers:
-        if name == b"content-length" and value.isdigit() and int(value[:20]) > max_bytes:
-            return TOO_LARGE
+    if length is not None and length.isdigit() and int(length[:20]) > max_bytes:
+        return TOO_LARGE
     message = await receive()
     if message["type"] == "http.request" and not message.get("more_body"):
         whole = message.get("body", b"")
@@ -104,18 +118,6 @@ async def read_body(receive: Receive, headers: Iterable[Header], max_bytes: int)
             return b"".join(parts)
         message = await receive()
     return None
-
-
-async def run_app(app: App, scope: Scope, exchange: _Exchange) -> None:
-    extensions = scope.get("extensions")
-    if extensions:
-        scope["extensions"] = {name: one for name, one in extensions.items() if name not in SHORTCUTS}
-    try:
-        await app(scope, exchange.receive, exchange.send)
-    except BaseException as error:  # whatever it is, the core must hear of it
-        await exchange.failed(error)
-        return
-    await exchange.returned(scope.get(RAISED))
 
 
 class _Exchange:
@@ -164,7 +166,7 @@ class _Exchange:
                 self._complete = True
                 self._ring()
                 if self._early:
-                    await self._settle()
+                    await self.settle()
         elif kind == "http.response.start":
             self._start = message
             if is_endless(message.get("headers", ())):
@@ -178,7 +180,7 @@ class _Exchange:
         self._ring()
         start = self._start or {}
         reply = self._visit.endpoint.first(
-            Reply(start["status"], list(start.get("headers", ())), None), self._visit.asked.key, stored=False
+            Reply(start["status"], list(start.get("headers", ())), None), self._visit.key, stored=False
         )
         await self._forward({**start, "headers": reply.headers})
         if self._parts:
@@ -197,25 +199,21 @@ class _Exchange:
         if self._bell is not None:
             self._bell.ring()
 
-    async def returned(self, raised: BaseException | None) -> None:
-        """The application came back; `raised` is the exception behind its answer, if the framework told."""
-        if self._settled:
-            return
-        if self._start is None or not (self._complete or self._flowing):
-            error = RuntimeError("the application returned without a whole answer")
-            await self._visit.fail(error)
-            raise error
-        await self._settle(raised)
-
-    async def _settle(self, raised: BaseException | None = None) -> None:
+    async def settle(self, raised: BaseException | None = None) -> None:
+        """The application came to its end; `raised` is the exception behind its answer, if the framework told."""
         if self._settled:
             return
         self._settled = True
-        start = self._start or {}
-        body = None if self._flowing else self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        start = self._start
+        if start is None or not (self._complete or self._flowing):
+            error = RuntimeError("the application returned without a whole answer")
+            await self._visit.fail(error)
+            raise error
+        parts = self._parts
+        body = None if self._flowing else parts[0] if len(parts) == 1 else b"".join(parts)
         made = Reply(start["status"], list(start.get("headers", ())), body)
         if raised is not None and made.status >= 500:  # an exception that became another answer is that answer
-            reply = await self._visit.fail(raised) or self._visit.endpoint.first(made, self._visit.asked.key)
+            reply = await self._visit.fail(raised) or self._visit.endpoint.first(made, self._visit.key)
         else:
             reply = await self._visit.leave(made)
         if not self._flowing:

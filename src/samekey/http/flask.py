@@ -48,7 +48,7 @@ class Samekey:
             native=asked,
         )
         endpoint = choose(rules_of(app.view_functions.get(asked.endpoint), self._endpoint), request)
-        key = None if endpoint is None else endpoint.opening(request.method, request.headers)
+        key = None if endpoint is None else endpoint.opening(request)
         if endpoint is None or key is None:
             return dispatch()
         if isinstance(key, Reply):
@@ -93,7 +93,7 @@ def answered(app: Flask, response: Response, visit: Visit) -> Response:
     reply = Reply(response.status_code, headers, body)
     if body is None and response.is_streamed:
         # Goes out as it is made, and settles when it is closed.
-        mark(response, visit.endpoint.first(reply, visit.asked.key, stored=False))
+        mark(response, visit.endpoint.first(reply, visit.key, stored=False))
         response.call_on_close(lambda: visit.leave(reply))
         return response
     out = visit.leave(reply)

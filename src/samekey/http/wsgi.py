@@ -27,7 +27,7 @@ class SamekeyMiddleware:
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         request = request_of(environ)
         endpoint = choose(self._endpoint, request)
-        key = None if endpoint is None else endpoint.opening(request.method, request.headers)
+        key = None if endpoint is None else endpoint.opening(request)
         if endpoint is None or key is None:
             return self.app(environ, start_response)
         if isinstance(key, Reply):
@@ -158,7 +158,7 @@ class _Flowing:
         self, made: Any, parts: Iterator[bytes], started: _Started, start_response: StartResponse, visit: Visit
     ) -> None:
         self._made, self._visit, self._started, self._parts = made, visit, started, parts
-        out = visit.endpoint.first(started.reply(kept=False), visit.asked.key, stored=False)
+        out = visit.endpoint.first(started.reply(kept=False), visit.key, stored=False)
         start_response(started.line, [(name.decode("latin-1"), value.decode("latin-1")) for name, value in out.headers])
         self._waiting = started.parts[::-1]
         self._settled = False

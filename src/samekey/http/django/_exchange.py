@@ -63,7 +63,7 @@ def settle(response: Any, visit: Visit) -> HttpResponseBase:
     render(response)
     reply = Reply(response.status_code, headers_of(response), body_kept(response, visit))
     if reply.body is None and response.streaming:
-        flowing(response, visit.endpoint.first(reply, visit.asked.key, stored=False))
+        flowing(response, visit.endpoint.first(reply, visit.key, stored=False))
         response._resource_closers.append(lambda: visit.leave(reply))
         return response
     return chosen(response, reply, visit.leave(reply))
