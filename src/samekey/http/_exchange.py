@@ -63,7 +63,7 @@ class Request:
     `native` is the framework's own: an ASGI scope, a WSGI environ, a Django or Flask request.
     """
 
-    __slots__ = ("_last", "body", "headers", "method", "native", "path", "query", "route")
+    __slots__ = ("body", "headers", "method", "named", "native", "path", "query", "route")
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Request:
     ) -> None:
         self.method, self.path, self.query = method, path, query
         self.headers = headers if isinstance(headers, (list, tuple)) else list(headers)  # names in lower case
-        self._last = dict(self.headers)  # of several headers with one name the last one
+        self.named = dict(self.headers)  # by name; of several with one name the last
         self.body = body
         self.route = path if route is None else route
         self.native = native
@@ -90,16 +90,11 @@ class Request:
 
     def values(self, name: bytes) -> list[bytes]:
         """Every value of a header; its name in lower case."""
-        last = self._last.get(name)
-        if last is None:
+        if name not in self.named:
             return []
-        if len(self._last) == len(self.headers):
-            return [last]
+        if len(self.named) == len(self.headers):
+            return [self.named[name]]
         return [value for header, value in self.headers if header == name]
-
-    def last(self, name: bytes) -> bytes | None:
-        """The value of a header that should come once; its name in lower case."""
-        return self._last.get(name)
 
 
 class Reply(NamedTuple):
@@ -254,7 +249,7 @@ class Endpoint:
         if self._vary_on:
             beside[VARIES] = [[value.decode("latin-1") for value in request.values(name)] for name in self._vary_on]
         payload, written = payload_of(
-            request.body, request.last(b"content-type") or b"", request.last(b"content-encoding") or b"", beside
+            request.body, request.named.get(b"content-type", b""), request.named.get(b"content-encoding", b""), beside
         )
         operation = self.operation or operation_name(request.method, request.route)
         return Asked(operation, tenant, key, payload, written)
@@ -380,15 +375,16 @@ def rules_of(view: Any, otherwise: Any) -> Any:
 
 
 def pack(reply: Reply, kept: Collection[bytes] | None = None) -> bytes:
-    lines = [b"%d" % reply.status]
-    for name, value in reply.headers:
+    status, headers, body = reply
+    lines = [b"%d" % status]
+    for name, value in headers:
         name = name.lower()
         if kept is None or name in kept:
             lines.append(b"%b: %b" % (name, value))
     head = b"\n".join(lines)
     if b"\r" in head or head.count(b"\n") != len(lines) - 1:  # no server would send such a header on
         head = b"\n".join(line for line in lines if b"\r" not in line and b"\n" not in line)
-    return b"%b\n\n%b" % (head, reply.body or b"")
+    return b"%b\n\n%b" % (head, body or b"")
 
 
 def unpack(result: Any) -> Reply:
@@ -396,8 +392,15 @@ def unpack(result: Any) -> Reply:
     if not isinstance(result, bytes):
         return Reply(200, [(b"content-type", b"application/json")], json.dumps(result).encode())
     head, cut, body = result.partition(b"\n\n")
+    if not cut:
+        raise ValueError("not a kept answer")
+    status, headers = (_known_head if len(head) <= KNOWN_HEAD_BYTES else _read_head)(head)
+    return Reply(status, list(headers), body)
+
+
+def _read_head(head: bytes) -> tuple[int, tuple[Header, ...]]:
     status, *lines = head.split(b"\n")
-    if not cut or not (status.isdigit() and len(status) == 3):
+    if not (status.isdigit() and len(status) == 3):
         raise ValueError("not a kept answer")
     headers = []
     for line in lines:
@@ -405,7 +408,12 @@ def unpack(result: Any) -> Reply:
         if not cut:
             raise ValueError("not a kept answer")
         headers.append((name, value))
-    return Reply(int(status), headers, body)
+    return int(status), tuple(headers)
+
+
+# The answers of an endpoint differ in their bodies, hardly ever in their heads.
+KNOWN_HEAD_BYTES = 500
+_known_head = lru_cache(maxsize=256)(_read_head)
 
 
 def answer(status: int, body: bytes | str, *, content_type: str = "application/json", **headers: str) -> bytes:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from samekey.guard import AsyncGuard
-from samekey.http._exchange import Endpoint, Reply, Request, is_endless
+from samekey.http._exchange import Endpoint, Header, Reply, Request, is_endless
 from samekey.http._visit import AsyncDoor, AsyncVisit, Rules, check_rules, choose
 from samekey.loops import running
 
@@ -74,7 +74,7 @@ class Passage:
     async def _guarded(
         self, app: App, endpoint: Endpoint, request: Request, key: str, receive: Receive, send: Send
     ) -> None:
-        body = await read_body(receive, request.last(b"content-length"), endpoint.body_max_bytes)
+        body = await read_body(receive, request.named.get(b"content-length"), endpoint.body_max_bytes)
         if body is None:
             return  # the client is gone, and nothing was claimed
         if body is TOO_LARGE:
@@ -124,6 +124,7 @@ class _Exchange:
     """The application's side of one guarded request: what it receives, and what becomes of what it sends."""
 
     _start: Message | None = None
+    _headers: list[Header]
     _complete = False  # the application has said its last word
     _flowing = False  # too long to keep, or endless: goes out as it comes
     _settled = False
@@ -136,7 +137,6 @@ class _Exchange:
         self._receive, self._send = receive, send
         self._parts: list[bytes] = []
         self._room = visit.room
-        self._early = visit.endpoint.settle == "before-send"
 
     async def receive(self) -> Message:
         if self._body is not None:
@@ -157,19 +157,21 @@ class _Exchange:
             if self._flowing:
                 await self._forward(message)
             else:
-                part = bytes(message.get("body", b""))
-                self._parts.append(part)
+                part = message.get("body", b"")
+                self._parts.append(part if type(part) is bytes else bytes(part))
                 self._room -= len(part)
                 if self._room < 0:
                     await self._flow(more=more)
             if not more:
                 self._complete = True
                 self._ring()
-                if self._early:
+                if self._visit.endpoint.settle == "before-send":
                     await self.settle()
         elif kind == "http.response.start":
+            headers = message.get("headers", ())
             self._start = message
-            if is_endless(message.get("headers", ())):
+            self._headers = headers if isinstance(headers, list) else list(headers)
+            if is_endless(self._headers):
                 await self._flow(more=True)
         else:  # early hints and the like are for this client alone
             await self._forward(message)
@@ -179,9 +181,8 @@ class _Exchange:
         self._flowing = True
         self._ring()
         start = self._start or {}
-        reply = self._visit.endpoint.first(
-            Reply(start["status"], list(start.get("headers", ())), None), self._visit.key, stored=False
-        )
+        made = Reply(start["status"], self._headers, None)
+        reply = self._visit.endpoint.first(made, self._visit.key, stored=False)
         await self._forward({**start, "headers": reply.headers})
         if self._parts:
             await self._forward({"type": "http.response.body", "body": b"".join(self._parts), "more_body": more})
@@ -209,9 +210,7 @@ class _Exchange:
             error = RuntimeError("the application returned without a whole answer")
             await self._visit.fail(error)
             raise error
-        parts = self._parts
-        body = None if self._flowing else parts[0] if len(parts) == 1 else b"".join(parts)
-        made = Reply(start["status"], list(start.get("headers", ())), body)
+        made = Reply(start["status"], self._headers, None if self._flowing else b"".join(self._parts))
         if raised is not None and made.status >= 500:  # an exception that became another answer is that answer
             reply = await self._visit.fail(raised) or self._visit.endpoint.first(made, self._visit.key)
         else:
@@ -233,10 +232,10 @@ class _Exchange:
 async def send_reply(send: Send, reply: Reply) -> None:
     status, headers, body = reply
     body = body or b""
-    if status >= 200 and status not in (204, 304):
-        length = b"%d" % len(body)
-        if (b"content-length", length) not in headers:
+    if status >= 200 and status != 204 and status != 304:
+        length = (b"content-length", b"%d" % len(body))
+        if length not in headers:
             headers = [one for one in headers if one[0].lower() not in (b"content-length", b"transfer-encoding")]
-            headers.append((b"content-length", length))
+            headers.append(length)
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body, "more_body": False})
