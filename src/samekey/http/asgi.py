@@ -74,12 +74,18 @@ class Passage:
     async def _guarded(
         self, app: App, endpoint: Endpoint, request: Request, key: str, receive: Receive, send: Send
     ) -> None:
-        body = await read_body(receive, request.named.get(b"content-length"), endpoint.body_max_bytes)
-        if body is None:
-            return  # the client is gone, and nothing was claimed
-        if body is TOO_LARGE:
+        length, max_bytes = request.named.get(b"content-length", b""), endpoint.body_max_bytes
+        if length.isdigit() and int(length[:20]) > max_bytes:
             return await send_reply(send, endpoint.too_large(key))
-        request.body = body
+        message = await receive()
+        body: Any = message.get("body", b"")
+        if message.get("more_body") or message["type"] != "http.request":
+            body = await read_on(message, receive, max_bytes)
+            if body is None:
+                return  # the client is gone, and nothing was claimed
+        if len(body) > max_bytes:
+            return await send_reply(send, endpoint.too_large(key))
+        request.body = body = bytes(body)
         entered = await self._door.enter(endpoint, request, key)
         if isinstance(entered, Reply):
             return await send_reply(send, entered)
@@ -96,25 +102,14 @@ class Passage:
             await exchange.settle(scope.get(RAISED))
 
 
-TOO_LARGE: Any = object()  # in place of a body
-
-
-async def read_body(receive: Receive, length: bytes | None, max_bytes: int) -> Any:
-    """The whole body; TOO_LARGE; None if the client hung up before its end."""
-    if length is not None and length.isdigit() and int(length[:20]) > max_bytes:
-        return TOO_LARGE
-    message = await receive()
-    if message["type"] == "http.request" and not message.get("more_body"):
-        whole = message.get("body", b"")
-        return TOO_LARGE if len(whole) > max_bytes else bytes(whole)
+async def read_on(message: Message, receive: Receive, max_bytes: int) -> bytes | None:
+    """The whole body, or more of it than there may be; None if the client hung up before its end."""
     parts, size = [], 0
     while message["type"] == "http.request":
         part = message.get("body", b"")
-        size += len(part)
-        if size > max_bytes:
-            return TOO_LARGE
         parts.append(part)
-        if not message.get("more_body"):
+        size += len(part)
+        if size > max_bytes or not message.get("more_body"):
             return b"".join(parts)
         message = await receive()
     return None
