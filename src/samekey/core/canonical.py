@@ -420,8 +420,11 @@ def _read_quick(text: str) -> tuple[Any, bytes] | None:
     """
     if ("\\u" in text and _ODD_ESCAPE.search(text)) or (len(text) > DIGITS_MAX and _long_digits(text)):
         return None
+    text = text.strip(" \t\n\r")
     try:
-        value = _PLAIN_DECODER.decode(text)
+        value, end = _read_plain(text)
+        if end != len(text):
+            return None
         if text.count("{") + text.count("[") > DEPTH_MAX and _survey(value, DEPTH_MAX) is None:
             return None
         written = encode_json(value)
@@ -502,7 +505,8 @@ def _not_plain(name: str) -> Any:
 
 
 _ODD_ESCAPE: Final = re.compile(r"\\u(?:[dD]|003[aA])")  # a surrogate, a colon
-_PLAIN_DECODER: Final = json.JSONDecoder(parse_float=_plain_fraction, parse_constant=_not_plain)
+# Not `decode`: to look for spaces with a regular expression takes it longer than to read a small body.
+_read_plain: Final = json.JSONDecoder(parse_float=_plain_fraction, parse_constant=_not_plain).raw_decode
 _DECODER: Final = json.JSONDecoder(
     object_pairs_hook=_object,
     parse_int=_whole,

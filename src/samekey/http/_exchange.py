@@ -53,6 +53,8 @@ NEVER_KEPT = frozenset({
 
 Header = tuple[bytes, bytes]
 
+BODY_HEADERS = (b"content-length", b"transfer-encoding")  # said anew by whoever sends a body
+
 REPLAYED: Header = (b"idempotent-replayed", b"true")
 NOT_STORED: Header = (b"idempotency-stored", b"false")  # a retry will not get this answer again
 
@@ -85,15 +87,14 @@ class Request:
 
     def header(self, name: str) -> str | None:
         """The value of a header, several of them joined as HTTP says."""
-        found = self.values(name.lower().encode("latin-1"))
-        return b", ".join(found).decode("latin-1") if found else None
+        wanted = name.lower().encode("latin-1")
+        value = self.named.get(wanted)
+        if value is None or len(self.named) == len(self.headers):
+            return None if value is None else value.decode("latin-1")
+        return b", ".join(self.values(wanted)).decode("latin-1")
 
     def values(self, name: bytes) -> list[bytes]:
         """Every value of a header; its name in lower case."""
-        if name not in self.named:
-            return []
-        if len(self.named) == len(self.headers):
-            return [self.named[name]]
         return [value for header, value in self.headers if header == name]
 
 
@@ -214,15 +215,15 @@ class Endpoint:
         """The key, the problem with it, or None: not guarded."""
         if request.method not in self.methods:
             return None
-        found = request.values(self._header)
-        if not found:
+        value = request.named.get(self._header)
+        if value is None:
             if self.required:
                 return self.problem(KEY_MISSING, f"This endpoint needs an {self.header} header.")
             return None
         try:
-            if len(found) > 1:
+            if len(request.named) < len(request.headers) and len(request.values(self._header)) > 1:
                 raise KeyMalformed(f"there is more than one {self.header} header")
-            return parse_key(found[0], self._header, strict=self.strict)
+            return parse_key(value, self._header, strict=self.strict)
         except KeyMalformed as malformed:
             return self.problem(KEY_MALFORMED, malformed.message)
 
@@ -407,7 +408,8 @@ def _read_head(head: bytes) -> tuple[int, tuple[Header, ...]]:
         name, cut, value = line.partition(b": ")
         if not cut:
             raise ValueError("not a kept answer")
-        headers.append((name, value))
+        if name not in BODY_HEADERS:
+            headers.append((name, value))
     return int(status), tuple(headers)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from samekey.guard import AsyncGuard
-from samekey.http._exchange import Endpoint, Header, Reply, Request, is_endless
+from samekey.http._exchange import BODY_HEADERS, Endpoint, Header, Reply, Request, is_endless
 from samekey.http._visit import AsyncDoor, AsyncVisit, Rules, check_rules, choose
 from samekey.loops import running
 
@@ -211,7 +211,7 @@ class _Exchange:
         else:
             reply = await self._visit.leave(made)
         if not self._flowing:
-            await send_reply(self._send, reply)
+            await send_reply(self._send, reply, ours=False)
 
     async def failed(self, error: BaseException) -> None:
         """The application raised: answer it if it is ours to answer, else it leaves as it came."""
@@ -224,13 +224,15 @@ class _Exchange:
         await send_reply(self._send, reply)
 
 
-async def send_reply(send: Send, reply: Reply) -> None:
+async def send_reply(send: Send, reply: Reply, *, ours: bool = True) -> None:
+    """An answer and its length; the application's own may have said one, and it may be wrong by now."""
     status, headers, body = reply
     body = body or b""
     if status >= 200 and status != 204 and status != 304:
         length = (b"content-length", b"%d" % len(body))
-        if length not in headers:
-            headers = [one for one in headers if one[0].lower() not in (b"content-length", b"transfer-encoding")]
+        if ours:
             headers.append(length)
+        elif length not in headers:
+            headers = [*(one for one in headers if one[0].lower() not in BODY_HEADERS), length]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body, "more_body": False})
