@@ -14,6 +14,7 @@ from samekey import Atomic, Keyed, KeyMalformed, Misconfigured, Opaque
 from samekey.core.canonical import canonical
 from samekey.http import Endpoint, Reply, Request, answer
 from samekey.http._body import payload_of
+from samekey.http._environ import headers_in
 from samekey.http._exchange import key_header, operation_name, pack, unpack
 from samekey.http._key import parse_key
 from samekey.http._problems import PROBLEMS
@@ -51,6 +52,34 @@ def test_one_key_many_ways(value: bytes):
 def test_what_is_not_one_string_is_malformed(value: bytes):
     with pytest.raises(KeyMalformed):
         parse_key(value)
+
+
+# -- headers
+
+
+def test_headers_come_out_of_a_wsgi_environ():
+    environ = {
+        "REQUEST_METHOD": "POST",
+        "HTTP_IDEMPOTENCY_KEY": "",
+        "HTTP_X_NAME": "J\u00f6rg \u20ac",
+        "CONTENT_TYPE": "text/plain",
+        "CONTENT_LENGTH": "",
+        "HTTP_CONTENT_TYPE": "application/json",  # a header spelled Content_Type is nobody's content type
+        "wsgi.input": None,
+    }
+
+    assert headers_in(environ) == [
+        (b"idempotency-key", b""),
+        (b"x-name", b"J\xf6rg \\u20ac"),
+        (b"content-type", b"text/plain"),
+    ]
+
+
+def test_a_header_that_comes_several_times_is_joined():
+    request = Request("POST", "/", headers=[(b"a", b"1"), (b"b", b"2"), (b"a", b"3")])
+
+    assert (request.header("A"), request.header("b"), request.header("c")) == ("1, 3", "2", None)
+    assert request.values(b"a") == [b"1", b"3"]
 
 
 # -- bodies

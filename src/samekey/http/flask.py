@@ -14,6 +14,7 @@ from flask import Flask, Response
 from werkzeug.exceptions import RequestEntityTooLarge
 
 from samekey.guard import Guard
+from samekey.http._environ import as_bytes, headers_in
 from samekey.http._exchange import Header, Reply, Request, is_endless, rules_of
 from samekey.http._visit import Door, Rules, Visit, check_rules, choose
 
@@ -43,7 +44,7 @@ class Samekey:
             asked.method,
             asked.root_path + asked.path,
             query=asked.query_string,
-            headers=[(name.lower().encode("latin-1"), as_bytes(value)) for name, value in asked.headers],
+            headers=headers_in(asked.environ),
             route=asked.url_rule.rule if asked.url_rule and asked.view_args else None,
             native=asked,
         )
@@ -136,7 +137,3 @@ def response_of(app: Flask, reply: Reply) -> Response:
 
 def as_text(reply: Reply) -> list[tuple[str, str]]:
     return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in reply.headers]
-
-
-def as_bytes(text: str) -> bytes:
-    return text.encode("latin-1", "backslashreplace")

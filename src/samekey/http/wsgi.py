@@ -8,6 +8,7 @@ from http import HTTPStatus
 from typing import Any
 
 from samekey.guard import Guard
+from samekey.http._environ import as_bytes, headers_in
 from samekey.http._exchange import Endpoint, Header, Reply, Request, is_endless
 from samekey.http._visit import Door, Rules, Visit, check_rules, choose
 
@@ -44,26 +45,14 @@ class SamekeyMiddleware:
 
 
 def request_of(environ: Environ) -> Request:
-    headers: list[Header] = [
-        (name[5:].replace("_", "-").lower().encode("latin-1"), as_bytes(value))
-        for name, value in environ.items()
-        if name.startswith("HTTP_")
-    ]
-    for name in ("CONTENT_TYPE", "CONTENT_LENGTH"):
-        if environ.get(name):
-            headers.append((name.replace("_", "-").lower().encode(), as_bytes(environ[name])))
     path = as_bytes(environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")).decode("utf-8", "backslashreplace")
     return Request(
         environ["REQUEST_METHOD"],
         path,
         query=as_bytes(environ.get("QUERY_STRING", "")),
-        headers=headers,
+        headers=headers_in(environ),
         native=environ,
     )
-
-
-def as_bytes(text: str) -> bytes:
-    return text.encode("latin-1", "backslashreplace")
 
 
 def read_body(environ: Environ, endpoint: Endpoint, key: str) -> bytes | Reply:
