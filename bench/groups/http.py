@@ -12,11 +12,12 @@ from bench.figures import Experiment, Figure, Reading, at_most
 from bench.measure import Effort, Work, added_microseconds, interleave
 from samekey import AsyncGuard, Keyed
 from samekey.http import Endpoint, Request
-from samekey.http.asgi import App, SamekeyMiddleware
+from samekey.http.asgi import App, Receive, SamekeyMiddleware
+from samekey.testing.redis_servers import redis_server
 
 CALLERS = 32
 REPLAYED_KEYS = 100
-BODY = b'{"order_id": "ord_00000001", "amount": 1999, "currency": "EUR", "card": {"token": "tok_1", "save": true}}'
+BODY = b'{"order_id": "%b", "amount": 1999, "currency": "EUR", "card": {"token": "tok_1", "save": true}}'
 ANSWER = b'{"id": "ch_1", "amount": 1999, "currency": "EUR", "paid": true}'
 
 _numbers = itertools.count()
@@ -35,19 +36,29 @@ def whose(request: Request) -> str | None:
     return request.header("x-account")
 
 
-def asgi(effort: Effort) -> Sequence[Reading]:
-    guarded = SamekeyMiddleware(
-        charge, guard=AsyncGuard("memory://"), endpoint=Endpoint(boundary=Keyed(), principal=whose)
-    )
+def on_memory(effort: Effort) -> Sequence[Reading]:
+    return added(effort, "memory://")
+
+
+def on_redis(effort: Effort) -> Sequence[Reading]:
+    with redis_server() as server:
+        return added(effort, server.url())[:2]
+
+
+def added(effort: Effort, store: str) -> Sequence[Reading]:
+    """What new keys, known keys and no key add to the bare application."""
+    guard = AsyncGuard(store)
+    guarded = SamekeyMiddleware(charge, guard=guard, endpoint=Endpoint(boundary=Keyed(), principal=whose))
     known = new_keys(REPLAYED_KEYS)
     with asyncio.Runner() as runner:
 
-        def crowd(app: App, keys: Sequence[str]) -> Work:
+        def crowd(app: App, keys: Sequence[str], *, keyed: bool = True) -> Work:
             """So many requests, by so many callers at once."""
 
             async def caller(mine: Sequence[str]) -> None:
                 for key in mine:
-                    await app(scope(key), receive, send)
+                    body = BODY % key.encode()
+                    await app(scope(key if keyed else "", len(body)), receiving(body), send)
 
             async def whole() -> None:
                 await asyncio.gather(*(caller(keys[number::CALLERS]) for number in range(CALLERS)))
@@ -63,24 +74,25 @@ def asgi(effort: Effort) -> Sequence[Reading]:
             return crowd(guarded, list(itertools.islice(itertools.cycle(known), operations)))
 
         def unkeyed(operations: int) -> Work:
-            return crowd(guarded, [""] * operations)
+            return crowd(guarded, new_keys(operations), keyed=False)
 
         def bare(operations: int) -> Work:
             return crowd(charge, new_keys(operations))
 
         race = interleave(effort, fresh, replay, unkeyed, bare)
+        runner.run(guard.close())
     *ours, plain = race.laps
-    added = [added_microseconds(laps, plain) for laps in ours]
-    return [Reading(statistics.median(one), one, f"best round {min(one):.1f}; {race.speed}") for one in added]
+    more = [added_microseconds(laps, plain) for laps in ours]
+    return [Reading(statistics.median(one), one, f"best round {min(one):.1f}; {race.speed}") for one in more]
 
 
-def scope(key: str) -> dict[str, Any]:
+def scope(key: str, length: int) -> dict[str, Any]:
     headers = [
         (b"host", b"shop.example"),
         (b"user-agent", b"bench/1"),
         (b"accept", b"application/json"),
         (b"content-type", b"application/json"),
-        (b"content-length", b"%d" % len(BODY)),
+        (b"content-length", b"%d" % length),
         (b"x-account", b"acct_1"),
     ]
     if key:
@@ -88,8 +100,11 @@ def scope(key: str) -> dict[str, Any]:
     return {"type": "http", "method": "POST", "path": "/charges", "query_string": b"", "headers": headers}
 
 
-async def receive() -> dict[str, Any]:
-    return {"type": "http.request", "body": BODY, "more_body": False}
+def receiving(body: bytes) -> Receive:
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return receive
 
 
 async def send(message: Any) -> None:
@@ -108,6 +123,13 @@ EXPERIMENTS = (
             Figure("http.asgi.replay", "us CPU", ADDED, at_most(40.0)),
             Figure("http.asgi.unkeyed", "us CPU", ADDED),
         ),
-        asgi,
+        on_memory,
+    ),
+    Experiment(
+        (
+            Figure("http.asgi.redis.fresh", "us CPU", ADDED, at_most(120.0)),
+            Figure("http.asgi.redis.replay", "us CPU", ADDED),
+        ),
+        on_redis,
     ),
 )

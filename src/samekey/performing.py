@@ -10,7 +10,7 @@ import inspect
 import logging
 import math
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from typing import Any
 
 from samekey.core.attempt import last_word, withdraw
@@ -359,11 +359,12 @@ class AsyncPerformer(_Performer):
         held.loop = running()
         return held
 
-    async def perform(self, command: Any) -> Any:
+    def perform(self, command: Any) -> Awaitable[Any]:  # one coroutine less for each command than with `async`
         own = _OURS.get(type(command))
-        if own is not None:
-            return await getattr(self, own)(command)
-        return await getattr(self.store, command.verb)(command)
+        carried_out: Awaitable[Any] = (
+            getattr(self.store, command.verb)(command) if own is None else getattr(self, own)(command)
+        )
+        return carried_out
 
     async def _open(self, command: Open) -> Record:
         if self._flights is None or self._flight is not None:
@@ -462,9 +463,9 @@ class AsyncPerformer(_Performer):
             self.finish()
         return reached
 
-    async def end(self, steps: Generator[Command, Any, Any], outcome: Outcome) -> Any:
+    def end(self, steps: Generator[Command, Any, Any], outcome: Outcome) -> Awaitable[Any]:
         """The rest of an attempt whose hold was handed out and has been left."""
-        return await self.go_on(steps, outcome)
+        return self.go_on(steps, outcome)
 
     async def go_on(self, steps: Generator[Command, Any, Any], reply: Any) -> Any:
         """The rest of an attempt whose claim was made with others in one batch."""

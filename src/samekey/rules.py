@@ -193,13 +193,19 @@ class Rules:
         return found
 
     def _call(
-        self, operation: Operation, key: str, payload: Any, tenant: str | None, attributes: Attributes | None = None
+        self,
+        operation: Operation,
+        key: str,
+        payload: Any,
+        tenant: str | None,
+        attributes: Attributes | None = None,
+        written: bytes | None = None,
     ) -> Call:
         whole = make_key(operation.name, key, tenant)
         aliases = tuple([make_key(alias, key, tenant) for alias in operation.aliases]) if operation.aliases else ()
         return Call(
             whole,
-            Intent(payload, ignore=operation.ignore, secrets=self._secrets, salt=_salt(whole)),
+            Intent(payload, ignore=operation.ignore, secrets=self._secrets, salt=_salt(whole), written=written),
             new_attempt(),
             operation.boundary,
             operation.terms,
@@ -212,10 +218,12 @@ class Rules:
             switch.depth > 0,
         )
 
-    def new_call(self, operation: Operation, key: str, payload: Any, tenant: str | None) -> Call:
-        """For adapters: one call under rules that were checked before."""
+    def new_call(
+        self, operation: Operation, key: str, payload: Any, tenant: str | None, written: bytes | None = None
+    ) -> Call:
+        """For adapters: one call under rules that were checked before; `written` is the payload in canonical form."""
         self._require_open()
-        return self._call(operation, key, payload, tenant)
+        return self._call(operation, key, payload, tenant, None, written)
 
     def _register(self, name: str | None, function: Any, aliases: Collection[str]) -> str:
         """The operation's name; two different functions under one name would answer for each other."""

@@ -25,7 +25,7 @@ import pydantic
 import pytest
 
 from samekey.core import canonical, fingerprint
-from samekey.core.canonical import DEPTH_MAX, SIZE_MAX, parse_json
+from samekey.core.canonical import DEPTH_MAX, SIZE_MAX, parse_json, read_json
 from samekey.core.errors import Misconfigured, PayloadRefused
 from samekey.core.fingerprint import (
     FIELDS_MAX,
@@ -884,6 +884,40 @@ def test_an_exponent_without_end_is_refused(text):
     with localcontext() as context:
         context.clear_traps()
         assert json_refusal(f'{{"n":{text}}}').path == "n"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"order":"o-1","amount":1999,"card":{"save":true},"items":[1.5,19.90,-0,"\\u00e9 \\" / : \\n",null]}',
+        b'{"price":1e-7}',
+        b"[]",
+        b"7",
+        b'{"n":123456789012345678901234567890}',
+    ],
+)
+def test_plain_json_is_read_together_with_its_canonical_bytes(body):
+    value, written = read_json(body)
+
+    assert value == parse_json(body)
+    assert written == canonical.canonical(value)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"1.0", b"[-0.0]", b"1e23", b"1E400", b'["\\ud83d\\ude00"]', b'{"\\u003a":1}', b"[" * 64 + b"1.0" + b"]" * 64],
+)
+def test_what_needs_a_closer_look_is_read_without_them(body):
+    assert read_json(body) == (parse_json(body), None)
+
+
+def test_long_integers_are_refused_before_they_are_read_also_where_the_process_allows_them():
+    allowed = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(0)
+    try:
+        assert json_refusal("[" + "1" * 1_000_000 + "]").path == "0"
+    finally:
+        sys.set_int_max_str_digits(allowed)
 
 
 def test_parse_json_takes_text():

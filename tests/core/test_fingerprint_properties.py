@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from samekey.core import canonical, fingerprint
-from samekey.core.canonical import parse_json
+from samekey.core.canonical import _read_exactly, _read_quick, parse_json, read_json
 from samekey.core.errors import PayloadRefused
 from samekey.core.fingerprint import Intent, check_ignore
 
@@ -330,3 +330,25 @@ def test_a_body_is_parsed_like_json_or_refused(body):
     except PayloadRefused:
         return
     assert meaning(value) == meaning(json.loads(body, parse_float=lambda text: parse_json(text)))
+
+
+members = st.lists(
+    st.tuples(st.sampled_from(["a", "b", ":", "\\u003a", "\\u0061", "\\n", "\u00e9", "\\u00e9"]), plain), max_size=4
+)
+
+
+@EXAMPLES
+@given(members, st.sampled_from([",", " , "]), st.booleans())
+def test_the_quick_way_to_read_json_says_what_the_exact_way_says(members, comma, escaped):
+    """The same value and the same bytes; or nothing, and the exact way is asked: names that come twice, above all."""
+    body = "{" + comma.join(f'"{name}": {json.dumps(value, ensure_ascii=escaped)}' for name, value in members) + "}"
+    try:
+        exact = _read_exactly(body)
+    except PayloadRefused:
+        assert _read_quick(body) is None
+        return
+    quick = _read_quick(body)
+    if quick is not None:
+        assert meaning(quick[0]) == meaning(exact)
+        assert quick[1] == canonical.canonical(exact) == canonical._canonical_slow(exact)
+    assert meaning(read_json(body)[0]) == meaning(exact)

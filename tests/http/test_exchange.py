@@ -14,12 +14,13 @@ from samekey import Atomic, Keyed, KeyMalformed, Misconfigured, Opaque
 from samekey.core.canonical import canonical
 from samekey.http import Endpoint, Reply, Request, answer
 from samekey.http._body import payload_of
+from samekey.http._environ import headers_in
 from samekey.http._exchange import key_header, operation_name, pack, unpack
 from samekey.http._key import parse_key
 from samekey.http._problems import PROBLEMS
 from samekey.http._remember import PRESETS, meaning_of
 
-JSON = "application/json"
+JSON = b"application/json"
 
 
 # -- keys
@@ -53,12 +54,46 @@ def test_what_is_not_one_string_is_malformed(value: bytes):
         parse_key(value)
 
 
+# -- headers
+
+
+def test_headers_come_out_of_a_wsgi_environ():
+    environ = {
+        "REQUEST_METHOD": "POST",
+        "HTTP_IDEMPOTENCY_KEY": "",
+        "HTTP_X_NAME": "J\u00f6rg \u20ac",
+        "CONTENT_TYPE": "text/plain",
+        "CONTENT_LENGTH": "",
+        "HTTP_CONTENT_TYPE": "application/json",  # a header spelled Content_Type is nobody's content type
+        "wsgi.input": None,
+    }
+
+    assert headers_in(environ) == [
+        (b"idempotency-key", b""),
+        (b"x-name", b"J\xf6rg \\u20ac"),
+        (b"content-type", b"text/plain"),
+    ]
+
+
+def test_a_header_that_comes_several_times_is_joined():
+    request = Request("POST", "/", headers=[(b"a", b"1"), (b"b", b"2"), (b"a", b"3")])
+
+    assert (request.header("A"), request.header("b"), request.header("c")) == ("1, 3", "2", None)
+    assert request.values(b"a") == [b"1", b"3"]
+
+
 # -- bodies
 
 
-def same(first: bytes, second: bytes, content_type: str = JSON, other_type: str | None = None) -> bool:
-    one, two = payload_of(first, content_type, ""), payload_of(second, other_type or content_type, "")
-    return canonical(one) == canonical(two)
+def same(first: bytes, second: bytes, content_type: bytes = JSON, other_type: bytes | None = None) -> bool:
+    return written(first, content_type) == written(second, other_type or content_type)
+
+
+def written(body: bytes, content_type: bytes = JSON, content_encoding: bytes = b"", **beside: Any) -> bytes:
+    payload, written = payload_of(body, content_type, content_encoding, **beside)
+
+    assert written == canonical(payload)
+    return written
 
 
 @pytest.mark.parametrize(
@@ -96,17 +131,44 @@ def test_two_intents(first: bytes, second: bytes):
 
 
 def test_the_media_type_belongs_to_the_intent():
-    assert not same(b"{}", b"{}", JSON, "application/merge-patch+json")
-    assert not same(b"a=1", b"a=1", "application/x-www-form-urlencoded", "text/plain")
-    assert same(b"{}", b"{}", JSON, "Application/JSON; charset=utf-8")
-    assert canonical(payload_of(b"{}", JSON, "gzip")) != canonical(payload_of(b"{}", JSON, ""))
+    assert not same(b"{}", b"{}", JSON, b"application/merge-patch+json")
+    assert not same(b"a=1", b"a=1", b"application/x-www-form-urlencoded", b"text/plain")
+    assert same(b"{}", b"{}", JSON, b"Application/JSON; charset=utf-8")
+    assert written(b"{}", JSON, b"gzip") != written(b"{}", JSON, b"identity") == written(b"{}", JSON)
 
 
 def test_forms_keep_the_order_of_equal_names():
-    form = "application/x-www-form-urlencoded"
+    form = b"application/x-www-form-urlencoded"
     assert same(b"a=1&b=2&a=3", b"b=2&a=1&a=3", form)
     assert not same(b"a=1&a=3", b"a=3&a=1", form)
     assert not same(b"a=%ff", b"a=%fe", form)
+
+
+TYPES = [
+    JSON,
+    b"application/problem+json",
+    b"application/x-www-form-urlencoded",
+    b"multipart/form-data; boundary=x",
+    b"",
+]
+
+
+@given(
+    st.binary(max_size=40) | st.sampled_from([b"{}", b'{"1":2,"a":[1.50]}', b"a=1&b=2", b'{"a":1,"a":1}', b"[7]"]),
+    st.sampled_from(TYPES),
+    st.sampled_from([b"", b"gzip"]),
+    st.dictionaries(st.sampled_from([3, 4, 5]), st.text(max_size=5) | st.lists(st.text(max_size=5))),
+)
+def test_the_bytes_of_a_payload_are_its_canonical_form(body: bytes, content_type: bytes, encoding: bytes, beside: Any):
+    """They are put together from pieces, because the whole would be walked value by value."""
+    assert written(body, content_type, encoding, beside=beside)
+
+
+@pytest.mark.parametrize(("opens", "ends"), [(b"[", b"]"), (b'{"a":', b"}")])
+def test_a_body_as_deep_as_may_be_is_still_somebody_s_intent(opens: bytes, ends: bytes):
+    for depth in (63, 64, 65):
+        body = opens * depth + b"1" + ends * depth
+        assert written(body) == written(body) != written(body.replace(b"1", b"2"))
 
 
 # -- answers as they are kept
@@ -239,7 +301,7 @@ def test_every_problem_has_its_heading():
 
 def test_problem_types_may_be_addresses():
     endpoint = Endpoint(boundary=Opaque(), single_tenant=True, required=True, problems_at="https://api.example/p#")
-    refused = endpoint.opening("POST", [])
+    refused = endpoint.opening(Request("POST", "/"))
 
     assert isinstance(refused, Reply)
     assert json.loads(refused.body or b"")["type"] == "https://api.example/p#key-missing"

@@ -7,7 +7,8 @@
     GET  /fail/WHEN             from now on a charge fails "before" or "after" it is made, or "never"
 
 Each library is set up as its documentation says, with its in-memory store: one process, so nothing is lost on the way
-to a server. A charge takes 20 ms, as a provider's answer would.
+to a server. A charge takes 20 ms, as a provider's answer would. The benchmark calls the same shops in its own process
+(`laps.py`), also with a Redis server behind those that know one.
 """
 
 from __future__ import annotations
@@ -67,31 +68,33 @@ def fastapi_app(guarded: Any = lambda handler: handler) -> Any:
     return app
 
 
-def with_samekey() -> Any:
+def with_samekey(redis: str = "") -> Any:
     from samekey import AsyncGuard, Opaque
     from samekey.http import Endpoint
     from samekey.http.asgi import SamekeyMiddleware
 
     endpoint = Endpoint(boundary=Opaque(), principal=lambda request: request.header("authorization"))
-    return SamekeyMiddleware(fastapi_app(), guard=AsyncGuard("memory://"), endpoint=endpoint)
+    return SamekeyMiddleware(fastapi_app(), guard=AsyncGuard(redis or "memory://"), endpoint=endpoint)
 
 
-def with_asgi_idempotency_header() -> Any:
+def with_asgi_idempotency_header(redis: str = "") -> Any:
     from idempotency_header_middleware import IdempotencyHeaderMiddleware
-    from idempotency_header_middleware.backends import MemoryBackend
+    from idempotency_header_middleware.backends import MemoryBackend, RedisBackend
 
     app = fastapi_app()
-    app.add_middleware(IdempotencyHeaderMiddleware, backend=MemoryBackend())
+    backend = RedisBackend(redis=redis_client(redis)) if redis else MemoryBackend()
+    app.add_middleware(IdempotencyHeaderMiddleware, backend=backend)
     return app
 
 
-def with_idemptx() -> Any:
+def with_idemptx(redis: str = "") -> Any:
     from fastapi.responses import JSONResponse
     from idemptx import idempotent
-    from idemptx.backend import InMemoryBackend
+    from idemptx.backend import AsyncRedisBackend, InMemoryBackend
     from idemptx.exceptions import ConflictRequestException, MissingKeyException, RequestInProgressException
 
-    app = fastapi_app(idempotent(storage_backend=InMemoryBackend(), wait_timeout=3.0))
+    backend = AsyncRedisBackend(redis_client(redis)) if redis else InMemoryBackend()
+    app = fastapi_app(idempotent(storage_backend=backend, wait_timeout=3.0))
     for kind, status in (
         (ConflictRequestException, 422),
         (MissingKeyException, 400),
@@ -101,7 +104,7 @@ def with_idemptx() -> Any:
     return app
 
 
-def with_fastapi_idempotency() -> Any:
+def with_fastapi_idempotency(redis: str = "") -> Any:  # no store of its own for Redis
     from fastapi_idempotency import IdempotencyMiddleware
 
     app = fastapi_app()
@@ -109,23 +112,55 @@ def with_fastapi_idempotency() -> Any:
     return app
 
 
-def with_idempot() -> Any:
+def with_idempot(redis: str = "") -> Any:
+    from idempot import configure
     from idempot.contrib.fastapi import idempotent
 
+    if redis:
+        configure(backend="redis", redis_url=redis)
     return fastapi_app(idempotent(cache_on_status=[200, 201]))
 
 
-def with_django_idempotency_key() -> Any:
+def redis_client(url: str) -> Any:
+    from redis.asyncio import Redis
+
+    return Redis.from_url(url)
+
+
+def with_django_idempotency_key(redis: str = "") -> Any:
+    kept: dict[str, Any] = {"CONFLICT_STATUS_CODE": None}  # replay with the status of the first answer
+    if redis:
+        kept["STORAGE"] = {"CLASS": "idempotency_key.storage.CacheKeyStorage"}
+        kept["LOCK"] = {"CLASS": "idempotency_key.locks.redis.MultiProcessRedisLock", "LOCATION": redis}
+    return django_app(["idempotency_key.middleware.IdempotencyKeyMiddleware"], redis, IDEMPOTENCY_KEY=kept)
+
+
+def with_samekey_django(redis: str = "") -> Any:
+    from samekey import Guard, Opaque
+    from samekey.http import Endpoint
+
+    endpoint = Endpoint(boundary=Opaque(), principal=lambda request: request.header("authorization"))
+    rules = {"guard": Guard(redis or "memory://"), "endpoint": endpoint}
+    return django_app(["samekey.http.django.SamekeyMiddleware"], redis, SAMEKEY=rules)
+
+
+def django_app(middleware: list[str], redis: str = "", **own: Any) -> Any:
     from django.conf import settings
 
-    settings.configure(
-        ALLOWED_HOSTS=["*"],
-        ROOT_URLCONF=__name__,
-        SECRET_KEY="made up",  # noqa: S106
-        DATA_UPLOAD_MAX_MEMORY_SIZE=64 << 20,
-        MIDDLEWARE=["idempotency_key.middleware.IdempotencyKeyMiddleware"],
-        IDEMPOTENCY_KEY={"CONFLICT_STATUS_CODE": None},  # replay with the status of the first answer
-    )
+    if not settings.configured:  # a bare one beside a guarded one: what was read at the start stays
+        settings.configure(
+            ALLOWED_HOSTS=["*"],
+            ROOT_URLCONF=__name__,
+            SECRET_KEY="made up",  # noqa: S106
+            DATA_UPLOAD_MAX_MEMORY_SIZE=64 << 20,
+            **(
+                {"CACHES": {"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": redis}}}
+                if redis
+                else {}
+            ),
+        )
+    for name, value in {"MIDDLEWARE": middleware, **own}.items():
+        setattr(settings, name, value)
     from django.core.wsgi import get_wsgi_application
     from django.http import HttpResponse, JsonResponse, StreamingHttpResponse
     from django.urls import path
@@ -182,6 +217,7 @@ def serve_wsgi(app: Any, listening: socket.socket) -> None:
 
 SHOPS = {
     "samekey": (with_samekey, serve_asgi),
+    "samekey-django": (with_samekey_django, serve_wsgi),
     "asgi-idempotency-header": (with_asgi_idempotency_header, serve_asgi),
     "django-idempotency-key": (with_django_idempotency_key, serve_wsgi),
     "fastapi-idempotency": (with_fastapi_idempotency, serve_asgi),

@@ -82,13 +82,14 @@ def decode(envelope: bytes, *, types: Collection[type] = ()) -> Any:
 
     `types` are data classes to use for the names in the envelope, before those of loaded modules.
     """
-    if type(envelope) is bytes and envelope[:2] == _PLAIN_MARK:
-        return payload_of(envelope)  # nearly every replay
+    mark = envelope[:2] if type(envelope) is bytes else b""
+    if mark == _PLAIN_MARK:  # nearly every replay of a function,
+        return payload_of(envelope)
+    if mark == _BYTES_MARK:  # and of a request over HTTP
+        return envelope[2:]
     match codec_of(envelope):
         case "T":
             return Reader(types).run(payload_of(envelope))
-        case "B":
-            return envelope[2:]
         case "R":
             raise Unreadable("this is a refusal, not a result")
         case codec:
@@ -106,7 +107,7 @@ _write = fast_encoder(
     json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":"))
 )
 _read = json.JSONDecoder(parse_constant=_no_constant).raw_decode
-_PLAIN_MARK = b"%cJ" % VERSION
+_PLAIN_MARK, _BYTES_MARK = b"%cJ" % VERSION, b"%cB" % VERSION
 _SCALARS = frozenset({NoneType, bool, int, float, str})
 _PLAIN = _SCALARS | {list, dict}
 _STR = frozenset({str})

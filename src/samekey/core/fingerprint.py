@@ -49,18 +49,25 @@ class Intent:
     The payload is not copied; whoever changes it before `fingerprint()` gets fields that belie the digest.
     """
 
-    __slots__ = ("_fingerprint", "_ignore", "_payload", "_salt", "_secrets", "digest", "form")
+    __slots__ = ("_fingerprint", "_ignore", "_payload", "_salt", "_secrets", "_written", "digest", "form")
 
     def __init__(
-        self, payload: Any, *, ignore: Collection[str] = (), secrets: Sequence[bytes] = (), salt: str = ""
+        self,
+        payload: Any,
+        *,
+        ignore: Collection[str] = (),
+        secrets: Sequence[bytes] = (),
+        salt: str = "",
+        written: bytes | None = None,  # `canonical(payload)`, if whoever read the payload has it already
     ) -> None:
         self._payload = payload
+        self._written = written
         self._salt = salt
         self._fingerprint: Fingerprint | None = None
         if not ignore and not secrets:  # the common one, and every call makes one
             self._ignore: tuple[str, ...] = ()
             self._secrets, self.form = _NO_SECRETS, _PLAIN_FORM
-            self.digest: bytes = sha256(_DIGEST_LABEL + canonical(payload)).digest()
+            self.digest: bytes = sha256(_DIGEST_LABEL + (canonical(payload) if written is None else written)).digest()
             return
         self._ignore = check_ignore(ignore)
         self._secrets = _check_secrets(secrets)
@@ -109,7 +116,8 @@ class Intent:
         return ignore, self._secrets[secret_id]
 
     def _digest(self, ignore: tuple[str, ...], secret: bytes | None) -> bytes:
-        data = _DIGEST_LABEL + canonical(_without(self._payload, ignore))
+        written = None if ignore else self._written
+        data = _DIGEST_LABEL + (canonical(_without(self._payload, ignore)) if written is None else written)
         return sha256(data).digest() if secret is None else hmac.digest(secret, data, "sha256")
 
     def _fields(self, named: dict[str, Any], names: Iterable[str], secret: bytes | None) -> dict[str, bytes]:

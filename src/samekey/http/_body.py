@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import hashlib
 import re
+from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
-from samekey.core.canonical import canonical, parse_json
+from samekey.core.canonical import canonical, read_json
 from samekey.core.errors import PayloadRefused
 
 FIELDS_MAX = 1000  # of a form or a multipart body; beyond it the bytes are compared as they are
@@ -25,39 +26,56 @@ WHOLE, KIND, QUERY, PATH, VARIES = 1, 2, 3, 4, 5
 
 _BOUNDARY = re.compile(r';\s*boundary=(?:"([^"]{1,70})"|([^\s";,]{1,70}))', re.IGNORECASE | re.ASCII)
 
-
-def payload_of(body: bytes, content_type: str, content_encoding: str) -> dict[Any, Any]:
-    """The payload of a body of this type."""
-    media = content_type.partition(";")[0].strip().lower()
-    if content_encoding and content_encoding.lower() != "identity":
-        return {WHOLE: digest(body), KIND: f"{media} {content_encoding}"}
-    found: dict[Any, Any] | None = None
-    if media == "application/json" or media.endswith("+json"):
-        found = from_json(body)
-    elif media == "application/x-www-form-urlencoded":
-        found = from_form(body)
-    elif media == "multipart/form-data":
-        found = from_multipart(body, content_type)
-    if found is None:
-        return {WHOLE: digest(body), KIND: media}
-    if media != "application/json":
-        found[KIND] = media
-    return found
+Read = tuple[dict[Any, Any], bytes]  # a payload, and its canonical bytes
 
 
-def from_json(body: bytes) -> dict[Any, Any] | None:
-    try:
-        value = parse_json(body)
-        if type(value) is dict:
-            return value
-        whole = {WHOLE: value}
-        canonical(whole)  # one level deeper than the body: that may be one too many
-    except PayloadRefused:
-        return None
-    return whole
+def payload_of(
+    body: bytes, content_type: bytes, content_encoding: bytes = b"", beside: dict[int, Any] | None = None
+) -> Read:
+    """The payload of a body of this type together with what stands `beside` it."""
+    kind = media_of(content_type)
+    read: Read | None = None
+    if content_encoding and content_encoding.lower() != b"identity":
+        kind = f"{kind} {content_encoding.decode('latin-1')}"
+    else:
+        try:
+            if kind == "application/json" or kind.endswith("+json"):
+                read = from_json(body)
+            elif kind == "application/x-www-form-urlencoded":
+                read = from_form(body)
+            elif kind == "multipart/form-data":
+                read = from_multipart(body, content_type.decode("latin-1"))
+        except PayloadRefused:
+            pass  # it has no exact reading
+    if read is None or kind != "application/json":
+        beside = {KIND: kind, **(beside or {})}
+    payload, written = read or as_a_whole(digest(body))
+    if not beside:
+        return payload, written
+    payload.update(beside)
+    # Keys that are not text come last, in their order.
+    more = b",".join(b"%d:%b" % (key, canonical(beside[key])) for key in sorted(beside))
+    return payload, b"{%b}" % more if written == b"{}" else b"%b,%b}" % (written[:-1], more)
 
 
-def from_form(body: bytes) -> dict[Any, Any] | None:
+@lru_cache(maxsize=256)
+def media_of(content_type: bytes) -> str:
+    return content_type.decode("latin-1").partition(";")[0].strip().lower()
+
+
+def as_a_whole(value: Any) -> Read:
+    payload = {WHOLE: value}
+    return payload, canonical(payload)
+
+
+def from_json(body: bytes) -> Read:
+    value, written = read_json(body)
+    if type(value) is not dict:
+        return as_a_whole(value)
+    return value, canonical(value) if written is None else written
+
+
+def from_form(body: bytes) -> Read | None:
     """Names with all their values; the order of different names says nothing, that of equal ones may."""
     fields: dict[Any, Any] = {}
     if body.count(b"&") >= FIELDS_MAX:
@@ -68,14 +86,14 @@ def from_form(body: bytes) -> dict[Any, Any] | None:
             fields.setdefault(_form_text(name), []).append(_form_text(value))
         except UnicodeDecodeError:
             return None
-    return fields
+    return fields, canonical(fields)
 
 
 def _form_text(quoted: bytes) -> str:
     return unquote_to_bytes(quoted.replace(b"+", b" ")).decode()
 
 
-def from_multipart(body: bytes, content_type: str) -> dict[Any, Any] | None:
+def from_multipart(body: bytes, content_type: str) -> Read | None:
     """Parts by name: their headers and a digest of what they hold. Which boundary kept them apart says nothing."""
     found = _BOUNDARY.search(content_type)
     if found is None:
@@ -96,7 +114,7 @@ def from_multipart(body: bytes, content_type: str) -> dict[Any, Any] | None:
         except UnicodeDecodeError:
             return None
         fields.setdefault("; ".join(lines), []).append(digest(content))
-    return fields
+    return fields, canonical(fields)
 
 
 def digest(data: bytes) -> str:

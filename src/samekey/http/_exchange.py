@@ -22,7 +22,7 @@ from samekey.core.fingerprint import check_ignore
 from samekey.core.key import NAME_MAX_BYTES, part_text
 from samekey.core.policy import Policy
 from samekey.http._body import PATH, QUERY, VARIES, digest, payload_of
-from samekey.http._key import find_key
+from samekey.http._key import parse_key
 from samekey.http._problems import (
     BODY_INCOMPLETE,
     BODY_TOO_LARGE,
@@ -53,6 +53,8 @@ NEVER_KEPT = frozenset({
 
 Header = tuple[bytes, bytes]
 
+BODY_HEADERS = (b"content-length", b"transfer-encoding")  # said anew by whoever sends a body
+
 REPLAYED: Header = (b"idempotent-replayed", b"true")
 NOT_STORED: Header = (b"idempotency-stored", b"false")  # a retry will not get this answer again
 
@@ -63,7 +65,7 @@ class Request:
     `native` is the framework's own: an ASGI scope, a WSGI environ, a Django or Flask request.
     """
 
-    __slots__ = ("body", "headers", "method", "native", "path", "query", "route")
+    __slots__ = ("body", "headers", "method", "named", "native", "path", "query", "route")
 
     def __init__(
         self,
@@ -78,6 +80,7 @@ class Request:
     ) -> None:
         self.method, self.path, self.query = method, path, query
         self.headers = headers if isinstance(headers, (list, tuple)) else list(headers)  # names in lower case
+        self.named = dict(self.headers)  # by name; of several with one name the last
         self.body = body
         self.route = path if route is None else route
         self.native = native
@@ -85,8 +88,14 @@ class Request:
     def header(self, name: str) -> str | None:
         """The value of a header, several of them joined as HTTP says."""
         wanted = name.lower().encode("latin-1")
-        found = [value.decode("latin-1") for header, value in self.headers if header == wanted]
-        return ", ".join(found) if found else None
+        value = self.named.get(wanted)
+        if value is None or len(self.named) == len(self.headers):
+            return None if value is None else value.decode("latin-1")
+        return b", ".join(self.values(wanted)).decode("latin-1")
+
+    def values(self, name: bytes) -> list[bytes]:
+        """Every value of a header; its name in lower case."""
+        return [value for header, value in self.headers if header == name]
 
 
 class Reply(NamedTuple):
@@ -100,7 +109,7 @@ class Reply(NamedTuple):
 def is_endless(headers: Iterable[Header]) -> bool:
     """An event stream has no end to wait for: it goes out at once, and says that it is not kept."""
     for name, value in headers:
-        if value[:17].lower() == b"text/event-stream" and name.lower() == b"content-type":
+        if len(name) == 12 and name.lower() == b"content-type" and value[:17].lower() == b"text/event-stream":
             return True
     return False
 
@@ -112,6 +121,7 @@ class Asked(NamedTuple):
     tenant: str | None
     key: str
     payload: Any
+    written: bytes  # the payload in canonical form
 
 
 class NotHeld(Exception):
@@ -201,17 +211,21 @@ class Endpoint:
 
     # -- opening: before the body is read --------------------------------------------------------------------------
 
-    def opening(self, method: str, headers: Iterable[Header]) -> str | Reply | None:
+    def opening(self, request: Request) -> str | Reply | None:
         """The key, the problem with it, or None: not guarded."""
-        if method not in self.methods:
+        if request.method not in self.methods:
+            return None
+        value = request.named.get(self._header)
+        if value is None:
+            if self.required:
+                return self.problem(KEY_MISSING, f"This endpoint needs an {self.header} header.")
             return None
         try:
-            key = find_key(headers, self._header, strict=self.strict)
+            if len(request.named) < len(request.headers) and len(request.values(self._header)) > 1:
+                raise KeyMalformed(f"there is more than one {self.header} header")
+            return parse_key(value, self._header, strict=self.strict)
         except KeyMalformed as malformed:
             return self.problem(KEY_MALFORMED, malformed.message)
-        if key is None and self.required:
-            return self.problem(KEY_MISSING, f"This endpoint needs an {self.header} header.")
-        return key
 
     def too_large(self, key: str) -> Reply:
         return self.problem(BODY_TOO_LARGE, f"At most {self.body_max_bytes} bytes are taken with a key.", key=key)
@@ -225,32 +239,21 @@ class Endpoint:
         """The request in the guard's words; `who` is what `principal` said."""
         tenant = None
         if self.principal is not None:
-            try:
-                tenant = part_text(who, "principal")
-                if not tenant or not tenant.isprintable() or len(tenant.encode()) > NAME_MAX_BYTES:
-                    raise KeyMalformed("no name")
-            except (SamekeyError, UnicodeEncodeError):
+            tenant = tenant_of(who)
+            if tenant is None:
                 return self.problem(NO_PRINCIPAL, "A key belongs to somebody: authenticate first.", key=key)
-        content_type = content_encoding = b""
-        for name, value in request.headers:
-            if name == b"content-type":
-                content_type = value
-            elif name == b"content-encoding":
-                content_encoding = value
-        payload = payload_of(request.body, content_type.decode("latin-1"), content_encoding.decode("latin-1"))
+        beside: dict[int, Any] = {}
         if request.query:
-            payload[QUERY] = request.query.decode("latin-1")
+            beside[QUERY] = request.query.decode("latin-1")
+        if self.operation is not None or request.route != request.path:
+            beside[PATH] = operation_name(request.method, request.path)
         if self._vary_on:
-            payload[VARIES] = [
-                [value.decode("latin-1") for header, value in request.headers if header == name]
-                for name in self._vary_on
-            ]
-        if self.operation is not None:
-            payload[PATH] = operation_name(request.method, request.path)
-            return Asked(self.operation, tenant, key, payload)
-        if request.route != request.path:
-            payload[PATH] = operation_name(request.method, request.path)
-        return Asked(operation_name(request.method, request.route), tenant, key, payload)
+            beside[VARIES] = [[value.decode("latin-1") for value in request.values(name)] for name in self._vary_on]
+        payload, written = payload_of(
+            request.body, request.named.get(b"content-type", b""), request.named.get(b"content-encoding", b""), beside
+        )
+        operation = self.operation or operation_name(request.method, request.route)
+        return Asked(operation, tenant, key, payload, written)
 
     # -- meaning: when the application is done ---------------------------------------------------------------------
 
@@ -326,6 +329,17 @@ class Endpoint:
         return Reply(problem.status, headers, problem_body(problem, detail, members or {}, self.problems_at))
 
 
+def tenant_of(who: Any) -> str | None:
+    """The name of whoever `principal` found; None: nobody a key could be kept for."""
+    if type(who) is str and 0 < len(who) <= NAME_MAX_BYTES and who.isascii() and who.isprintable():
+        return who
+    try:
+        tenant = part_text(who, "principal")
+        return tenant if tenant and tenant.isprintable() and len(tenant.encode()) <= NAME_MAX_BYTES else None
+    except (SamekeyError, UnicodeEncodeError):
+        return None
+
+
 @lru_cache(maxsize=1024)
 def operation_name(method: str, route: str) -> str:
     """`POST /orders`: printable, and never longer than a name may be."""
@@ -362,15 +376,16 @@ def rules_of(view: Any, otherwise: Any) -> Any:
 
 
 def pack(reply: Reply, kept: Collection[bytes] | None = None) -> bytes:
-    lines = [b"%d" % reply.status]
-    for name, value in reply.headers:
+    status, headers, body = reply
+    lines = [b"%d" % status]
+    for name, value in headers:
         name = name.lower()
         if kept is None or name in kept:
             lines.append(b"%b: %b" % (name, value))
     head = b"\n".join(lines)
     if b"\r" in head or head.count(b"\n") != len(lines) - 1:  # no server would send such a header on
         head = b"\n".join(line for line in lines if b"\r" not in line and b"\n" not in line)
-    return b"%b\n\n%b" % (head, reply.body or b"")
+    return b"%b\n\n%b" % (head, body or b"")
 
 
 def unpack(result: Any) -> Reply:
@@ -378,16 +393,29 @@ def unpack(result: Any) -> Reply:
     if not isinstance(result, bytes):
         return Reply(200, [(b"content-type", b"application/json")], json.dumps(result).encode())
     head, cut, body = result.partition(b"\n\n")
+    if not cut:
+        raise ValueError("not a kept answer")
+    status, headers = (_known_head if len(head) <= KNOWN_HEAD_BYTES else _read_head)(head)
+    return Reply(status, list(headers), body)
+
+
+def _read_head(head: bytes) -> tuple[int, tuple[Header, ...]]:
     status, *lines = head.split(b"\n")
-    if not cut or not (status.isdigit() and len(status) == 3):
+    if not (status.isdigit() and len(status) == 3):
         raise ValueError("not a kept answer")
     headers = []
     for line in lines:
         name, cut, value = line.partition(b": ")
         if not cut:
             raise ValueError("not a kept answer")
-        headers.append((name, value))
-    return Reply(int(status), headers, body)
+        if name not in BODY_HEADERS:
+            headers.append((name, value))
+    return int(status), tuple(headers)
+
+
+# The answers of an endpoint differ in their bodies, hardly ever in their heads.
+KNOWN_HEAD_BYTES = 500
+_known_head = lru_cache(maxsize=256)(_read_head)
 
 
 def answer(status: int, body: bytes | str, *, content_type: str = "application/json", **headers: str) -> bytes:

@@ -59,12 +59,12 @@ class Door:
             guard = self.guard if endpoint.connection is None else self.guard.on(endpoint.connection(request))
             held = guard.hold_call(self._rules.call(guard, endpoint, asked))
         except Exception as error:
-            return answered(endpoint, asked, error)
+            return answered(endpoint, key, error)
         if isinstance(held, Answer):
             return endpoint.replay(held.result, key)
-        held.__enter__()
+        held.enter()
         held.word = ""
-        return Visit(endpoint, asked, held, self.guard)
+        return Visit(endpoint, key, held, self.guard)
 
 
 class Visit:
@@ -73,8 +73,8 @@ class Visit:
     stored = True
     _over = False
 
-    def __init__(self, endpoint: Endpoint, asked: Asked, held: Held, guard: Guard) -> None:
-        self.endpoint, self.asked, self.held = endpoint, asked, held
+    def __init__(self, endpoint: Endpoint, key: str, held: Held, guard: Guard) -> None:
+        self.endpoint, self.key, self.held = endpoint, key, held
         self.room = (endpoint.policy or guard.policy).result_max_bytes - ENVELOPE_BYTES  # for an answer as it is kept
 
     def leave(self, reply: Reply) -> Reply:
@@ -84,7 +84,7 @@ class Visit:
         try:
             self.held.__exit__(None if error is None else type(error), error, None)
         except SamekeyError as ours:
-            return answered(self.endpoint, self.asked, ours)
+            return answered(self.endpoint, self.key, ours)
         return settled(self, reply)
 
     def fail(self, error: BaseException) -> Reply | None:
@@ -97,8 +97,8 @@ class Visit:
             self.held.__exit__(None if said is None else type(said), said, None)
         except SamekeyError as ours:
             if ours is not error:
-                return answered(self.endpoint, self.asked, ours)
-        return after_failure(self.endpoint, self.asked, self.held, error)
+                return answered(self.endpoint, self.key, ours)
+        return after_failure(self.endpoint, self.key, self.held, error)
 
 
 class AsyncDoor:
@@ -112,7 +112,7 @@ class AsyncDoor:
 
     async def enter(self, endpoint: Endpoint, request: Request, key: str) -> Reply | AsyncVisit:
         who: Any = None if endpoint.principal is None else endpoint.principal(request)
-        if hasattr(who, "__await__"):
+        if type(who) is not str and hasattr(who, "__await__"):
             who = await who
         asked = endpoint.asked(request, key, who)
         if isinstance(asked, Reply):
@@ -121,20 +121,20 @@ class AsyncDoor:
             guard = self.guard if endpoint.connection is None else self.guard.on(endpoint.connection(request))
             held = await guard.hold_call(self._rules.call(guard, endpoint, asked))
         except Exception as error:
-            return answered(endpoint, asked, error)
+            return answered(endpoint, key, error)
         if isinstance(held, Answer):
             return endpoint.replay(held.result, key)
-        await held.__aenter__()
+        held.enter()
         held.word = ""
-        return AsyncVisit(endpoint, asked, held, self.guard)
+        return AsyncVisit(endpoint, key, held, self.guard)
 
 
 class AsyncVisit:
     stored = True
     _over = False
 
-    def __init__(self, endpoint: Endpoint, asked: Asked, held: AsyncHeld, guard: AsyncGuard) -> None:
-        self.endpoint, self.asked, self.held = endpoint, asked, held
+    def __init__(self, endpoint: Endpoint, key: str, held: AsyncHeld, guard: AsyncGuard) -> None:
+        self.endpoint, self.key, self.held = endpoint, key, held
         self.room = (endpoint.policy or guard.policy).result_max_bytes - ENVELOPE_BYTES
 
     async def leave(self, reply: Reply) -> Reply:
@@ -143,7 +143,7 @@ class AsyncVisit:
         try:
             await self.held.__aexit__(None if error is None else type(error), error, None)
         except SamekeyError as ours:
-            return answered(self.endpoint, self.asked, ours)
+            return answered(self.endpoint, self.key, ours)
         return settled(self, reply)
 
     async def fail(self, error: BaseException) -> Reply | None:
@@ -155,8 +155,8 @@ class AsyncVisit:
             await self.held.__aexit__(None if said is None else type(said), said, None)
         except SamekeyError as ours:
             if ours is not error:
-                return answered(self.endpoint, self.asked, ours)
-        return after_failure(self.endpoint, self.asked, self.held, error)
+                return answered(self.endpoint, self.key, ours)
+        return after_failure(self.endpoint, self.key, self.held, error)
 
 
 class _Operations:
@@ -174,16 +174,16 @@ class _Operations:
             )
             if len(self._known) < OPERATIONS_MAX:
                 self._known[which] = operation
-        call: Call = guard.new_call(operation, asked.key, asked.payload, asked.tenant)
+        call: Call = guard.new_call(operation, asked.key, asked.payload, asked.tenant, asked.written)
         return call
 
 
 # -- what both colours decide, once --------------------------------------------------------------------------------
 
 
-def answered(endpoint: Endpoint, asked: Asked, error: Exception) -> Reply:
+def answered(endpoint: Endpoint, key: str, error: Exception) -> Reply:
     """The answer to an error of the guard; one that is not ours leaves as it came."""
-    reply = endpoint.answer_to(error, asked.key)
+    reply = endpoint.answer_to(error, key)
     if reply is None:
         raise error
     return reply
@@ -205,10 +205,10 @@ def settled(visit: Any, reply: Reply) -> Reply:
     """What goes out: the application's answer, unless the record says another."""
     said: Answer[Any] | None = visit.held.answer
     if said is not None and said.replayed:
-        replay: Reply = visit.endpoint.replay(said.result, visit.asked.key)
+        replay: Reply = visit.endpoint.replay(said.result, visit.key)
         return replay
     stored = visit.stored and (said is None or (said.recorded and said.guarded))
-    first: Reply = visit.endpoint.first(reply, visit.asked.key, stored=stored)
+    first: Reply = visit.endpoint.first(reply, visit.key, stored=stored)
     return first
 
 
@@ -224,11 +224,11 @@ def failure(endpoint: Endpoint, held: Any, error: BaseException) -> BaseExceptio
     return error
 
 
-def after_failure(endpoint: Endpoint, asked: Asked, held: Any, error: BaseException) -> Reply | None:
+def after_failure(endpoint: Endpoint, key: str, held: Any, error: BaseException) -> Reply | None:
     said: Answer[Any] | None = held.answer
     if said is not None and said.replayed:  # the key changed hands while we ran, and somebody else's answer stands
-        return endpoint.replay(said.result, asked.key)
+        return endpoint.replay(said.result, key)
     # An effect's word about itself is answered; one that left a guard inside it, and any other error, goes on.
     if isinstance(error, (Refused, NotDone)) and said is None and not held.raised(error).inner:
-        return endpoint.answer_to(error, asked.key)
+        return endpoint.answer_to(error, key)
     return None

@@ -9,11 +9,11 @@ A client that hangs up stops nothing: the application is told only when its answ
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from samekey.guard import AsyncGuard
-from samekey.http._exchange import Header, Reply, Request, is_endless
+from samekey.http._exchange import BODY_HEADERS, Endpoint, Header, Reply, Request, is_endless
 from samekey.http._visit import AsyncDoor, AsyncVisit, Rules, check_rules, choose
 from samekey.loops import running
 
@@ -51,9 +51,9 @@ class Passage:
     def __init__(self, guard: AsyncGuard) -> None:
         self._door = AsyncDoor(guard)
 
-    async def __call__(
+    def __call__(
         self, app: App, rules: Rules | None, scope: Scope, receive: Receive, send: Send, *, route: str | None = None
-    ) -> None:
+    ) -> Awaitable[None]:
         """One request to `app`; `route` is its template, where the framework knows it already."""
         request = Request(
             scope["method"],
@@ -64,64 +64,62 @@ class Passage:
             native=scope,
         )
         endpoint = choose(rules, request)
-        key = None if endpoint is None else endpoint.opening(request.method, request.headers)
+        key = None if endpoint is None else endpoint.opening(request)
         if endpoint is None or key is None:
-            return await app(scope, receive, send)
+            return app(scope, receive, send)
         if isinstance(key, Reply):
-            return await send_reply(send, key)
-        body = await read_body(receive, request.headers, endpoint.body_max_bytes)
-        if body is None:
-            return  # the client is gone, and nothing was claimed
-        if body is TOO_LARGE:
+            return send_reply(send, key)
+        return self._guarded(app, endpoint, request, key, receive, send)
+
+    async def _guarded(
+        self, app: App, endpoint: Endpoint, request: Request, key: str, receive: Receive, send: Send
+    ) -> None:
+        length, max_bytes = request.named.get(b"content-length", b""), endpoint.body_max_bytes
+        if length.isdigit() and int(length[:20]) > max_bytes:
             return await send_reply(send, endpoint.too_large(key))
-        request.body = body
+        message = await receive()
+        body: Any = message.get("body", b"")
+        if message.get("more_body") or message["type"] != "http.request":
+            body = await read_on(message, receive, max_bytes)
+            if body is None:
+                return  # the client is gone, and nothing was claimed
+        if len(body) > max_bytes:
+            return await send_reply(send, endpoint.too_large(key))
+        request.body = body = bytes(body)
         entered = await self._door.enter(endpoint, request, key)
         if isinstance(entered, Reply):
             return await send_reply(send, entered)
-        await run_app(app, scope, _Exchange(entered, body, receive, send))
+        exchange = _Exchange(entered, body, receive, send)
+        scope: Scope = request.native
+        extensions = scope.get("extensions")
+        if extensions:
+            scope["extensions"] = {name: one for name, one in extensions.items() if name not in SHORTCUTS}
+        try:
+            await app(scope, exchange.receive, exchange.send)
+        except BaseException as error:  # whatever it is, the core must hear of it
+            await exchange.failed(error)
+        else:
+            await exchange.settle(scope.get(RAISED))
 
 
-TOO_LARGE: Any = object()  # in place of a body
-
-
-async def read_body(receive: Receive, headers: Iterable[Header], max_bytes: int) -> Any:
-    """The whole body; TOO_LARGE; None if the client hung up before its end."""
-    for name, value in headers:
-        if name == b"content-length" and value.isdigit() and int(value[:20]) > max_bytes:
-            return TOO_LARGE
-    message = await receive()
-    if message["type"] == "http.request" and not message.get("more_body"):
-        whole = message.get("body", b"")
-        return TOO_LARGE if len(whole) > max_bytes else bytes(whole)
+async def read_on(message: Message, receive: Receive, max_bytes: int) -> bytes | None:
+    """The whole body, or more of it than there may be; None if the client hung up before its end."""
     parts, size = [], 0
     while message["type"] == "http.request":
         part = message.get("body", b"")
-        size += len(part)
-        if size > max_bytes:
-            return TOO_LARGE
         parts.append(part)
-        if not message.get("more_body"):
+        size += len(part)
+        if size > max_bytes or not message.get("more_body"):
             return b"".join(parts)
         message = await receive()
     return None
-
-
-async def run_app(app: App, scope: Scope, exchange: _Exchange) -> None:
-    extensions = scope.get("extensions")
-    if extensions:
-        scope["extensions"] = {name: one for name, one in extensions.items() if name not in SHORTCUTS}
-    try:
-        await app(scope, exchange.receive, exchange.send)
-    except BaseException as error:  # whatever it is, the core must hear of it
-        await exchange.failed(error)
-        return
-    await exchange.returned(scope.get(RAISED))
 
 
 class _Exchange:
     """The application's side of one guarded request: what it receives, and what becomes of what it sends."""
 
     _start: Message | None = None
+    _headers: list[Header]
     _complete = False  # the application has said its last word
     _flowing = False  # too long to keep, or endless: goes out as it comes
     _settled = False
@@ -134,7 +132,6 @@ class _Exchange:
         self._receive, self._send = receive, send
         self._parts: list[bytes] = []
         self._room = visit.room
-        self._early = visit.endpoint.settle == "before-send"
 
     async def receive(self) -> Message:
         if self._body is not None:
@@ -155,19 +152,21 @@ class _Exchange:
             if self._flowing:
                 await self._forward(message)
             else:
-                part = bytes(message.get("body", b""))
-                self._parts.append(part)
+                part = message.get("body", b"")
+                self._parts.append(part if type(part) is bytes else bytes(part))
                 self._room -= len(part)
                 if self._room < 0:
                     await self._flow(more=more)
             if not more:
                 self._complete = True
                 self._ring()
-                if self._early:
-                    await self._settle()
+                if self._visit.endpoint.settle == "before-send":
+                    await self.settle()
         elif kind == "http.response.start":
+            headers = message.get("headers", ())
             self._start = message
-            if is_endless(message.get("headers", ())):
+            self._headers = headers if isinstance(headers, list) else list(headers)
+            if is_endless(self._headers):
                 await self._flow(more=True)
         else:  # early hints and the like are for this client alone
             await self._forward(message)
@@ -177,9 +176,8 @@ class _Exchange:
         self._flowing = True
         self._ring()
         start = self._start or {}
-        reply = self._visit.endpoint.first(
-            Reply(start["status"], list(start.get("headers", ())), None), self._visit.asked.key, stored=False
-        )
+        made = Reply(start["status"], self._headers, None)
+        reply = self._visit.endpoint.first(made, self._visit.key, stored=False)
         await self._forward({**start, "headers": reply.headers})
         if self._parts:
             await self._forward({"type": "http.response.body", "body": b"".join(self._parts), "more_body": more})
@@ -197,29 +195,23 @@ class _Exchange:
         if self._bell is not None:
             self._bell.ring()
 
-    async def returned(self, raised: BaseException | None) -> None:
-        """The application came back; `raised` is the exception behind its answer, if the framework told."""
-        if self._settled:
-            return
-        if self._start is None or not (self._complete or self._flowing):
-            error = RuntimeError("the application returned without a whole answer")
-            await self._visit.fail(error)
-            raise error
-        await self._settle(raised)
-
-    async def _settle(self, raised: BaseException | None = None) -> None:
+    async def settle(self, raised: BaseException | None = None) -> None:
+        """The application came to its end; `raised` is the exception behind its answer, if the framework told."""
         if self._settled:
             return
         self._settled = True
-        start = self._start or {}
-        body = None if self._flowing else self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-        made = Reply(start["status"], list(start.get("headers", ())), body)
+        start = self._start
+        if start is None or not (self._complete or self._flowing):
+            error = RuntimeError("the application returned without a whole answer")
+            await self._visit.fail(error)
+            raise error
+        made = Reply(start["status"], self._headers, None if self._flowing else b"".join(self._parts))
         if raised is not None and made.status >= 500:  # an exception that became another answer is that answer
-            reply = await self._visit.fail(raised) or self._visit.endpoint.first(made, self._visit.asked.key)
+            reply = await self._visit.fail(raised) or self._visit.endpoint.first(made, self._visit.key)
         else:
             reply = await self._visit.leave(made)
         if not self._flowing:
-            await send_reply(self._send, reply)
+            await send_reply(self._send, reply, ours=False)
 
     async def failed(self, error: BaseException) -> None:
         """The application raised: answer it if it is ours to answer, else it leaves as it came."""
@@ -232,13 +224,15 @@ class _Exchange:
         await send_reply(self._send, reply)
 
 
-async def send_reply(send: Send, reply: Reply) -> None:
+async def send_reply(send: Send, reply: Reply, *, ours: bool = True) -> None:
+    """An answer and its length; the application's own may have said one, and it may be wrong by now."""
     status, headers, body = reply
     body = body or b""
-    if status >= 200 and status not in (204, 304):
-        length = b"%d" % len(body)
-        if (b"content-length", length) not in headers:
-            headers = [one for one in headers if one[0].lower() not in (b"content-length", b"transfer-encoding")]
-            headers.append((b"content-length", length))
+    if status >= 200 and status != 204 and status != 304:
+        length = (b"content-length", b"%d" % len(body))
+        if ours:
+            headers.append(length)
+        elif length not in headers:
+            headers = [*(one for one in headers if one[0].lower() not in BODY_HEADERS), length]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -14,6 +14,7 @@ from flask import Flask, Response
 from werkzeug.exceptions import RequestEntityTooLarge
 
 from samekey.guard import Guard
+from samekey.http._environ import as_bytes, headers_in
 from samekey.http._exchange import Header, Reply, Request, is_endless, rules_of
 from samekey.http._visit import Door, Rules, Visit, check_rules, choose
 
@@ -43,12 +44,12 @@ class Samekey:
             asked.method,
             asked.root_path + asked.path,
             query=asked.query_string,
-            headers=[(name.lower().encode("latin-1"), as_bytes(value)) for name, value in asked.headers],
+            headers=headers_in(asked.environ),
             route=asked.url_rule.rule if asked.url_rule and asked.view_args else None,
             native=asked,
         )
         endpoint = choose(rules_of(app.view_functions.get(asked.endpoint), self._endpoint), request)
-        key = None if endpoint is None else endpoint.opening(request.method, request.headers)
+        key = None if endpoint is None else endpoint.opening(request)
         if endpoint is None or key is None:
             return dispatch()
         if isinstance(key, Reply):
@@ -93,7 +94,7 @@ def answered(app: Flask, response: Response, visit: Visit) -> Response:
     reply = Reply(response.status_code, headers, body)
     if body is None and response.is_streamed:
         # Goes out as it is made, and settles when it is closed.
-        mark(response, visit.endpoint.first(reply, visit.asked.key, stored=False))
+        mark(response, visit.endpoint.first(reply, visit.key, stored=False))
         response.call_on_close(lambda: visit.leave(reply))
         return response
     out = visit.leave(reply)
@@ -136,7 +137,3 @@ def response_of(app: Flask, reply: Reply) -> Response:
 
 def as_text(reply: Reply) -> list[tuple[str, str]]:
     return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in reply.headers]
-
-
-def as_bytes(text: str) -> bytes:
-    return text.encode("latin-1", "backslashreplace")

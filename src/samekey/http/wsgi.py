@@ -8,6 +8,7 @@ from http import HTTPStatus
 from typing import Any
 
 from samekey.guard import Guard
+from samekey.http._environ import as_bytes, headers_in
 from samekey.http._exchange import Endpoint, Header, Reply, Request, is_endless
 from samekey.http._visit import Door, Rules, Visit, check_rules, choose
 
@@ -27,7 +28,7 @@ class SamekeyMiddleware:
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         request = request_of(environ)
         endpoint = choose(self._endpoint, request)
-        key = None if endpoint is None else endpoint.opening(request.method, request.headers)
+        key = None if endpoint is None else endpoint.opening(request)
         if endpoint is None or key is None:
             return self.app(environ, start_response)
         if isinstance(key, Reply):
@@ -44,26 +45,14 @@ class SamekeyMiddleware:
 
 
 def request_of(environ: Environ) -> Request:
-    headers: list[Header] = [
-        (name[5:].replace("_", "-").lower().encode("latin-1"), as_bytes(value))
-        for name, value in environ.items()
-        if name.startswith("HTTP_")
-    ]
-    for name in ("CONTENT_TYPE", "CONTENT_LENGTH"):
-        if environ.get(name):
-            headers.append((name.replace("_", "-").lower().encode(), as_bytes(environ[name])))
     path = as_bytes(environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")).decode("utf-8", "backslashreplace")
     return Request(
         environ["REQUEST_METHOD"],
         path,
         query=as_bytes(environ.get("QUERY_STRING", "")),
-        headers=headers,
+        headers=headers_in(environ),
         native=environ,
     )
-
-
-def as_bytes(text: str) -> bytes:
-    return text.encode("latin-1", "backslashreplace")
 
 
 def read_body(environ: Environ, endpoint: Endpoint, key: str) -> bytes | Reply:
@@ -158,7 +147,7 @@ class _Flowing:
         self, made: Any, parts: Iterator[bytes], started: _Started, start_response: StartResponse, visit: Visit
     ) -> None:
         self._made, self._visit, self._started, self._parts = made, visit, started, parts
-        out = visit.endpoint.first(started.reply(kept=False), visit.asked.key, stored=False)
+        out = visit.endpoint.first(started.reply(kept=False), visit.key, stored=False)
         start_response(started.line, [(name.decode("latin-1"), value.decode("latin-1")) for name, value in out.headers])
         self._waiting = started.parts[::-1]
         self._settled = False

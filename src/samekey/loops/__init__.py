@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import cache
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -40,19 +41,23 @@ class Loop(Protocol):
 
 def running() -> Loop:
     """The loop that runs this task."""
-    import asyncio
-
     try:
-        asyncio.get_running_loop()
+        loop: Loop = _asyncio().Asyncio()
     except RuntimeError:
         if "trio" in sys.modules:
             from samekey.loops import trio
 
             return trio.Trio()
         raise
-    from samekey.loops import asyncio as ours
+    return loop
 
-    return ours.Asyncio()
+
+@cache
+def _asyncio() -> Any:
+    """Imported by whoever first runs in a loop: sync programs have no need of it."""
+    from samekey.loops import asyncio
+
+    return asyncio
 
 
 class ThreadBell:

@@ -10,6 +10,7 @@ from django.core.exceptions import RequestDataTooBig
 from django.http import HttpResponse, UnreadablePostError
 from django.http.response import HttpResponseBase
 
+from samekey.http._environ import as_bytes, headers_in
 from samekey.http._exchange import Endpoint, Header, Reply, Request, is_endless
 from samekey.http._visit import AsyncVisit, Visit
 
@@ -20,7 +21,7 @@ def request_of(asked: Any) -> Request:
         asked.method or "",
         asked.path,
         query=as_bytes(asked.META.get("QUERY_STRING", "")),
-        headers=[(name.lower().encode("latin-1"), as_bytes(value)) for name, value in asked.headers.items()],
+        headers=headers_in(asked.META),
         route=f"/{match.route}" if match is not None and match.kwargs else None,
         native=asked,
     )
@@ -63,7 +64,7 @@ def settle(response: Any, visit: Visit) -> HttpResponseBase:
     render(response)
     reply = Reply(response.status_code, headers_of(response), body_kept(response, visit))
     if reply.body is None and response.streaming:
-        flowing(response, visit.endpoint.first(reply, visit.asked.key, stored=False))
+        flowing(response, visit.endpoint.first(reply, visit.key, stored=False))
         response._resource_closers.append(lambda: visit.leave(reply))
         return response
     return chosen(response, reply, visit.leave(reply))
@@ -150,7 +151,3 @@ def flowing(response: Any, reply: Reply) -> HttpResponseBase:
         if text.startswith("idempot") or text not in response.headers:
             response.headers[text.title()] = value.decode("latin-1")
     return response
-
-
-def as_bytes(text: str) -> bytes:
-    return text.encode("latin-1", "backslashreplace")

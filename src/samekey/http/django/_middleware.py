@@ -102,7 +102,7 @@ class SamekeyMiddleware:
 def opened(asked: Any, rules: Any) -> tuple[Any, Request, str] | Reply | None:
     request = request_of(asked)
     endpoint = choose(rules, request)
-    key = None if endpoint is None else endpoint.opening(request.method, request.headers)
+    key = None if endpoint is None else endpoint.opening(request)
     if endpoint is None or key is None:
         return None
     if isinstance(key, Reply):

@@ -1,0 +1,39 @@
+"""The headers of a request as WSGI tells them; Flask and Django keep the same, each behind a view of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from samekey.http._exchange import Header
+
+PREFIX = "HTTP_"
+UNPREFIXED = ("CONTENT_TYPE", "CONTENT_LENGTH")
+
+
+def headers_in(environ: Mapping[str, Any]) -> list[Header]:
+    """Names in lower case; the type and length of a body where there are any."""
+    return [
+        (name, as_bytes(value))
+        for variable, value in environ.items()
+        if (name := header_name(variable)) is not None and (value or variable not in UNPREFIXED)
+    ]
+
+
+@lru_cache(maxsize=1024)
+def header_name(variable: str) -> bytes | None:
+    """The header that a variable stands for: few of them, and in every request the same."""
+    if variable.startswith(PREFIX):
+        name = variable[len(PREFIX) :]
+        if name in UNPREFIXED:
+            return None  # of a header spelled Content_Type; the real ones come without the prefix
+    elif variable in UNPREFIXED:
+        name = variable
+    else:
+        return None
+    return name.replace("_", "-").lower().encode("latin-1")
+
+
+def as_bytes(text: str) -> bytes:
+    return text.encode("latin-1", "backslashreplace")
