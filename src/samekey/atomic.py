@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable, Generator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -87,7 +88,7 @@ class _InTransaction:
                 lost = self._undone and isinstance(ended, Failed) and self._transaction.conflicts(ended.error)
                 if not (lost and again and self._patience_left()):
                     return ended
-            self.call = self.call._replace(attempt=new_attempt())  # an id is used for one hold only
+            self.call = replace(self.call, attempt=new_attempt())  # an id is used for one hold only
         raise AssertionError("the last try returns or raises")
 
     def _end(self) -> Steps:
@@ -285,10 +286,12 @@ class AtomicPerformer(_InTransaction, Performer):
             return self._go(self._obey(command))
         return super().perform(command)
 
-    def before_effect(self) -> None:
+    def _run_effect(self, command: RunEffect) -> Outcome:
         self._go(self._mark_effect())
+        return self.after_effect(super()._run_effect(command))
 
     def after_effect(self, outcome: Outcome) -> Outcome:
+        """What the core shall hear of an effect's end."""
         judged: Outcome = self._go(self._judge(outcome))
         return judged
 
@@ -369,8 +372,9 @@ class AsyncAtomicPerformer(_InTransaction, AsyncPerformer):
             return await self._go(self._obey(command))
         return await super().perform(command)
 
-    async def before_effect(self) -> None:
+    async def _run_effect(self, command: RunEffect) -> Outcome:
         await self._go(self._mark_effect())
+        return await self.after_effect(await super()._run_effect(command))
 
     async def after_effect(self, outcome: Outcome) -> Outcome:
         judged: Outcome = await self._go(self._judge(outcome))

@@ -18,6 +18,7 @@ from samekey.core.key import key_text, part_text
 
 _EMPTY = inspect.Parameter.empty
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_new = tuple.__new__  # every call makes one: calling the class takes twice as long
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -98,7 +99,7 @@ class Binding:
         own = args[1:] if self._skip_first and args else args
         key = self._key(payload, own, kwargs)
         tenant = None if self._tenant is None else part_text(self._tenant(payload, own, kwargs), "tenant")
-        return Bound(key, tenant, payload, connection)
+        return _new(Bound, (key, tenant, payload, connection))
 
     def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         if self._plain and len(args) <= len(self._positions):

@@ -6,6 +6,7 @@ which rules), let the core decide step by step, and raise or return what the cor
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from types import TracebackType
@@ -166,7 +167,7 @@ class Guard(Rules):
         reached = performer.reach(steps)
         if isinstance(reached, RunEffect):
             held = performer.new_hold(reached.held)
-            held._steps = steps
+            held.hand_out(steps)
             return held
         return performer.conclude(reached)
 
@@ -193,7 +194,8 @@ class Guard(Rules):
         self.close()
 
     def _answer(self, operation: Operation, bound: Bound, effect: Callable[[], Any]) -> Answer[Any]:
-        self._require_open()
+        if self._closed:
+            self._require_open()
         call = self._call(operation, bound.key, bound.payload, bound.tenant)
         if operation.terms.kind is Kind.ATOMIC and not call.unguarded:
             return self._carry_out_atomic(call, effect, bound.connection)
@@ -208,7 +210,7 @@ class Guard(Rules):
         return performer.conclude(ended)
 
     def _performer(self, call: Call, effect: Callable[[], Any]) -> Performer:
-        return Performer(call, effect, self, flights=self._flights, leases=self._leases, hooks=self._hooks)
+        return Performer(call, effect, self, self._flights, self._leases, self._hooks)
 
     def _carry_out_atomic(self, call: Call, effect: Callable[[], Any], connection: Any) -> Answer[Any]:
         transaction = join(self.store, connection)
@@ -379,7 +381,7 @@ class AsyncGuard(Rules):
         reached = await performer.reach(steps)
         if isinstance(reached, RunEffect):
             held = performer.new_hold(reached.held)
-            held._steps = steps
+            held.hand_out(steps)
             return held
         return performer.conclude(reached)
 
@@ -406,7 +408,8 @@ class AsyncGuard(Rules):
         await self.close()
 
     async def _answer(self, operation: Operation, bound: Bound, effect: Callable[[], Any]) -> Answer[Any]:
-        self._require_open()
+        if self._closed:
+            self._require_open()
         call = self._call(operation, bound.key, bound.payload, bound.tenant)
         if operation.terms.kind is Kind.ATOMIC and not call.unguarded:
             return await self._carry_out_atomic(call, effect, bound.connection)
@@ -421,7 +424,7 @@ class AsyncGuard(Rules):
         return performer.conclude(ended)
 
     def _performer(self, call: Call, effect: Callable[[], Any]) -> AsyncPerformer:
-        return AsyncPerformer(call, effect, self, flights=self._flights, leases=self._leases, hooks=self._hooks)
+        return AsyncPerformer(call, effect, self, self._flights, self._leases, self._hooks)
 
     async def _carry_out_atomic(self, call: Call, effect: Callable[[], Any], connection: Any) -> Answer[Any]:
         transaction = join(self.store, connection)
@@ -558,4 +561,4 @@ class _AsyncGuardOn(AsyncGuard):
 def atomic_call(call: Call) -> Call:
     """The same call, under the terms of a transaction."""
     terms = Terms(Kind.ATOMIC)
-    return call._replace(terms=terms, terms_text=terms.text())
+    return dataclasses.replace(call, terms=terms, terms_text=terms.text())

@@ -36,7 +36,8 @@ class Guarded(Generic[P, T]):
         self._function, self._binding, self._answer, self._peek = function, binding, answer, peek
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self.answer(*args, **kwargs).result
+        bound = self._binding.bind(args, kwargs)
+        return self._answer(self.operation, bound, functools.partial(self._function, *args, **kwargs)).result
 
     def answer(self, *args: P.args, **kwargs: P.kwargs) -> Answer[T]:
         """The whole answer: result, state, replayed, token, attempts."""

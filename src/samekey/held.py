@@ -70,6 +70,28 @@ def leaving(error: BaseException) -> BaseException:
     return error
 
 
+class _HandedOut:
+    """The rest of an attempt whose hold is in the caller's hands.
+
+    Only this has a finalizer, and not the hold: most holds are never handed out, and it would run for each.
+    """
+
+    __slots__ = ("_performer", "_steps")
+
+    def __init__(self, performer: Carrier, steps: Generator[Command, Any, Any]) -> None:
+        self._performer, self._steps = performer, steps
+
+    def taken_back(self) -> Generator[Command, Any, Any]:
+        steps = self._steps
+        del self._steps
+        return steps
+
+    def __del__(self) -> None:
+        # Thrown away with its hold: the lease speaks; only the callers behind us must not wait for us.
+        if hasattr(self, "_steps"):
+            self._performer.abandon()
+
+
 class _Hold:
     """What the effect may know and do while it holds the key."""
 
@@ -83,7 +105,7 @@ class _Hold:
     _entered = False
     _result: Any = None
     _complete = False
-    _steps: Generator[Command, Any, Any] | None = None
+    _handed_out: _HandedOut | None = None
     _was: Token[Any] | None = None
 
     def __init__(self, performer: Carrier, record: Record | None, asked_at: float) -> None:
@@ -190,8 +212,9 @@ class _Hold:
             self._outer = outer.lineage
         self._began = next(_order)
         self._was = _current.set(self)
-        if self.record is not None and self._performer.leases is not None:
-            self._performer.leases.join(self)
+        leases = self._performer.leases
+        if leases is not None and self.record is not None:
+            leases.join(self)
 
     def leave(self) -> None:
         if self._was is not None:
@@ -200,8 +223,9 @@ class _Hold:
             except ValueError:
                 pass  # left in another context than it was entered in; that one is gone with its task
             self._was = None
-        if self._performer.leases is not None:
-            self._performer.leases.leave(self)
+        leases = self._performer.leases
+        if leases is not None:
+            leases.leave(self)
 
     def _ended(self, ended: Any, error: BaseException | None) -> None:
         try:
@@ -213,10 +237,9 @@ class _Hold:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._call.key.operation} {self._call.key.short} token {self.token}>"
 
-    def __del__(self) -> None:
-        # A hold that was never entered: the lease speaks; only the callers behind us must not wait for us.
-        if getattr(self, "_steps", None) is not None:
-            self._performer.abandon()
+    def hand_out(self, steps: Generator[Command, Any, Any]) -> None:
+        """To be entered by the caller, who then drives the rest of these steps."""
+        self._handed_out = _HandedOut(self._performer, steps)
 
 
 class Held(_Hold):
@@ -229,7 +252,7 @@ class Held(_Hold):
             self.begun = True
 
     def __enter__(self) -> Held:
-        if self._steps is None:
+        if self._handed_out is None:
             raise Misconfigured("this hold is not to be entered: it is running, or it is over")
         self.enter()
         return self
@@ -238,9 +261,9 @@ class Held(_Hold):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.leave()
-        steps, self._steps = self._steps, None
-        if steps is not None:
-            self._ended(self._performer.end(steps, self.outcome(error)), error)
+        handed_out, self._handed_out = self._handed_out, None
+        if handed_out is not None:
+            self._ended(self._performer.end(handed_out.taken_back(), self.outcome(error)), error)
 
 
 class AsyncHeld(_Hold):
@@ -254,7 +277,7 @@ class AsyncHeld(_Hold):
             self.begun = True
 
     async def __aenter__(self) -> AsyncHeld:
-        if self._steps is None:
+        if self._handed_out is None:
             raise Misconfigured("this hold is not to be entered: it is running, or it is over")
         self.enter()
         return self
@@ -263,6 +286,6 @@ class AsyncHeld(_Hold):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.leave()
-        steps, self._steps = self._steps, None
-        if steps is not None:
-            self._ended(await self._performer.end(steps, self.outcome(error)), error)
+        handed_out, self._handed_out = self._handed_out, None
+        if handed_out is not None:
+            self._ended(await self._performer.end(handed_out.taken_back(), self.outcome(error)), error)

@@ -58,6 +58,10 @@ _OURS: dict[type[Command], str] = {
 }
 
 
+# What most effects return: to look for an attribute that is not there takes longer than to run them.
+_NOT_AWAITED = frozenset({type(None), bool, int, float, str, bytes, dict, list, tuple})
+
+
 class _Performer:
     """What both colours share: the call, its patience, its flight, its hooks."""
 
@@ -202,7 +206,7 @@ class Performer(_Performer):
     def _claim(self, command: Open | Take) -> Any:
         self._asked_at = time.monotonic()
         try:
-            return getattr(self.store, command.verb)(command)
+            return getattr(self._guard.store, command.verb)(command)
         except (Exception, GeneratorExit):
             raise
         except BaseException:  # Ctrl-C in the middle of the claim: nothing ran, so let it go
@@ -224,7 +228,7 @@ class Performer(_Performer):
         self._unsaid = command
         start = time.monotonic()
         try:
-            record: Record | None = getattr(self.store, command.verb)(command)
+            record: Record | None = getattr(self._guard.store, command.verb)(command)
         except StoreUnavailable as unavailable:
             unavailable.tried_seconds = time.monotonic() - start
             raise
@@ -294,22 +298,14 @@ class Performer(_Performer):
         finally:
             self.finish()
 
-    def before_effect(self) -> None:
-        """Right before the effect."""
-
-    def after_effect(self, outcome: Outcome) -> Outcome:
-        """What the core shall hear of an effect's end."""
-        return outcome
-
     def _run_effect(self, command: RunEffect) -> Outcome:
         held: Held = self._early or self.new_hold(command.held)
-        if command.held is not None:
+        if command.held is not None and self._hooks:
             self.tell("claimed", command.held)
-        self.before_effect()
         held.enter()
         try:
             value = self._effect()
-            if value is not None and hasattr(type(value), "__await__"):
+            if type(value) not in _NOT_AWAITED and hasattr(type(value), "__await__"):
                 raise Misconfigured("the effect returned an awaitable, which nobody awaited: use AsyncGuard")
             outcome: Outcome = Returned(value)
         except BaseException as error:  # every way an effect can end is for the core to judge
@@ -318,7 +314,7 @@ class Performer(_Performer):
             held.leave()
         if self.call.terms.marked:
             self.check_mark(held, outcome)
-        return self.after_effect(outcome)
+        return outcome
 
     def _lookup(self, command: CallLookup) -> Verdict:
         lookup = self.call.boundary.asks_with
@@ -380,7 +376,7 @@ class AsyncPerformer(_Performer):
     async def _claim(self, command: Open | Take) -> Any:
         self._asked_at = time.monotonic()
         try:
-            return await getattr(self.store, command.verb)(command)
+            return await getattr(self._guard.store, command.verb)(command)
         except (Exception, GeneratorExit):
             raise
         except BaseException:  # cancelled in the middle of the claim: nothing ran, so let it go
@@ -402,7 +398,7 @@ class AsyncPerformer(_Performer):
         self._unsaid = command
         start = time.monotonic()
         try:
-            record: Record | None = await getattr(self.store, command.verb)(command)
+            record: Record | None = await getattr(self._guard.store, command.verb)(command)
         except StoreUnavailable as unavailable:
             unavailable.tried_seconds = time.monotonic() - start
             raise
@@ -474,18 +470,10 @@ class AsyncPerformer(_Performer):
         finally:
             self.finish()
 
-    async def before_effect(self) -> None:
-        """Right before the effect."""
-
-    async def after_effect(self, outcome: Outcome) -> Outcome:
-        """What the core shall hear of an effect's end."""
-        return outcome
-
     async def _run_effect(self, command: RunEffect) -> Outcome:
         held: AsyncHeld = self._early or self.new_hold(command.held)
-        if command.held is not None:
+        if command.held is not None and self._hooks:
             self.tell("claimed", command.held)
-        await self.before_effect()
         held.enter()
         try:
             outcome: Outcome = Returned(await self._effect())
@@ -495,7 +483,7 @@ class AsyncPerformer(_Performer):
             held.leave()
         if self.call.terms.marked:
             self.check_mark(held, outcome)
-        return await self.after_effect(outcome)
+        return outcome
 
     async def _lookup(self, command: CallLookup) -> Verdict:
         lookup = self.call.boundary.asks_with

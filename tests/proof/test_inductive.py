@@ -6,6 +6,7 @@ The obligations are proved by z3, for each boundary whose promises do not rest o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -148,7 +149,7 @@ def test_the_rules_of_the_model_are_those_of_the_register():
                     compared += 1
         if record.happened is None and not record.settled:
             assert agree(model.testifies(r), record, Testify(KEY, "x", 1, State.COMPLETED, b"", ""))
-    opened = register.apply(None, Open(KEY, "ours", Intent(1), "opaque", 30.0, sends=False), MOMENT._replace(token=7))
+    opened = register.apply(None, Open(KEY, "ours", Intent(1), "opaque", 30.0, sends=False), replace(MOMENT, token=7))
     assert opened is not None
     rule = model.opens(model.first_world().register, attempt=ATTEMPTS["ours"], token=z3.IntVal(7))
     assert all(z3.is_true(z3.simplify(x == y)) for x, y in zip(rule.after, as_register(opened), strict=True))

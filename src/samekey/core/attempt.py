@@ -141,8 +141,7 @@ def run_held(call: Call, held: Record) -> Generator[Command, Any, Answer[Any] | 
     """Run the effect under our hold, and write down what became of it."""
     if held.after_loss:
         yield from Tell("store_lost_memory", held)
-    if held.after_loss and call.boundary.asks_with is not None:
-        known = yield from ask_before_first_run(call, held)
+        known = (yield from ask_before_first_run(call, held)) if call.boundary.asks_with is not None else None
         if known is not None:
             return known
     outcome: Outcome = yield RunEffect(held)
@@ -195,19 +194,20 @@ def ask_before_first_run(call: Call, held: Record) -> Generator[Command, Any, An
 
 
 def complete(call: Call, held: Record, value: Any) -> Generator[Command, Any, Answer[Any] | Failed]:
+    state = State.COMPLETED
     result, error = encode(call, value)
     if error is not None:
         yield from Tell("not_kept", held)
-    settled = yield from settle(call, held, State.COMPLETED, result=result, error=error)
+    settled = yield from settle(call, held, state, result, error)
     if isinstance(settled, StoreUnavailable):
         yield from Tell("not_recorded", held, type(settled).__name__)
         if call.terms.kind is Kind.ATOMIC:
             raise settled  # undone with the claim: there is no answer
-        return Answer(value, State.COMPLETED, False, call.key.text, held.token, held.attempts, recorded=False)
-    if settled is not None and settled.settled_by == call.attempt and settled.state is State.COMPLETED:
+        return Answer(value, state, False, call.key.text, held.token, held.attempts, recorded=False)
+    if settled is not None and settled.settled_by == call.attempt and settled.state is state:
         # The record's bytes are ours, so our own object is what the record says.
-        return Answer(value, State.COMPLETED, False, call.key.text, settled.token, settled.attempts)
-    return (yield from too_late(call, held, settled, State.COMPLETED, result))
+        return Answer(value, state, False, call.key.text, settled.token, settled.attempts)
+    return (yield from too_late(call, held, settled, state, result))
 
 
 def close(call: Call, held: Record, error: BaseException) -> Generator[Command, Any, Answer[Any] | Failed]:
@@ -265,16 +265,21 @@ def settle(
     call: Call,
     held: Record,
     state: State,
-    *,
     result: bytes | None = None,
     error: str | None = None,
+    *,
     next_round: bool = False,
 ) -> Generator[Command, Any, Record | None | StoreUnavailable]:
     """Settle as the holder."""
     command = Settle(held, Role.HOLDER, state, call.attempt, result, error, "", retain_seconds(call, state), next_round)
+    return settle_or_undo(call, command) if call.terms.kind is Kind.ATOMIC else insist(call, command)
+
+
+def settle_or_undo(call: Call, command: Settle) -> Generator[Command, Any, Record | None | StoreUnavailable]:
+    """In a transaction an effect must not be committed beside a record that does not know of it."""
     settled = yield from insist(call, command)
-    if isinstance(settled, StoreUnavailable) and call.terms.kind is Kind.ATOMIC:
-        yield from Undo(claim_too=True)  # an effect must not be committed beside a record that does not know of it
+    if isinstance(settled, StoreUnavailable):
+        yield from Undo(claim_too=True)
     return settled
 
 

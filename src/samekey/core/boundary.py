@@ -7,7 +7,7 @@ terms from the record. A deploy that changes the declaration changes new claims 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from functools import lru_cache
@@ -37,6 +37,10 @@ class Terms:
     asks: bool = False
     believe_absent_after: float | None = None
     marked: bool = False
+    sends: bool = field(init=False, repr=False)  # the provider's window counts from the claim: no mark will say better
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sends", self.kind is Kind.KEYED and not self.marked)
 
     def text(self) -> str:
         parts = [self.kind.value]

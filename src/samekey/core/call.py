@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 from samekey.core import envelope, refusal
 from samekey.core.boundary import Boundary, Kind, Terms
@@ -46,8 +46,9 @@ class Failed:
     error: BaseException
 
 
-class Call(NamedTuple):
-    """One call of one operation: what is asked, under which rules, and who asks."""
+@dataclass(slots=True)
+class Call:
+    """One call of one operation: what is asked, under which rules, and who asks. Nobody changes it."""
 
     key: Key
     intent: Intent
@@ -62,10 +63,6 @@ class Call(NamedTuple):
     store_name: str = ""
     unguarded: bool = False  # guards are switched off, for a test
 
-    @property
-    def sends(self) -> bool:
-        return self.terms.kind is Kind.KEYED and not self.terms.marked
-
 
 def open_command(call: Call) -> Open:
     return Open(
@@ -74,7 +71,7 @@ def open_command(call: Call) -> Open:
         call.intent,
         call.terms_text,
         call.policy.lease_seconds,
-        call.sends,
+        call.terms.sends,
         call.attributes,
     )
 
@@ -85,7 +82,7 @@ def take(call: Call, record: Record) -> Take:
         attempt=call.attempt,
         boundary=call.terms_text,
         lease_seconds=call.policy.lease_seconds,
-        sends=call.sends,
+        sends=call.terms.sends,
     )
 
 

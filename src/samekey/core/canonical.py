@@ -47,10 +47,13 @@ STEP_MAX: Final = 128  # characters of a name shown in a path: a client chooses 
 def members_of(value: Any) -> dict[Any, Any] | None:
     """The entries of a dict, or a model's fields by attribute name; None if the value is neither."""
     cls = type(value)  # not isinstance(): a proxy or a mock says it is what it stands for
+    if cls is dict:
+        members: dict[Any, Any] = value
+        return members
     if issubclass(cls, dict):
         # Past any items() of its own: a multi-dict's shows one value of several, which would be a silent match.
-        return value if cls is dict else dict(dict.items(value))
-    members: dict[Any, Any] = {}
+        return dict(dict.items(value))
+    members = {}
     if issubclass(cls, (type, Enum)):
         return None
     if hasattr(cls, "__struct_fields__"):  # msgspec
@@ -94,11 +97,13 @@ encode_json: Final = fast_encoder(_encoder)
 def canonical(value: Any) -> bytes:
     """The value's canonical bytes; PayloadRefused, naming the path, if it has none."""
     kind = type(value)
-    if kind is str and value.isascii() and len(value) <= DIGITS_MAX:
-        return quote(value).encode()
-    if kind is int and -_SMALL < value < _SMALL:
-        return b"%d" % value
-    data = _quick(value, DEPTH_MAX) if kind in _CONTAINERS else None
+    data = None
+    if kind in _CONTAINERS:
+        data = _quick(value, DEPTH_MAX)
+    elif kind is str and value.isascii() and len(value) <= DIGITS_MAX:
+        data = quote(value).encode()
+    elif kind is int and -_SMALL < value < _SMALL:
+        data = b"%d" % value
     return _Walk(quick=True).run(value) if data is None else data
 
 

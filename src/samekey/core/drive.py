@@ -26,25 +26,22 @@ def drive(
     With `until`, stop at the first command of that type and hand it out; go on later with its `reply`
     (an exception as the reply is thrown, as if `perform` had raised it).
     """
-    paused = False
     try:
         command = steps.throw(reply) if isinstance(reply, Exception) else steps.send(reply)
-        while True:
-            if type(command) is until:
-                paused = True
-                return command
+        while type(command) is not until:
             try:
                 reply = perform(command)
             except Exception as error:
                 command = steps.throw(error)
             else:
                 command = steps.send(reply)
+        return command
     except StopIteration as stop:
         value: T = stop.value
         return value
-    finally:
-        if not paused:
-            steps.close()  # whatever interrupted us, the steps must not wake up at garbage collection
+    except BaseException:
+        steps.close()  # whatever interrupted us, the steps must not wake up at garbage collection
+        raise
 
 
 async def adrive(
@@ -55,22 +52,19 @@ async def adrive(
     until: type[Command] | None = None,
 ) -> T | Command:
     """The same, awaited."""
-    paused = False
     try:
         command = steps.throw(reply) if isinstance(reply, Exception) else steps.send(reply)
-        while True:
-            if type(command) is until:
-                paused = True
-                return command
+        while type(command) is not until:
             try:
                 reply = await perform(command)
             except Exception as error:
                 command = steps.throw(error)
             else:
                 command = steps.send(reply)
+        return command
     except StopIteration as stop:
         value: T = stop.value
         return value
-    finally:
-        if not paused:
-            steps.close()
+    except BaseException:
+        steps.close()
+        raise

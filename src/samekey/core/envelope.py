@@ -66,7 +66,14 @@ def encode(result: Any, *, max_bytes: int) -> bytes:
     >>> encode({"paid": True}, max_bytes=100)
     b'\\x01J{"paid":true}'
     """
-    envelope = b"%cB%b" % (VERSION, result) if type(result) is bytes else _plain(result, max_bytes)
+    envelope = None
+    if type(result) is bytes:
+        envelope = b"%cB%b" % (VERSION, result)
+    elif _is_plain(result, max_bytes):
+        try:
+            envelope = _PLAIN_MARK + _write(result).encode()
+        except (ValueError, RecursionError):  # NaN, an enormous int, a lone surrogate: only the tagged form is exact
+            pass
     if envelope is None:
         try:
             envelope = seal("T", Writer(max_bytes).run(result))
@@ -140,16 +147,6 @@ def payload_of(envelope: bytes) -> Any:
     if text[1] == "J" and text.count("[") + text.count("{") > DEPTH_MAX and not _is_plain(value, len(text)):
         raise Unreadable(f"nested deeper than {DEPTH_MAX}")
     return value
-
-
-def _plain(result: Any, max_bytes: int) -> bytes | None:
-    """The plain form, or None where only the tagged form is exact."""
-    if not _is_plain(result, max_bytes):
-        return None
-    try:
-        return seal("J", result)
-    except (ValueError, RecursionError):  # NaN, an enormous int, a lone surrogate
-        return None
 
 
 def _is_plain(result: Any, boxes_max: int) -> bool:

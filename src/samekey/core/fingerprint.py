@@ -28,6 +28,7 @@ _SECRET_LABEL: Final = b"samekey.secret.1"
 _PLAIN_FORM: Final = "1"  # nothing ignored, no secret
 _NO_SECRETS: Final[dict[str, bytes]] = {}
 _STR: Final = frozenset({str})
+_new: Final = tuple.__new__  # every claim makes one: calling the class takes twice as long
 
 
 class Fingerprint(NamedTuple):
@@ -54,7 +55,6 @@ class Intent:
     def __init__(
         self,
         payload: Any,
-        *,
         ignore: Collection[str] = (),
         secrets: Sequence[bytes] = (),
         salt: str = "",
@@ -78,10 +78,10 @@ class Intent:
     def fingerprint(self) -> Fingerprint:
         """What a claim writes: digest, form, and the short digests that let a later mismatch name its fields."""
         if self._fingerprint is None:
-            named = _named(members_of(_without(self._payload, self._ignore)))
-            secret = next(iter(self._secrets.values()), None) if self._secrets else None
-            fields = tuple(self._fields(named, sorted(named)[:FIELDS_MAX], secret).items())
-            self._fingerprint = Fingerprint(self.digest, self.form, fields)
+            named = _named(members_of(_without(self._payload, self._ignore) if self._ignore else self._payload))
+            secret = next(iter(self._secrets.values())) if self._secrets else None
+            fields = tuple(self._fields(named, _ordered(tuple(named)), secret))
+            self._fingerprint = _new(Fingerprint, (self.digest, self.form, fields))
         return self._fingerprint
 
     def matches(self, digest: bytes, form: str) -> bool:
@@ -102,7 +102,7 @@ class Intent:
         ours = _named(members)
         # A full list was cut: a name behind its last one may have been there all the same.
         last = max(theirs) if len(theirs) >= FIELDS_MAX else None
-        now = self._fields(ours, theirs.keys() & ours.keys(), secret)
+        now = dict(self._fields(ours, [(name, _quoted(name)) for name in theirs.keys() & ours.keys()], secret))
         changed = {n for n, was in theirs.items() if now.get(n) != was}
         new = {n for n in ours.keys() - theirs.keys() if last is None or n < last}
         return tuple(sorted(changed | new)[:FIELDS_MAX])
@@ -120,20 +120,31 @@ class Intent:
         data = _DIGEST_LABEL + (canonical(_without(self._payload, ignore)) if written is None else written)
         return sha256(data).digest() if secret is None else hmac.digest(secret, data, "sha256")
 
-    def _fields(self, named: dict[str, Any], names: Iterable[str], secret: bytes | None) -> dict[str, bytes]:
+    def _fields(
+        self, named: dict[str, Any], names: Iterable[tuple[str, bytes]], secret: bytes | None
+    ) -> list[tuple[str, bytes]]:
         # The salt keeps equal values of two records apart, the name those of two fields. Where a part ends is part
         # of what is hashed: the salt's length stands before it, and a name is quoted as in the canonical form.
         salt = self._salt.encode()
-        label = _FIELDS_LABEL + b"%d:%b" % (len(salt), salt)
-        digests = {}
-        for name in names:
-            data = label + _quoted(name) + canonical(named[name])
+        label = b"%b%d:%b" % (_FIELDS_LABEL, len(salt), salt)
+        fields = []
+        for name, quoted in names:
+            data = label + quoted + canonical(named[name])
             whole = sha256(data).digest() if secret is None else hmac.digest(secret, data, "sha256")
-            digests[name] = whole[:4]
-        return digests
+            fields.append((name, whole[:4]))
+        return fields
 
 
-@lru_cache(maxsize=1024)
+def _ordered(names: tuple[str, ...]) -> tuple[tuple[str, bytes], ...]:
+    """The names a record tells, sorted, each with its quoted form. Remembered: a function's are the same every time."""
+    return _few_ordered(names) if len(names) <= FIELDS_MAX else _few_ordered(tuple(sorted(names)[:FIELDS_MAX]))
+
+
+@lru_cache(maxsize=256)
+def _few_ordered(names: tuple[str, ...]) -> tuple[tuple[str, bytes], ...]:
+    return tuple([(name, _quoted(name)) for name in sorted(names)])
+
+
 def _quoted(name: str) -> bytes:
     return encode_json(name).encode()
 

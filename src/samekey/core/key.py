@@ -17,6 +17,9 @@ KEY_MAX_BYTES = 1024  # room for a composite business key; over HTTP the limit i
 NAME_MAX_BYTES = 255  # operation and tenant: what every store can index and a person can read
 
 
+_new = tuple.__new__  # every call makes one: calling the class takes twice as long
+
+
 class Key(NamedTuple):
     """A checked key; build it with `make_key`."""
 
@@ -46,7 +49,7 @@ def make_key(operation: str, text: str, tenant: str | None = None) -> Key:
         scope = _scope.__wrapped__(operation, tenant)  # an odd type: judged each time, never remembered
     if not (type(text) is str and 0 < len(text) <= KEY_MAX_BYTES and text.isascii() and text.isprintable()):
         _check("key", text, KEY_MAX_BYTES)
-    return Key(operation, tenant, text, sha256(scope + text.encode()).digest()[:16])
+    return _new(Key, (operation, tenant, text, sha256(scope + text.encode()).digest()[:16]))
 
 
 @lru_cache(maxsize=1024)
@@ -78,9 +81,12 @@ def as_text(key: Any) -> str:
 
 def part_text(value: Any, what: str = "key") -> str:
     """A str, int or UUID as text. Anything else is refused: a guess would merge or split keys."""
+    if type(value) is str:
+        text: str = value
+        return text
     if isinstance(value, str):
         # str() of a str-Enum is the member's name on some Pythons and its value on others.
-        return value if type(value) is str else str.__str__(value)
+        return str.__str__(value)
     if value is None:
         raise KeyMissing(f"the {what} is None: give a value that names this one intent")
     if isinstance(value, int) and not isinstance(value, bool):

@@ -8,7 +8,8 @@ schedules play it. A refused command changes nothing and answers with what is th
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from samekey.core.boundary import parse_terms
 from samekey.core.commands import Ask, Begin, Free, Open, Redact, Renew, Settle, StoreCommand, Take, Testify
@@ -16,7 +17,8 @@ from samekey.core.record import EVIDENCE_MAX, MOVES_MAX, Audit, Evidence, Move, 
 from samekey.core.states import EXPIRES, SETTLED, Role, State, may
 
 
-class Moment(NamedTuple):
+@dataclass(slots=True)
+class Moment:
     """The store's clock, read once per command."""
 
     wall: float  # for people, retention and provider windows
@@ -66,8 +68,8 @@ def storable(text: str) -> str:
 
 def seen_at(record: Record, moment: Moment) -> Record:
     """The record as the store's clock shows it now: how long the lease and the asking still live."""
-    wall, tick, clock, _ = moment
-    if record.lease_clock == clock:
+    wall, tick = moment.wall, moment.tick
+    if record.lease_clock == moment.clock:
         left = record.lease_until - tick
         asked = record.ask_until - tick
     else:
@@ -75,16 +77,18 @@ def seen_at(record: Record, moment: Moment) -> Record:
         # clock may have been set back), so it ended just now.
         left = asked = 0.0
     # By hand: _replace looks at all fields by name, and every reply of every store comes by here.
-    return _record(Record, (*record[:_STORED], wall, left, asked, False))
+    return _new(Record, record[:_STORED] + (wall, left, asked, False))  # noqa: RUF005 - unpacking takes twice as long
 
 
-_record = tuple.__new__  # a record of fields that are known to be all there; `_make` counts them again
+_new = tuple.__new__  # for named tuples whose fields are known to be all there: calling the class takes twice as long
 _at = Record._fields.index
 _STATE, _TOKEN, _VERSION, _CHANGED_AT, _MOVES = map(_at, ("state", "token", "version", "changed_at", "moves"))
 _UNSURE, _RESULT, _ERROR, _ROUND = map(_at, ("unsure", "result", "error", "round"))
 _RETAIN_UNTIL, _SETTLED_BY, _SETTLED_AT = map(_at, ("retain_until", "settled_by", "settled_at"))
 _ASKER, _ASK_UNTIL = map(_at, ("asker", "ask_until"))
 _FIRST_SENT_AT, _ATTRIBUTES = map(_at, ("first_sent_at", "attributes"))
+_ATTEMPTS = frozenset({Role.HOLDER, Role.PASSER_BY})  # the others speak about the whole key, and say who they are
+_WORDS = {state: str(state) for state in State}  # plain text, which every store writes as it is
 _STORED = len(Record._fields) - 4  # the fields before now, lease_left, ask_left and after_loss
 _UNOPENED: list[Any] = [None] * _UNSURE + list(Record._field_defaults.values())  # as a claim finds it, to be filled in
 
@@ -106,8 +110,7 @@ def same_fence(record: Record, seen: Record) -> bool:
 def _open(record: Record | None, command: Open, moment: Moment) -> Record:
     if record is not None and not expired(record, moment):
         return record
-    wall, tick, clock, token = moment
-    version = 1
+    wall, token, version = moment.wall, moment.token, 1
     if record is not None:
         token, version = max(record.token + 1, token), record.version + 1
     opened = _UNOPENED.copy()
@@ -122,14 +125,14 @@ def _open(record: Record | None, command: Open, moment: Moment) -> Record:
         1,  # attempts
         wall,  # created
         wall,  # changed
-        tick + command.lease_seconds,
-        clock,
+        moment.tick + command.lease_seconds,
+        moment.clock,
     )
     if command.sends:
         opened[_FIRST_SENT_AT] = wall
     opened[_ATTRIBUTES] = command.attributes
-    opened[_MOVES] = (Move(wall, token, "", "started", command.attempt, ""),)
-    return _record(Record, opened)
+    opened[_MOVES] = (_new(Move, (wall, token, "", "started", command.attempt, "")),)
+    return _new(Record, opened)
 
 
 def _take(record: Record, command: Take, moment: Moment) -> Record:
@@ -146,15 +149,10 @@ def _take(record: Record, command: Take, moment: Moment) -> Record:
     ):
         return record
     from_doubt = record.state is State.IN_DOUBT
+    why = "taken over" if record.state is not State.RELEASED else ""
     token = max(record.token + 1, moment.token)
-    taken = _moved(
-        record,
-        moment,
-        State.STARTED,
-        who=command.attempt,
-        why="taken over" if record.state is not State.RELEASED else "",
-        token=token,
-    )
+    move = Move(moment.wall, token, _WORDS[record.state], "started", storable(command.attempt), why)
+    taken = _moved(record, State.STARTED, move)
     return Record._make(taken).changed(
         attempt=command.attempt,
         # The unresolved attempt stays under the terms it was made under; a fresh start has today's.
@@ -200,29 +198,36 @@ def _renew(record: Record, command: Renew, moment: Moment) -> Record:
 
 def _settle(record: Record, command: Settle, moment: Moment) -> Record:
     role, state, seen = command.role, command.state, command.seen
-    if not same_fence(record, seen) or not may(role, record.state, state):
+    before, wall = record.state, moment.wall
+    if not same_fence(record, seen) or not may(role, before, state):
         return record
-    if state is State.STARTED:
-        return record  # starting is a take: it draws a new token
     if role is Role.PASSER_BY:
+        if state is State.STARTED:
+            return record  # starting is a take: it draws a new token
         if lease_live(record, moment):
             return record  # the holder renewed since we looked
         record = _rebased(record, moment)
-    if role is Role.OPERATOR and record.state is not seen.state:
+    if role is Role.OPERATOR and before is not seen.state:
         return record  # a person speaks about what was shown: it must still be so
-    ended = state is not State.IN_DOUBT
-    settled = _moved(record, moment, state, who=_who(command), why=command.why or command.error or "")
-    if ended and role in (Role.LOOKUP, Role.OPERATOR):
-        settled[_UNSURE] = False  # the provider or a person: about the whole key
+    by, error = storable(command.by), command.error
+    if error is not None:
+        error = storable(error)
+    who = by if role in _ATTEMPTS else f"{role}:{by}"
+    why = storable(command.why) or error or ""
+    settled = _moved(record, state, _new(Move, (wall, record.token, _WORDS[before], _WORDS[state], who, why)))
     settled[_RESULT] = command.result
-    settled[_ERROR] = None if command.error is None else storable(command.error)
-    settled[_RETAIN_UNTIL] = moment.wall + command.retain_seconds if ended else None
+    settled[_ERROR] = error
     settled[_ASKER], settled[_ASK_UNTIL] = None, 0.0
-    if ended:
-        settled[_SETTLED_BY], settled[_SETTLED_AT] = storable(command.by), moment.wall
+    if state is State.IN_DOUBT:
+        settled[_RETAIN_UNTIL] = None
+    else:
+        settled[_RETAIN_UNTIL] = wall + command.retain_seconds
+        settled[_SETTLED_BY], settled[_SETTLED_AT] = by, wall
+        if role not in _ATTEMPTS:
+            settled[_UNSURE] = False  # the provider or a person: about the whole key
     if command.next_round:
         settled[_ROUND] += 1
-    return _record(Record, settled)
+    return _new(Record, settled)
 
 
 def _ask(record: Record, command: Ask, moment: Moment) -> Record:
@@ -254,7 +259,8 @@ def _testify(record: Record, command: Testify, moment: Moment) -> Record:
 def _redact(record: Record, command: Redact, moment: Moment) -> Record:
     if not same_fence(record, command.seen) or record.state not in SETTLED:
         return record
-    redacted = _moved(record, moment, record.state, who=command.by, why=f"redacted: {command.why}")
+    word, who, why = _WORDS[record.state], storable(command.by), storable(f"redacted: {command.why}")
+    redacted = _moved(record, record.state, Move(moment.wall, record.token, word, word, who, why))
     return Record._make(redacted).changed(
         result=None,
         error="the result was redacted",
@@ -268,17 +274,14 @@ def _free(record: Record, command: Free, moment: Moment) -> Record | None:
     return None
 
 
-def _moved(record: Record, moment: Moment, state: State, *, who: str, why: str, token: int | None = None) -> list[Any]:
+def _moved(record: Record, state: State, move: Move) -> list[Any]:
     """The record's fields after a move, still to be edited: a settle is written for every call, and quickly."""
     fields: list[Any] = list(record)
-    if token is not None:
-        fields[_TOKEN] = token
     fields[_STATE] = state
+    fields[_TOKEN] = move.token
     fields[_VERSION] += 1
-    fields[_CHANGED_AT] = wall = moment.wall
-    # str(): its own word as plain text, which every store writes as it is.
-    move = Move(wall, fields[_TOKEN], str(record.state), str(state), storable(who), storable(why) if why else "")
-    fields[_MOVES] = (*record.moves[-(MOVES_MAX - 1) :], move)
+    fields[_CHANGED_AT] = move.at
+    fields[_MOVES] = (*record.moves[1 - MOVES_MAX :], move)
     return fields
 
 
@@ -287,10 +290,6 @@ def _rebased(record: Record, moment: Moment) -> Record:
     if record.lease_clock == moment.clock:
         return record
     return record.changed(lease_until=moment.tick, lease_clock=moment.clock)
-
-
-def _who(command: Settle) -> str:
-    return command.by if command.role in (Role.HOLDER, Role.PASSER_BY) else f"{command.role}:{command.by}"
 
 
 _RULES: dict[type[StoreCommand], Any] = {

@@ -54,6 +54,11 @@ SETTLED = _HAPPENED  # the end: only retention or an audited `free` removes them
 EXPIRES = _VERDICTS  # started and in_doubt never expire: unknown is never forgotten
 
 
+_ALLOWED = frozenset(
+    (role, before, after) for role, moves in NEXT.items() for before, afters in moves.items() for after in afters
+)
+
+
 def may(role: Role, before: State, after: State) -> bool:
     """Whether this role may ever make this move."""
-    return after in NEXT[role].get(before, frozenset())
+    return (role, before, after) in _ALLOWED

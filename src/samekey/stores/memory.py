@@ -75,30 +75,6 @@ class MemoryStore:
         assert record is not None  # noqa: S101 - open always leaves a record
         return record
 
-    def take(self, command: Take) -> Record | None:
-        return self._apply(command)
-
-    def begin(self, command: Begin) -> Record | None:
-        return self._apply(command)
-
-    def renew(self, command: Renew) -> Record | None:
-        return self._apply(command)
-
-    def settle(self, command: Settle) -> Record | None:
-        return self._apply(command)
-
-    def ask(self, command: Ask) -> Record | None:
-        return self._apply(command)
-
-    def testify(self, command: Testify) -> Record | None:
-        return self._apply(command)
-
-    def redact(self, command: Redact) -> Record | None:
-        return self._apply(command)
-
-    def free(self, command: Free) -> Record | None:
-        return self._apply(command)
-
     def read(self, command: Read) -> Record | None:
         moment = self._moment()
         record = self._same_key(command.key, self._records.get(command.key.digest))
@@ -153,17 +129,18 @@ class MemoryStore:
         key = command.key
         digest = key.digest
         with self._mutex:
-            moment = self._moment()
-            before = self._records.get(digest)
+            moment = Moment(self._wall(), self._tick(), "", self._token + 1)
+            records = self._records
+            before = records.get(digest)
             if before is not None and before.key is not key:
                 self._same_key(key, before)
             after = apply(before, command, moment)
             if after is before:
                 return None if before is None else seen_at(before, moment)
             if after is None:
-                del self._records[digest]
+                del records[digest]
             else:
-                self._records[digest] = after
+                records[digest] = after
                 if after.token > self._token:
                     self._token = after.token
             if type(command) is not Open:
@@ -172,6 +149,8 @@ class MemoryStore:
                     self._audit.append(entry)
         self.bells.ring(digest)
         return None if after is None else seen_at(after, moment)
+
+    take = begin = renew = settle = ask = testify = redact = free = _apply
 
     def _same_key(self, key: Key, found: Record | None) -> Record | None:
         if found is not None and found.key != key:
