@@ -1,24 +1,28 @@
 """A caller's psycopg connection, as `Atomic` uses it.
 
-A trip is one message: several statements with their values written into them by the driver, the BEGIN of a
-transaction that has not begun yet and the COMMIT of one that we began among them. Nothing is prepared, so it works
-behind PgBouncer; one message is faster than a pipeline of three. The rows are read here, as the server writes them:
-the loaders and row factories that a caller gave to the connection are for the caller's rows.
+A trip is one turn of libpq's pipeline: statements with their values in binary, the BEGIN of a transaction that has not
+begun yet and the COMMIT of one that we began among them, and one answer to wait for. Nothing stays prepared in the
+caller's session: it works behind PgBouncer, and psycopg forgets all prepared statements at every rollback. The
+rows are read elsewhere, as the server writes them: the loaders and row factories that a caller gave to the
+connection are for the caller's rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import psycopg
-from psycopg import errors, generators
-from psycopg.pq import Escaping, ExecStatus, PipelineStatus, TransactionStatus
+from psycopg import errors
+from psycopg.pq import ConnStatus, Escaping, ExecStatus, PipelineStatus, TransactionStatus
+from psycopg.waiting import Ready, Wait
 
 from samekey.core.errors import Misconfigured
 from samekey.core.transaction import Mark, SavepointGone
+from samekey.drivers._psycopg_exchange import BINARY, Query
 
-Operation = Mark | tuple[str, tuple[Any, ...]]
+Operation = Mark | Query | tuple[str, tuple[Any, ...]]
 
 _OPEN = (TransactionStatus.INTRANS, TransactionStatus.INERROR)
 
@@ -54,19 +58,32 @@ class _Shared:
     def lost(self) -> bool:
         return bool(self._connection.closed)
 
-    def _message(self, operations: Sequence[Operation], literal: Callable[[str, list[Any]], str]) -> bytes:
-        texts: list[str] = []
+    @property
+    def takes_queries(self) -> bool:
+        return bool(self._connection.info.encoding == "utf-8")  # as their texts are written
+
+    def _queries(self, operations: Sequence[Operation], cursor: Callable[[Any], Any]) -> list[Query]:
+        queries: list[Query] = []
         if self._connection.pgconn.transaction_status == TransactionStatus.IDLE:
             if not (self._begins or self.begins_by_itself):
                 raise SavepointGone("no transaction")
-            texts.append(begin_statement(self._connection))
+            queries.append(_plain(begin_statement(self._connection).encode()))
         self._begins = False
         for operation in operations:
-            if isinstance(operation, tuple):
-                texts.append(literal(operation[0], list(operation[1])) if operation[1] else operation[0])
+            if isinstance(operation, Query):
+                queries.append(operation)
+            elif isinstance(operation, tuple):
+                text, values = operation
+                if values:
+                    text = cursor(self._connection).mogrify(text, list(values))
+                queries.append(_plain(text.encode(self._connection.info.encoding)))
             else:
-                texts.append(operation.sql)
-        return "; ".join(texts).encode(self._connection.info.encoding)
+                queries.append(_plain(operation.sql.encode()))
+        return queries
+
+
+def _plain(sql: bytes) -> Query:
+    return Query(b"", sql, [], [])
 
 
 class PsycopgLink(_Shared):
@@ -90,10 +107,9 @@ class PsycopgLink(_Shared):
 
     def trip(self, operations: Sequence[Operation]) -> Any:
         connection = self._connection
-        message = self._message(operations, psycopg.ClientCursor(connection).mogrify)
+        queries = self._queries(operations, psycopg.ClientCursor)
         with connection.lock:
-            connection.pgconn.send_query(message)
-            results = connection.wait(generators.execute(connection.pgconn))
+            results = connection.wait(turn(connection.pgconn, queries))
         return row_of(results, connection.info.encoding)
 
     def effect_returned(self) -> None:
@@ -121,10 +137,9 @@ class AsyncPsycopgLink(_Shared):
 
     async def trip(self, operations: Sequence[Operation]) -> Any:
         connection = self._connection
-        message = self._message(operations, psycopg.AsyncClientCursor(connection).mogrify)
+        queries = self._queries(operations, psycopg.AsyncClientCursor)
         async with connection.lock:
-            connection.pgconn.send_query(message)
-            results = await connection.wait(generators.execute(connection.pgconn))
+            results = await connection.wait(turn(connection.pgconn, queries))
         return row_of(results, connection.info.encoding)
 
     async def effect_returned(self) -> None:
@@ -143,21 +158,52 @@ def begin_statement(connection: Any) -> str:
     return " ".join(words)
 
 
-def row_of(results: Sequence[Any], encoding: str) -> tuple[Any, ...] | None:
-    """The row among the results, or the error that was the last of them."""
+def turn(pgconn: Any, queries: Sequence[Query]) -> Generator[Wait, Ready, list[Any]]:
+    """All of these in one go, up to the first that fails; their results. Yields whenever the socket is waited for."""
+    pgconn.enter_pipeline_mode()
+    try:
+        for query in queries:
+            pgconn.send_query_params(query.sql, query.values, None, query.formats, BINARY if query.formats else 0)
+        pgconn.pipeline_sync()
+        while pgconn.flush():  # more than the network takes at once; meanwhile the server may want to say something
+            if (yield Wait.RW) & Ready.R:
+                pgconn.consume_input()
+        results: list[Any] = []
+        while True:
+            while pgconn.is_busy():
+                if (yield Wait.R):
+                    pgconn.consume_input()  # raises when the server is gone
+            result = pgconn.get_result()
+            if result is None:
+                if pgconn.status == ConnStatus.BAD:
+                    return results  # its last word is among them
+            elif result.status == ExecStatus.PIPELINE_SYNC:
+                return results
+            else:
+                results.append(result)
+    finally:
+        with suppress(psycopg.Error):
+            pgconn.exit_pipeline_mode()
+        if pgconn.pipeline_status != PipelineStatus.OFF:
+            pgconn.finish()  # left in the middle of it: what was under way is rolled back, or asked about
+
+
+def row_of(results: Sequence[Any], encoding: str) -> Any:
+    """The row among the results, or the error that was the last of them; what came in binary is left as it is."""
     row = None
     for result in results:
         if result.status == ExecStatus.TUPLES_OK:
-            if not result.ntuples:
-                continue  # a key that is not there
-            loads = [_LOADS.get(result.ftype(column)) for column in range(result.nfields)]
-            values = [result.get_value(0, column) for column in range(result.nfields)]
-            row = tuple(
-                [
-                    None if value is None else str(value, encoding) if load is None else load(value)
-                    for value, load in zip(values, loads, strict=True)
-                ]
-            )
+            if result.ntuples and result.fformat(0) == BINARY:
+                row = result
+            elif result.ntuples:  # else a key that is not there
+                loads = [_LOADS.get(result.ftype(column)) for column in range(result.nfields)]
+                values = [result.get_value(0, column) for column in range(result.nfields)]
+                row = tuple(
+                    [
+                        None if value is None else str(value, encoding) if load is None else load(value)
+                        for value, load in zip(values, loads, strict=True)
+                    ]
+                )
         elif result.status != ExecStatus.COMMAND_OK:
             raise errors.error_from_result(result, encoding=encoding)
     return row

@@ -15,8 +15,9 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from samekey.core.commands import Read, StoreCommand
+from samekey.core.commands import Open, Read, Settle, StoreCommand
 from samekey.core.record import Record
+from samekey.core.states import Role
 from samekey.drivers.psycopg import Query
 from samekey.stores._postgres_rows import CALLS, COLUMNS, COMMIT, NOW, SQL_TYPE, record_of, told
 
@@ -49,6 +50,15 @@ def single(command: StoreCommand) -> Query:
     kind = type(command)
     values = (command.key.digest,) if kind is Read else CALLS[kind].values(command)
     return _SINGLE[kind].one(values)
+
+
+def inside(command: StoreCommand, lock_timeout: str) -> Query | None:
+    """What every transaction of a caller's asks: the claim, which waits so many milliseconds; the holder's settle."""
+    if isinstance(command, Open):
+        return _OPEN_WAITING.one((lock_timeout, *CALLS[Open].values(command)))
+    if isinstance(command, Settle) and command.role is Role.HOLDER:
+        return single(command)
+    return None
 
 
 def many(commands: Sequence[StoreCommand]) -> Query:
@@ -210,6 +220,7 @@ _SINGLE: dict[type[StoreCommand], Shape] = {
     kind: Shape(call.function, call.types, f"{call.function}($*)") for kind, call in CALLS.items()
 }
 _SINGLE[Read] = Shape("samekey_read", ["uuid"], "r", "FROM samekey_records AS r WHERE r.digest = $*")
+_OPEN_WAITING = Shape("samekey_open_waiting", ["text", *CALLS[Open].types], "samekey_open_waiting($*)")
 _MANY: dict[type[StoreCommand], Shape] = {
     kind: Shape(
         f"{call.function}s",
