@@ -286,7 +286,8 @@ class AtomicPerformer(_InTransaction, Performer):
         return super().perform(command)
 
     def before_effect(self) -> None:
-        self._go(self._mark_effect())
+        if not self._effect_marked:
+            self._go(self._mark_effect())
 
     def after_effect(self, outcome: Outcome) -> Outcome:
         judged: Outcome = self._go(self._judge(outcome))
@@ -370,7 +371,8 @@ class AsyncAtomicPerformer(_InTransaction, AsyncPerformer):
         return await super().perform(command)
 
     async def before_effect(self) -> None:
-        await self._go(self._mark_effect())
+        if not self._effect_marked:
+            await self._go(self._mark_effect())
 
     async def after_effect(self, outcome: Outcome) -> Outcome:
         judged: Outcome = await self._go(self._judge(outcome))

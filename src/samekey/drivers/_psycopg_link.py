@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any
 
 import psycopg
@@ -67,7 +68,7 @@ class _Shared:
         if self._connection.pgconn.transaction_status == TransactionStatus.IDLE:
             if not (self._begins or self.begins_by_itself):
                 raise SavepointGone("no transaction")
-            queries.append(_plain(begin_statement(self._connection).encode()))
+            queries.append(_plain(begin_statement(self._connection)))
         self._begins = False
         for operation in operations:
             if isinstance(operation, Query):
@@ -76,14 +77,15 @@ class _Shared:
                 text, values = operation
                 if values:
                     text = cursor(self._connection).mogrify(text, list(values))
-                queries.append(_plain(text.encode(self._connection.info.encoding)))
+                queries.append(Query(b"", text.encode(self._connection.info.encoding), [], []))
             else:
-                queries.append(_plain(operation.sql.encode()))
+                queries.append(_plain(operation.sql))
         return queries
 
 
-def _plain(sql: bytes) -> Query:
-    return Query(b"", sql, [], [])
+@lru_cache(maxsize=64)
+def _plain(sql: str) -> Query:
+    return Query(b"", sql.encode(), [], [])
 
 
 class PsycopgLink(_Shared):

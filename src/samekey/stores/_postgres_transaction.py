@@ -339,12 +339,10 @@ def _identity(row: Sequence[Any] | None) -> Identity:
 
 
 def _record(answer: Any, acts: Sequence[Act], operations: Sequence[Operation]) -> Record | None:
-    command = _command(acts)
-    if command is None or answer is None:
-        return None
-    if any(isinstance(one, Query) for one in operations):
-        return record_in(answer, 0, command, None)
-    return record_of(answer, command)
+    for act, said in zip(acts, operations, strict=True):
+        if isinstance(act, StoreCommand) and answer is not None:
+            return record_in(answer, act, None) if isinstance(said, Query) else record_of(answer, act)
+    return None
 
 
 def _is_ours(act: Act) -> TypeGuard[Settle]:

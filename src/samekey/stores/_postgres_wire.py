@@ -19,18 +19,18 @@ from samekey.core.commands import Open, Read, Settle, StoreCommand
 from samekey.core.record import Record
 from samekey.core.states import Role
 from samekey.drivers.psycopg import Query
-from samekey.stores._postgres_rows import CALLS, COLUMNS, COMMIT, NOW, SQL_TYPE, record_of, told
+from samekey.stores._postgres_rows import CALLS, COLUMNS, COMMIT, SQL_TYPE, record_of, told
 
 
 class Shape:
     """A statement, and how its values are put together."""
 
-    def __init__(self, name: str, types: Sequence[str], row: str, source: str = "", *, many: bool = False) -> None:
+    def __init__(self, name: str, types: Sequence[str], columns: str, source: str = "", *, many: bool = False) -> None:
         holes = ", ".join(
             f"${number}::{SQL_TYPE.get(kind, kind)}{'[]' if many else ''}" for number, kind in enumerate(types, 1)
         )
         self._name = name.encode()
-        self._sql = f"SELECT {row}, {NOW}{COMMIT} {source}".replace("$*", holes).encode()
+        self._sql = f"SELECT {columns}{COMMIT} {source}".replace("$*", holes).encode()
         self._formats = [1] * len(types)
         self._one = [_ONE[kind] for kind in types]
         self._many = [_ARRAYS[kind] for kind in types]
@@ -72,16 +72,14 @@ def many(commands: Sequence[StoreCommand]) -> Query:
 
 # -- rows --------------------------------------------------------------------------------------------------
 
-
-def rows_of(answer: Any) -> dict[bytes, int]:
-    """Which row is about which digest; where there are two the later one is the newer."""
-    value = answer.get_value
-    return {raw[12:28]: row for row in range(answer.ntuples) if (raw := value(row, 0)) is not None}
+# The answer to many commands. Most are told in short, so what that is made of stands beside a row that then is null.
+_ROW, _NOW, _DIGEST, _TOKEN, _CHANGED_AT = range(5)
+_ROWS = "CASE WHEN r.state IS NOT NULL THEN r END, clock_timestamp(), r.digest, r.token, r.changed_at"
 
 
-def record_in(answer: Any, row: int, command: StoreCommand, lost_at: float | None) -> Record | None:
-    """The record in this row, or None where there is none."""
-    raw = answer.get_value(row, 0)
+def record_in(answer: Any, command: StoreCommand, lost_at: float | None) -> Record | None:
+    """The record in the answer to one command, or None where there is none."""
+    raw = answer.get_value(0, _ROW) if answer.ntuples else None
     if raw is None:
         return None
     digest_size, attempt_size, token, changed_at = _short(raw)
@@ -89,7 +87,23 @@ def record_in(answer: Any, row: int, command: StoreCommand, lost_at: float | Non
         return None
     if attempt_size == _NOTHING:  # told in short: most answers are, so nothing else is looked at
         return told(command, token, changed_at, lost_at)
-    return record_of([*_values(raw), _float(answer.get_value(row, 1))], command, lost_at)
+    return record_of([*_values(raw), _time(answer.get_value(0, _NOW))], command, lost_at)
+
+
+def rows_of(answer: Any) -> dict[bytes, int]:
+    """Which row is about which digest; where there are two the later one is the newer."""
+    value = answer.get_value
+    return {value(row, _DIGEST): row for row in range(answer.ntuples)}
+
+
+def record_at(answer: Any, row: int, command: StoreCommand, lost_at: float | None) -> Record | None:
+    """The record in this row of the answer to many."""
+    value = answer.get_value
+    raw = value(row, _ROW)
+    if raw is not None:
+        return record_of([*_values(raw), _time(value(row, _NOW))], command, lost_at)
+    token = value(row, _TOKEN)
+    return None if token is None else told(command, _long(token), _float(value(row, _CHANGED_AT)), lost_at)
 
 
 # A row is the number of its columns, and for each of them its type, its size and so many bytes. What is never null has
@@ -125,6 +139,10 @@ def _sized(raw: bytes, at: int, loads: Sequence[Callable[[bytes], Any]], values:
     return at
 
 
+def _long(raw: bytes) -> int:
+    return int.from_bytes(raw, "big", signed=True)
+
+
 _unpack_float = struct.Struct(">d").unpack
 
 
@@ -133,9 +151,16 @@ def _float(raw: bytes) -> float:
     return number
 
 
+_YEAR_2000 = 946_684_800_000_000  # where the times of the server begin, in microseconds of ours
+
+
+def _time(raw: bytes) -> float:
+    return (_long(raw) + _YEAR_2000) / 1e6
+
+
 _LOADS: dict[str, Callable[[bytes], Any]] = {
     **dict.fromkeys(("begun_at", "first_sent_at", "settled_at", "retain_until", "ask_until"), _float),
-    "waited_for": lambda raw: int.from_bytes(raw, "big", signed=True),
+    "waited_for": _long,
     **dict.fromkeys(("fingerprint", "result"), bytes),
     "evidence::text": lambda raw: raw[1:].decode(),  # behind the version of the form
 }
@@ -217,18 +242,20 @@ def _each(function: str, types: Sequence[str]) -> str:
 
 
 _SINGLE: dict[type[StoreCommand], Shape] = {
-    kind: Shape(call.function, call.types, f"{call.function}($*)") for kind, call in CALLS.items()
+    kind: Shape(call.function, call.types, f"{call.function}($*), clock_timestamp()") for kind, call in CALLS.items()
 }
-_SINGLE[Read] = Shape("samekey_read", ["uuid"], "r", "FROM samekey_records AS r WHERE r.digest = $*")
-_OPEN_WAITING = Shape("samekey_open_waiting", ["text", *CALLS[Open].types], "samekey_open_waiting($*)")
+_SINGLE[Read] = Shape("samekey_read", ["uuid"], "r, clock_timestamp()", "FROM samekey_records AS r WHERE r.digest = $*")
+_OPEN_WAITING = Shape(
+    "samekey_open_waiting", ["text", *CALLS[Open].types], "samekey_open_waiting($*), clock_timestamp()"
+)
 _MANY: dict[type[StoreCommand], Shape] = {
     kind: Shape(
         f"{call.function}s",
         call.types,
-        "r",
+        _ROWS,
         f"FROM {call.together}($*) AS r" if call.together else _each(call.function, call.types),
         many=True,
     )
     for kind, call in CALLS.items()
 }
-_MANY[Read] = Shape("samekey_reads", ["uuid"], "r", "FROM samekey_records AS r WHERE r.digest = ANY ($*)", many=True)
+_MANY[Read] = Shape("samekey_reads", ["uuid"], _ROWS, "FROM samekey_records AS r WHERE r.digest = ANY ($*)", many=True)
