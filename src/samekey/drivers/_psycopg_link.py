@@ -1,10 +1,13 @@
 """A caller's psycopg connection, as `Atomic` uses it.
 
 A trip is one turn of libpq's pipeline: statements with their values in binary, the BEGIN of a transaction that has not
-begun yet and the COMMIT of one that we began among them, and one answer to wait for. Nothing stays prepared in the
-caller's session: it works behind PgBouncer, and psycopg forgets all prepared statements at every rollback. The
-rows are read elsewhere, as the server writes them: the loaders and row factories that a caller gave to the
-connection are for the caller's rows.
+begun yet and the COMMIT of one that we began among them, and one answer to wait for. The rows are read elsewhere, as
+the server writes them: the loaders and row factories that a caller gave to the connection are for the caller's rows.
+
+The claim and the settle are prepared where the connection prepares its own statements, and as late: who says
+`prepare_threshold=None`, for PgBouncer, has none of ours either. Prepared statements vanish without a word - psycopg
+drops all of them at a rollback, and so does DISCARD ALL - and a statement that is not there aborts the transaction.
+So one that is counted on travels behind a beginning or a savepoint, to which one can go back and ask again in full.
 """
 
 from __future__ import annotations
@@ -13,10 +16,11 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg import errors
-from psycopg.pq import ConnStatus, Escaping, ExecStatus, PipelineStatus, TransactionStatus
+from psycopg.pq import ConnStatus, DiagnosticField, Escaping, ExecStatus, PipelineStatus, TransactionStatus
 from psycopg.waiting import Ready, Wait
 
 from samekey.core.errors import Misconfigured
@@ -29,6 +33,8 @@ _OPEN = (TransactionStatus.INTRANS, TransactionStatus.INERROR)
 
 
 def link(connection: Any, asynchronous: bool, link_of: Callable[..., Any]) -> Any:
+    if not psycopg.Pipeline.is_supported():
+        raise Misconfigured("Atomic needs libpq 14 or newer under psycopg: pip install 'psycopg[binary]' has one")
     if not asynchronous and isinstance(connection, psycopg.Connection):
         return PsycopgLink(connection)
     if asynchronous and isinstance(connection, psycopg.AsyncConnection):
@@ -111,7 +117,7 @@ class PsycopgLink(_Shared):
         connection = self._connection
         queries = self._queries(operations, psycopg.ClientCursor)
         with connection.lock:
-            results = connection.wait(turn(connection.pgconn, queries))
+            results = connection.wait(travelling(connection.pgconn, queries, prepared_in(connection)))
         return row_of(results, connection.info.encoding)
 
     def effect_returned(self) -> None:
@@ -141,7 +147,7 @@ class AsyncPsycopgLink(_Shared):
         connection = self._connection
         queries = self._queries(operations, psycopg.AsyncClientCursor)
         async with connection.lock:
-            results = await connection.wait(turn(connection.pgconn, queries))
+            results = await connection.wait(travelling(connection.pgconn, queries, prepared_in(connection)))
         return row_of(results, connection.info.encoding)
 
     async def effect_returned(self) -> None:
@@ -160,17 +166,80 @@ def begin_statement(connection: Any) -> str:
     return " ".join(words)
 
 
-def turn(pgconn: Any, queries: Sequence[Query]) -> Generator[Wait, Ready, list[Any]]:
-    """All of these in one go, up to the first that fails; their results. Yields whenever the socket is waited for."""
+class Prepared:
+    """What the session of a connection has of ours, and how often the rest was asked in full."""
+
+    threshold = 0  # the connection's own: when asked so often, a statement is worth it
+
+    def __init__(self) -> None:
+        self.there: set[bytes] = set()
+        self._asked: dict[bytes, int] = {}
+
+    def wants(self, query: Query) -> bool:
+        if not query.name or query.name in self.there:
+            return bool(query.name)
+        asked = self._asked[query.name] = self._asked.get(query.name, 0) + 1
+        return asked > self.threshold
+
+    def forget(self) -> None:
+        self.there.clear()
+        self._asked.clear()
+
+
+_prepared: WeakKeyDictionary[Any, Prepared] = WeakKeyDictionary()
+
+
+def prepared_in(connection: Any) -> Prepared | None:
+    threshold = connection.prepare_threshold
+    if threshold is None:
+        return None
+    known = _prepared.get(connection)
+    if known is None:
+        known = _prepared[connection] = Prepared()
+    known.threshold = threshold
+    return known
+
+
+_NOT_AS_KNOWN = (b"26000", b"42P05")  # no such prepared statement; one of that name is there
+_STEP = "SAVEPOINT samekey_step"
+
+Waiting = Generator[Wait, Ready, list[Any]]  # yields whenever the socket has to be waited for
+
+
+def travelling(pgconn: Any, queries: list[Query], known: Prepared | None) -> Waiting:
+    """All of these in one go, up to the first that fails; their results."""
+    counted_on = [] if known is None else [query for query in queries if known.wants(query)]
+    if known is None or not counted_on:
+        return (yield from _turn(pgconn, queries, None))
+    if not queries[0].sql.startswith((b"BEGIN", b"SAVEPOINT")):
+        queries = [_plain(_STEP), *queries]  # what is released behind it takes it along
+    results = yield from _turn(pgconn, queries, known)
+    if results and results[-1].error_field(DiagnosticField.SQLSTATE) in _NOT_AS_KNOWN:
+        known.forget()
+        first = queries[0].sql.decode()
+        began = first.startswith("BEGIN")
+        yield from _turn(pgconn, [_plain("ROLLBACK" if began else f"ROLLBACK TO {first}")], None)
+        results = yield from _turn(pgconn, queries if began else queries[1:], None)
+    return results
+
+
+def _turn(pgconn: Any, queries: Sequence[Query], known: Prepared | None) -> Waiting:
+    results: list[Any] = []
+    making: dict[int, bytes] = {}  # which result is that of which statement's preparation
     pgconn.enter_pipeline_mode()
     try:
-        for query in queries:
-            pgconn.send_query_params(query.sql, query.values, None, query.formats, BINARY if query.formats else 0)
+        for number, query in enumerate(queries):
+            if known is None or not query.name:
+                pgconn.send_query_params(query.sql, query.values, None, query.formats, BINARY if query.formats else 0)
+                continue
+            if query.name not in known.there:
+                pgconn.send_prepare(query.name, query.sql)
+                making[number + len(making)] = query.name
+            pgconn.send_query_prepared(query.name, query.values, query.formats, BINARY)
         pgconn.pipeline_sync()
         while pgconn.flush():  # more than the network takes at once; meanwhile the server may want to say something
             if (yield Wait.RW) & Ready.R:
                 pgconn.consume_input()
-        results: list[Any] = []
         while True:
             while pgconn.is_busy():
                 if (yield Wait.R):
@@ -181,7 +250,9 @@ def turn(pgconn: Any, queries: Sequence[Query]) -> Generator[Wait, Ready, list[A
                     return results  # its last word is among them
             elif result.status == ExecStatus.PIPELINE_SYNC:
                 return results
-            else:
+            elif result.status != ExecStatus.PIPELINE_ABORTED:
+                if known is not None and len(results) in making and result.status == ExecStatus.COMMAND_OK:
+                    known.there.add(making[len(results)])
                 results.append(result)
     finally:
         with suppress(psycopg.Error):
