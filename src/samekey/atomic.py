@@ -287,7 +287,8 @@ class AtomicPerformer(_InTransaction, Performer):
         return super().perform(command)
 
     def _run_effect(self, command: RunEffect) -> Outcome:
-        self._go(self._mark_effect())
+        if not self._effect_marked:
+            self._go(self._mark_effect())
         return self.after_effect(super()._run_effect(command))
 
     def after_effect(self, outcome: Outcome) -> Outcome:
@@ -373,7 +374,8 @@ class AsyncAtomicPerformer(_InTransaction, AsyncPerformer):
         return await super().perform(command)
 
     async def _run_effect(self, command: RunEffect) -> Outcome:
-        await self._go(self._mark_effect())
+        if not self._effect_marked:
+            await self._go(self._mark_effect())
         return await self.after_effect(await super()._run_effect(command))
 
     async def after_effect(self, outcome: Outcome) -> Outcome:

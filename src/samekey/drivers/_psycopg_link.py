@@ -1,29 +1,40 @@
 """A caller's psycopg connection, as `Atomic` uses it.
 
-A trip is one message: several statements with their values written into them by the driver, the BEGIN of a
-transaction that has not begun yet and the COMMIT of one that we began among them. Nothing is prepared, so it works
-behind PgBouncer; one message is faster than a pipeline of three. The rows are read here, as the server writes them:
-the loaders and row factories that a caller gave to the connection are for the caller's rows.
+A trip is one turn of libpq's pipeline: statements with their values in binary, the BEGIN of a transaction that has not
+begun yet and the COMMIT of one that we began among them, and one answer to wait for. The rows are read elsewhere, as
+the server writes them: the loaders and row factories that a caller gave to the connection are for the caller's rows.
+
+The claim and the settle are prepared where the connection prepares its own statements, and as late: who says
+`prepare_threshold=None`, for PgBouncer, has none of ours either. Prepared statements vanish without a word - psycopg
+drops all of them at a rollback, and so does DISCARD ALL - and a statement that is not there aborts the transaction.
+So one that is counted on travels behind a beginning or a savepoint, to which one can go back and ask again in full.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
+from functools import lru_cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import psycopg
-from psycopg import errors, generators
-from psycopg.pq import Escaping, ExecStatus, PipelineStatus, TransactionStatus
+from psycopg import errors
+from psycopg.pq import ConnStatus, DiagnosticField, Escaping, ExecStatus, PipelineStatus, TransactionStatus
+from psycopg.waiting import Ready, Wait
 
 from samekey.core.errors import Misconfigured
 from samekey.core.transaction import Mark, SavepointGone
+from samekey.drivers._psycopg_exchange import BINARY, Query
 
-Operation = Mark | tuple[str, tuple[Any, ...]]
+Operation = Mark | Query | tuple[str, tuple[Any, ...]]
 
 _OPEN = (TransactionStatus.INTRANS, TransactionStatus.INERROR)
 
 
 def link(connection: Any, asynchronous: bool, link_of: Callable[..., Any]) -> Any:
+    if not psycopg.Pipeline.is_supported():
+        raise Misconfigured("Atomic needs libpq 14 or newer under psycopg: pip install 'psycopg[binary]' has one")
     if not asynchronous and isinstance(connection, psycopg.Connection):
         return PsycopgLink(connection)
     if asynchronous and isinstance(connection, psycopg.AsyncConnection):
@@ -54,19 +65,33 @@ class _Shared:
     def lost(self) -> bool:
         return bool(self._connection.closed)
 
-    def _message(self, operations: Sequence[Operation], literal: Callable[[str, list[Any]], str]) -> bytes:
-        texts: list[str] = []
+    @property
+    def takes_queries(self) -> bool:
+        return bool(self._connection.info.encoding == "utf-8")  # as their texts are written
+
+    def _queries(self, operations: Sequence[Operation], cursor: Callable[[Any], Any]) -> list[Query]:
+        queries: list[Query] = []
         if self._connection.pgconn.transaction_status == TransactionStatus.IDLE:
             if not (self._begins or self.begins_by_itself):
                 raise SavepointGone("no transaction")
-            texts.append(begin_statement(self._connection))
+            queries.append(_plain(begin_statement(self._connection)))
         self._begins = False
         for operation in operations:
-            if isinstance(operation, tuple):
-                texts.append(literal(operation[0], list(operation[1])) if operation[1] else operation[0])
+            if isinstance(operation, Query):
+                queries.append(operation)
+            elif isinstance(operation, tuple):
+                text, values = operation
+                if values:
+                    text = cursor(self._connection).mogrify(text, list(values))
+                queries.append(Query(b"", text.encode(self._connection.info.encoding), [], []))
             else:
-                texts.append(operation.sql)
-        return "; ".join(texts).encode(self._connection.info.encoding)
+                queries.append(_plain(operation.sql))
+        return queries
+
+
+@lru_cache(maxsize=64)
+def _plain(sql: str) -> Query:
+    return Query(b"", sql.encode(), [], [])
 
 
 class PsycopgLink(_Shared):
@@ -90,10 +115,9 @@ class PsycopgLink(_Shared):
 
     def trip(self, operations: Sequence[Operation]) -> Any:
         connection = self._connection
-        message = self._message(operations, psycopg.ClientCursor(connection).mogrify)
+        queries = self._queries(operations, psycopg.ClientCursor)
         with connection.lock:
-            connection.pgconn.send_query(message)
-            results = connection.wait(generators.execute(connection.pgconn))
+            results = connection.wait(travelling(connection.pgconn, queries, prepared_in(connection)))
         return row_of(results, connection.info.encoding)
 
     def effect_returned(self) -> None:
@@ -121,10 +145,9 @@ class AsyncPsycopgLink(_Shared):
 
     async def trip(self, operations: Sequence[Operation]) -> Any:
         connection = self._connection
-        message = self._message(operations, psycopg.AsyncClientCursor(connection).mogrify)
+        queries = self._queries(operations, psycopg.AsyncClientCursor)
         async with connection.lock:
-            connection.pgconn.send_query(message)
-            results = await connection.wait(generators.execute(connection.pgconn))
+            results = await connection.wait(travelling(connection.pgconn, queries, prepared_in(connection)))
         return row_of(results, connection.info.encoding)
 
     async def effect_returned(self) -> None:
@@ -143,21 +166,117 @@ def begin_statement(connection: Any) -> str:
     return " ".join(words)
 
 
-def row_of(results: Sequence[Any], encoding: str) -> tuple[Any, ...] | None:
-    """The row among the results, or the error that was the last of them."""
+class Prepared:
+    """What the session of a connection has of ours, and how often the rest was asked in full."""
+
+    threshold = 0  # the connection's own: when asked so often, a statement is worth it
+
+    def __init__(self) -> None:
+        self.there: set[bytes] = set()
+        self._asked: dict[bytes, int] = {}
+
+    def wants(self, query: Query) -> bool:
+        if not query.name or query.name in self.there:
+            return bool(query.name)
+        asked = self._asked[query.name] = self._asked.get(query.name, 0) + 1
+        return asked > self.threshold
+
+    def forget(self) -> None:
+        self.there.clear()
+        self._asked.clear()
+
+
+_prepared: WeakKeyDictionary[Any, Prepared] = WeakKeyDictionary()
+
+
+def prepared_in(connection: Any) -> Prepared | None:
+    threshold = connection.prepare_threshold
+    if threshold is None:
+        return None
+    known = _prepared.get(connection)
+    if known is None:
+        known = _prepared[connection] = Prepared()
+    known.threshold = threshold
+    return known
+
+
+_NOT_AS_KNOWN = (b"26000", b"42P05")  # no such prepared statement; one of that name is there
+_STEP = "SAVEPOINT samekey_step"
+
+Waiting = Generator[Wait, Ready, list[Any]]  # yields whenever the socket has to be waited for
+
+
+def travelling(pgconn: Any, queries: list[Query], known: Prepared | None) -> Waiting:
+    """All of these in one go, up to the first that fails; their results."""
+    counted_on = [] if known is None else [query for query in queries if known.wants(query)]
+    if known is None or not counted_on:
+        return (yield from _turn(pgconn, queries, None))
+    if not queries[0].sql.startswith((b"BEGIN", b"SAVEPOINT")):
+        queries = [_plain(_STEP), *queries]  # what is released behind it takes it along
+    results = yield from _turn(pgconn, queries, known)
+    if results and results[-1].error_field(DiagnosticField.SQLSTATE) in _NOT_AS_KNOWN:
+        known.forget()
+        first = queries[0].sql.decode()
+        began = first.startswith("BEGIN")
+        yield from _turn(pgconn, [_plain("ROLLBACK" if began else f"ROLLBACK TO {first}")], None)
+        results = yield from _turn(pgconn, queries if began else queries[1:], None)
+    return results
+
+
+def _turn(pgconn: Any, queries: Sequence[Query], known: Prepared | None) -> Waiting:
+    results: list[Any] = []
+    making: dict[int, bytes] = {}  # which result is that of which statement's preparation
+    pgconn.enter_pipeline_mode()
+    try:
+        for number, query in enumerate(queries):
+            if known is None or not query.name:
+                pgconn.send_query_params(query.sql, query.values, None, query.formats, BINARY if query.formats else 0)
+                continue
+            if query.name not in known.there:
+                pgconn.send_prepare(query.name, query.sql)
+                making[number + len(making)] = query.name
+            pgconn.send_query_prepared(query.name, query.values, query.formats, BINARY)
+        pgconn.pipeline_sync()
+        while pgconn.flush():  # more than the network takes at once; meanwhile the server may want to say something
+            if (yield Wait.RW) & Ready.R:
+                pgconn.consume_input()
+        while True:
+            while pgconn.is_busy():
+                if (yield Wait.R):
+                    pgconn.consume_input()  # raises when the server is gone
+            result = pgconn.get_result()
+            if result is None:
+                if pgconn.status == ConnStatus.BAD:
+                    return results  # its last word is among them
+            elif result.status == ExecStatus.PIPELINE_SYNC:
+                return results
+            elif result.status != ExecStatus.PIPELINE_ABORTED:
+                if known is not None and len(results) in making and result.status == ExecStatus.COMMAND_OK:
+                    known.there.add(making[len(results)])
+                results.append(result)
+    finally:
+        with suppress(psycopg.Error):
+            pgconn.exit_pipeline_mode()
+        if pgconn.pipeline_status != PipelineStatus.OFF:
+            pgconn.finish()  # left in the middle of it: what was under way is rolled back, or asked about
+
+
+def row_of(results: Sequence[Any], encoding: str) -> Any:
+    """The row among the results, or the error that was the last of them; what came in binary is left as it is."""
     row = None
     for result in results:
         if result.status == ExecStatus.TUPLES_OK:
-            if not result.ntuples:
-                continue  # a key that is not there
-            loads = [_LOADS.get(result.ftype(column)) for column in range(result.nfields)]
-            values = [result.get_value(0, column) for column in range(result.nfields)]
-            row = tuple(
-                [
-                    None if value is None else str(value, encoding) if load is None else load(value)
-                    for value, load in zip(values, loads, strict=True)
-                ]
-            )
+            if result.ntuples and result.fformat(0) == BINARY:
+                row = result
+            elif result.ntuples:  # else a key that is not there
+                loads = [_LOADS.get(result.ftype(column)) for column in range(result.nfields)]
+                values = [result.get_value(0, column) for column in range(result.nfields)]
+                row = tuple(
+                    [
+                        None if value is None else str(value, encoding) if load is None else load(value)
+                        for value, load in zip(values, loads, strict=True)
+                    ]
+                )
         elif result.status != ExecStatus.COMMAND_OK:
             raise errors.error_from_result(result, encoding=encoding)
     return row

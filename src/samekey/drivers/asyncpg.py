@@ -25,6 +25,7 @@ def link(connection: Any, asynchronous: bool, link_of: Callable[..., Any]) -> An
 class AsyncpgLink:
     marks_ahead = False  # it would be a trip of its own, and a replay does not need it
     commits_along = False
+    takes_queries = False
     begins_by_itself = False  # outside a transaction each statement is one
     errors = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError)
 
@@ -81,6 +82,6 @@ def numbered(text: str) -> str:
     parts = re.split(r"%s::(\w+)", text)
     said = parts[0]
     for number, (kind, rest) in enumerate(zip(parts[1::2], parts[2::2], strict=True), start=1):
-        said += f"${number}::text::{kind}" if kind in ("uuid", "bigint") else f"${number}::{kind}"
+        said += f"${number}::text::{kind}" if kind in ("uuid", "bigint", "integer") else f"${number}::{kind}"
         said += rest
     return said

@@ -47,6 +47,10 @@ class DjangoLink:
         return bool(self._connection.in_atomic_block or not self._connection.get_autocommit())
 
     @property
+    def takes_queries(self) -> bool:
+        return self._inner is not None and bool(self._inner.takes_queries)
+
+    @property
     def lost(self) -> bool:
         return self._inner is not None and bool(self._inner.lost)
 

@@ -53,6 +53,10 @@ class _Shared:
         return not self._orm and self._inner is not None and bool(self._inner.marks_ahead)
 
     @property
+    def takes_queries(self) -> bool:
+        return self._inner is not None and bool(self._inner.takes_queries)
+
+    @property
     def errors(self) -> tuple[type[BaseException], ...]:
         return (exc.DBAPIError, *(() if self._inner is None else self._inner.errors))
 

@@ -24,7 +24,7 @@ from samekey.core.errors import Misconfigured, SamekeyError, StoreUnavailable
 from samekey.core.record import Record
 from samekey.core.states import Role, State
 from samekey.drivers import psycopg as driver
-from samekey.stores._postgres_wire import many, record_in, rows_of, single
+from samekey.stores._postgres_wire import many, record_at, record_in, rows_of, single
 
 BATCH_MAX = 256  # commands in one go: bounds how long the first of them waits for the last
 BATCH_BYTES_MAX = 8 << 20  # results in one statement: bounds the memory on both sides
@@ -200,7 +200,7 @@ def carrying(jobs: list[Job], address: driver.Address, facts: Facts) -> Steps:
 def _query(jobs: list[Job], address: driver.Address) -> driver.Query | None:
     """The query for these jobs; one whose command cannot be said at all fails by itself."""
     try:
-        return single(jobs[0].command) if len(jobs) == 1 else many([job.command for job in jobs])
+        return _said([job.command for job in jobs])
     except (SamekeyError, UnicodeError):
         for job in jobs:
             try:
@@ -210,15 +210,22 @@ def _query(jobs: list[Job], address: driver.Address) -> driver.Query | None:
             except UnicodeError as error:
                 job.fail(Misconfigured(f"{address.name} cannot keep this text: {error}"))
     left = [job.command for job in jobs if not job.done]
-    return many(left) if left else None
+    return _said(left) if left else None
+
+
+def _said(commands: list[StoreCommand]) -> driver.Query:
+    return single(commands[0]) if len(commands) == 1 else many(commands)
 
 
 def _answer(jobs: list[Job], answer: Any, lost_at: float | None) -> None:
-    rows = rows_of(answer) if len(jobs) > 1 else {jobs[0].digest: 0} if answer.ntuples else {}
+    rows = rows_of(answer) if len(jobs) > 1 else None
     for job in jobs:
         try:
-            row = rows.get(job.digest)
-            job.answer(None if row is None else record_in(answer, row, job.command, lost_at))
+            if rows is None:
+                job.answer(record_in(answer, job.command, lost_at))
+            else:
+                row = rows.get(job.digest)
+                job.answer(None if row is None else record_at(answer, row, job.command, lost_at))
         except SamekeyError as error:
             job.fail(error)
 

@@ -95,42 +95,33 @@ class Lane:
 
     def perform(self, jobs: Sequence[Job]) -> None:
         """Carry these out, alone or together with whatever others want at the same time."""
-        asked = Asked(jobs)
-        with self._mutex:
-            asked.leads = not self._busy
-            self._busy = True
-            if not asked.leads:
-                self._queue.append(asked)
-        if not asked.leads:
+        asked = self._line_up(jobs)
+        if asked is not None:
             self._await_turn(asked)
             if asked.finished:
                 return
             if asked.again:
                 return self.perform([job for job in jobs if not job.done])
-        together = [asked]
+        others: list[Asked] = []
         try:
             self._crowd.let_come()
-            together = self._gather(asked)
-            self._drive(carrying_all([job for one in together for job in one.jobs], self._address, self._known))
+            self._gather(others, len(jobs))
+            together = [*jobs, *(job for one in others for job in one.jobs)] if others else jobs
+            self._drive(carrying_all(together, self._address, self._known))
         finally:
-            self._pass_on(asked, together)
+            self._pass_on(others)
 
     def ask(self, statement: Statement) -> list[Any]:
         """The rows of one statement that is no command, in our turn."""
-        asked = Asked(())
-        with self._mutex:
-            asked.leads = not self._busy
-            self._busy = True
-            if not asked.leads:
-                self._queue.append(asked)
-        if not asked.leads:
+        asked = self._line_up(())
+        if asked is not None:
             self._await_turn(asked)
         try:
             with driver.translated(self._address):
                 rows: list[Any] = self._on_connection(lambda link: link.execute(*statement, binary=True).fetchall())
                 return rows
         finally:
-            self._pass_on(asked, [asked])
+            self._pass_on([])
 
     def close(self) -> None:
         self._closed = True
@@ -138,6 +129,16 @@ class Lane:
             self._connection.close()
 
     # -- taking turns --------------------------------------------------------------------------------------
+
+    def _line_up(self, jobs: Sequence[Job]) -> Asked | None:
+        """Our place behind those who are there already; None where nobody is, and we lead."""
+        with self._mutex:
+            if not self._busy:
+                self._busy = True
+                return None
+            asked = Asked(jobs)
+            self._queue.append(asked)
+            return asked
 
     def _await_turn(self, asked: Asked) -> None:
         try:
@@ -157,19 +158,19 @@ class Lane:
                     self._queue.remove(asked)
                 asked.gone = True
             if asked.leads:
-                self._pass_on(asked, [asked])
+                self._pass_on([])
             raise
 
-    def _gather(self, first: Asked) -> list[Asked]:
-        together, count = [first], len(first.jobs)
-        with self._mutex:
-            while self._queue and count < BATCH_MAX and self._queue[0].jobs:
-                together.append(self._queue.popleft())
-                count += len(together[-1].jobs)
-        return together
+    def _gather(self, others: list[Asked], count: int) -> None:
+        """Whoever lines up behind us, as many as may travel together."""
+        if self._queue:  # who comes this very moment is next
+            with self._mutex:
+                while self._queue and count < BATCH_MAX and self._queue[0].jobs:
+                    others.append(self._queue.popleft())
+                    count += len(others[-1].jobs)
 
-    def _pass_on(self, mine: Asked, together: list[Asked]) -> None:
-        others = [one for one in together if one is not mine]
+    def _pass_on(self, others: list[Asked]) -> None:
+        """These have their answers; whoever is first in the line leads now."""
         if others:
             with self._mutex:
                 others = [one for one in others if not one.gone]

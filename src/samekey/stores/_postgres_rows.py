@@ -35,17 +35,18 @@ from samekey.core.states import EXPIRES, Role, State, may
 Statement = tuple[str, tuple[Any, ...]]
 Values = tuple[Any, ...]
 
+# As the table has them: the functions answer with its rows, and our own connections read these as they are.
 # fmt: off
 COLUMNS = (
-    "operation", "tenant", "key", "digest::text", "state", "token", "attempt::text", "fingerprint", "form", "boundary",
-    "version", "attempts", "created_at", "changed_at", "lease_until", "unsure", "begun_at", "first_sent_at", "round",
-    "settled_by", "settled_at", "retain_until", "result", "error", "asker", "ask_until", "fields", "attributes",
-    "evidence::text", "moves",
+    "digest::text", "attempt::text", "token", "created_at", "changed_at", "lease_until", "begun_at", "first_sent_at",
+    "settled_at", "retain_until", "ask_until", "waited_for", "version", "attempts", "round", "unsure", "happened",
+    "state", "operation", "tenant", "key", "fingerprint", "form", "boundary", "fields", "attributes", "settled_by",
+    "error", "asker", "result", "moves", "evidence::text",
 )
 # fmt: on
 NOW = "date_part('epoch', clock_timestamp())"
 ROW = ", ".join(f"r.{column}" for column in COLUMNS) + f", {NOW}"
-TOKEN, CHANGED_AT = COLUMNS.index("token"), COLUMNS.index("changed_at")
+TOKEN, CHANGED_AT, STATE = COLUMNS.index("token"), COLUMNS.index("changed_at"), COLUMNS.index("state")
 COMMIT = "/*commit*/"  # where the driver may say how the statement commits
 
 _STATES = {state.value: state for state in State}
@@ -223,14 +224,15 @@ def record_of(row: Sequence[Any] | None, command: StoreCommand | None, lost_at: 
     """The row as a record, checked; a digest hit must be the very key that was asked for."""
     if row is None or row[TOKEN] is None:
         return None  # a function that found nothing answers with a row of nulls
-    if row[0] is None:
+    if row[STATE] is None:
         return told(command, row[TOKEN], row[CHANGED_AT], lost_at)
     try:
         # fmt: off
         (
-            operation, tenant, text, digest, state, token, attempt, fingerprint, form, boundary, version, attempts,
-            created_at, changed_at, lease_until, unsure, begun_at, first_sent_at, round_, settled_by, settled_at,
-            retain_until, result, error, asker, ask_until, fields, attributes, evidence, moves, now, *_,
+            digest, attempt, token, created_at, changed_at, lease_until, begun_at, first_sent_at, settled_at,
+            retain_until, ask_until, _waited_for, version, attempts, round_, unsure, _happened, state, operation,
+            tenant, text, fingerprint, form, boundary, fields, attributes, settled_by, error, asker, result, moves,
+            evidence, now, *_,
         ) = row
         # fmt: on
         if command is not None:

@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 from samekey.core.commands import Open, Read, Settle, StoreCommand
 from samekey.core.errors import InProgress, Misconfigured, StoreError, StoreUnavailable, TransactionConflict
 from samekey.core.record import Record
-from samekey.core.states import Role, State
+from samekey.core.states import Role
 from samekey.core.transaction import (
     Act,
     Commit,
@@ -30,9 +30,11 @@ from samekey.core.transaction import (
     SavepointGone,
     TransactionAborted,
 )
+from samekey.drivers._psycopg_exchange import Query
 from samekey.stores._postgres_rows import CALLS, Statement, record_of, single
+from samekey.stores._postgres_wire import inside, record_in
 
-Operation = Mark | Statement
+Operation = Mark | Statement | Query
 Identity = str
 
 RETRY_SECONDS = 1.0  # what a caller is told to wait: the other transaction took longer than the patience already
@@ -59,6 +61,7 @@ class Link(Protocol):
 
     marks_ahead: bool
     commits_along: bool
+    takes_queries: bool  # in binary, beside statements in text; their answer comes back as libpq has it
     errors: tuple[type[BaseException], ...]  # what the driver raises
 
     @property
@@ -73,7 +76,7 @@ class Link(Protocol):
     def begin(self) -> None: ...
     def commit(self) -> None: ...
     def rollback(self) -> None: ...
-    def trip(self, operations: Sequence[Operation]) -> Sequence[Any] | None:
+    def trip(self, operations: Sequence[Operation]) -> Any:
         """All of them, in order, up to the first that fails; the row of the one that has a row."""
 
     def effect_returned(self) -> None: ...
@@ -84,6 +87,7 @@ class AsyncLink(Protocol):
 
     marks_ahead: bool
     commits_along: bool
+    takes_queries: bool
     errors: tuple[type[BaseException], ...]
 
     @property
@@ -96,7 +100,7 @@ class AsyncLink(Protocol):
     async def begin(self) -> None: ...
     async def commit(self) -> None: ...
     async def rollback(self) -> None: ...
-    async def trip(self, operations: Sequence[Operation]) -> Sequence[Any] | None: ...
+    async def trip(self, operations: Sequence[Operation]) -> Any: ...
     async def effect_returned(self) -> None: ...
 
 
@@ -150,6 +154,10 @@ class _Shared:
     @property
     def lost(self) -> bool:
         return bool(self._link.lost)
+
+    def _operations(self, acts: Sequence[Act], patience: float) -> list[Operation]:
+        binary = self._link.takes_queries
+        return [operation(act, patience, binary=binary) for act in acts]
 
     def conflicts(self, error: BaseException) -> bool:
         return sqlstate(error) in _CONFLICTS
@@ -217,11 +225,12 @@ class PostgresTransaction(_Shared):
             self._tell(error, ())
 
     def carry_out(self, *acts: Act, patience: float) -> Record | None:
+        operations = self._operations(acts, patience)
         try:
-            row = self._link.trip([operation(act, patience) for act in acts])
+            answer = self._link.trip(operations)
         except self._link.errors as error:
             self._tell(error, acts)
-        return _record(row, acts)
+        return _record(answer, acts, operations)
 
     def effect_returned(self) -> None:
         try:
@@ -271,11 +280,12 @@ class AsyncPostgresTransaction(_Shared):
             self._tell(error, ())
 
     async def carry_out(self, *acts: Act, patience: float) -> Record | None:
+        operations = self._operations(acts, patience)
         try:
-            row = await self._link.trip([operation(act, patience) for act in acts])
+            answer = await self._link.trip(operations)
         except self._link.errors as error:
             self._tell(error, acts)
-        return _record(row, acts)
+        return _record(answer, acts, operations)
 
     async def effect_returned(self) -> None:
         try:
@@ -287,22 +297,20 @@ class AsyncPostgresTransaction(_Shared):
 # -- words -----------------------------------------------------------------------------------------------------
 
 
-def operation(act: Act, patience: float) -> Operation:
+def operation(act: Act, patience: float, *, binary: bool) -> Operation:
     if not isinstance(act, StoreCommand):
         return act
-    text, values = single(act)
-    if _is_ours(act):
-        # The holder of a key has its row already, and knows what is in it. Without the version that was seen, the
-        # function tells these columns in any case.
-        return _SETTLED, (*values[:-1], None)
-    if isinstance(act, Read):
-        return text, values  # a read waits for nobody
     waits = str(max(1, round(patience * 1000)))
+    if binary and (query := inside(act, waits)) is not None:
+        return query
+    text, values = single(act)
+    if isinstance(act, Read) or _is_ours(act):
+        return text, values  # a read waits for nobody, and whoever holds a key has its row already
     return (_CLAIM if isinstance(act, Open) else patient(text)), (waits, *values)
 
 
 # The claim, which every transaction makes, has a function that waits: planned once for each connection.
-_CLAIM = CALLS[Open].single.replace("/*commit*/", "").replace("samekey_open(", "samekey_open_waiting(%s::text, ", 1)
+_CLAIM = CALLS[Open].single.replace("samekey_open(", "samekey_open_waiting(%s::text, ", 1)
 
 
 @lru_cache(maxsize=32)
@@ -312,7 +320,7 @@ def patient(text: str) -> str:
     Each part needs the one before it, so the order is not the planner's to choose: what was set before; what is set
     now; the call; and the old value back. An error on the way is rolled back to a savepoint, and the setting with it.
     """
-    columns, function = text.removesuffix(" AS r").replace("/*commit*/", "").split(" FROM ", 1)
+    columns, function = text.removesuffix(" AS r").split(" FROM ", 1)
     function = function.replace("%s::uuid", "CASE WHEN w.now IS NOT NULL THEN %s::uuid END", 1)
     return (
         f"{columns}, set_config('lock_timeout', b.before, true)"
@@ -330,33 +338,11 @@ def _identity(row: Sequence[Any] | None) -> Identity:
     return "" if row is None else str(row[0])
 
 
-def _record(row: Sequence[Any] | None, acts: Sequence[Act]) -> Record | None:
-    command = _command(acts)
-    if command is None:
-        return None
-    if not _is_ours(command):
-        return record_of(row, command)
-    if row is None or row[0] is None:
-        return None
-    state, token, attempt, settled_by, version, changed_at = row
-    kept = command.result if settled_by == command.by else None
-    return command.seen._replace(
-        state=State(state),
-        token=token,
-        attempt=attempt.replace("-", ""),
-        settled_by=settled_by,
-        version=version,
-        changed_at=changed_at,
-        result=kept,
-        error=command.error,
-    )
-
-
-# What the holder does not know already: whether it was written. Thirty columns to parse, plan and send cost more.
-_SETTLED = (
-    "SELECT r.state, r.token, r.attempt::text, r.settled_by, r.version, r.changed_at FROM "  # noqa: S608 - constants
-    + CALLS[Settle].single.partition(" FROM ")[2]
-)
+def _record(answer: Any, acts: Sequence[Act], operations: Sequence[Operation]) -> Record | None:
+    for act, said in zip(acts, operations, strict=True):
+        if isinstance(act, StoreCommand) and answer is not None:
+            return record_in(answer, act, None) if isinstance(said, Query) else record_of(answer, act)
+    return None
 
 
 def _is_ours(act: Act) -> TypeGuard[Settle]:

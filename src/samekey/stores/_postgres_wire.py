@@ -3,6 +3,9 @@
 One command is one call of its function. Several of a kind are one statement too: one array for each parameter,
 one transaction for all. Values are the same that `_postgres_rows` gives to any other connection; only their form
 differs, because a text has to be written, quoted, sent, parsed and thrown away, once per value.
+
+A record comes back as one value, the row of the table as it is. As thirty columns it would have to be unpacked, named
+and described by the server each time, for a client that knows all that.
 """
 
 from __future__ import annotations
@@ -12,27 +15,22 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from samekey.core.commands import Read, StoreCommand
+from samekey.core.commands import Open, Read, Settle, StoreCommand
 from samekey.core.record import Record
+from samekey.core.states import Role
 from samekey.drivers.psycopg import Query
-from samekey.stores._postgres_rows import CALLS, CHANGED_AT, COLUMNS, COMMIT, NOW, SQL_TYPE, TOKEN, record_of, told
-
-DIGEST = COLUMNS.index("digest::text")  # the column that says which command of a batch this row answers
-
-# As COLUMNS, with identifiers as the bytes they are.
-_BYTES = {"digest::text": "uuid_send(r.digest)", "attempt::text": "uuid_send(r.attempt)"}
-_ROW = ", ".join(_BYTES.get(column, f"r.{column}") for column in COLUMNS) + f", {NOW}"
+from samekey.stores._postgres_rows import CALLS, COLUMNS, COMMIT, SQL_TYPE, record_of, told
 
 
 class Shape:
     """A statement, and how its values are put together."""
 
-    def __init__(self, name: str, types: Sequence[str], source: str, *, many: bool) -> None:
+    def __init__(self, name: str, types: Sequence[str], columns: str, source: str = "", *, many: bool = False) -> None:
         holes = ", ".join(
             f"${number}::{SQL_TYPE.get(kind, kind)}{'[]' if many else ''}" for number, kind in enumerate(types, 1)
         )
         self._name = name.encode()
-        self._sql = f"SELECT {_ROW}{COMMIT} FROM {source.replace('$*', holes)}".encode()  # noqa: S608 - constants only
+        self._sql = f"SELECT {columns}{COMMIT} {source}".replace("$*", holes).encode()
         self._formats = [1] * len(types)
         self._one = [_ONE[kind] for kind in types]
         self._many = [_ARRAYS[kind] for kind in types]
@@ -54,6 +52,15 @@ def single(command: StoreCommand) -> Query:
     return _SINGLE[kind].one(values)
 
 
+def inside(command: StoreCommand, lock_timeout: str) -> Query | None:
+    """What every transaction of a caller's asks: the claim, which waits so many milliseconds; the holder's settle."""
+    if isinstance(command, Open):
+        return _OPEN_WAITING.one((lock_timeout, *CALLS[Open].values(command)))
+    if isinstance(command, Settle) and command.role is Role.HOLDER:
+        return single(command)
+    return None
+
+
 def many(commands: Sequence[StoreCommand]) -> Query:
     """Several commands of one kind, each about another key, as one query; rows come back in any order."""
     kind = type(commands[0])
@@ -65,24 +72,74 @@ def many(commands: Sequence[StoreCommand]) -> Query:
 
 # -- rows --------------------------------------------------------------------------------------------------
 
+# The answer to many commands. Most are told in short, so what that is made of stands beside a row that then is null.
+_ROW, _NOW, _DIGEST, _TOKEN, _CHANGED_AT = range(5)
+_ROWS = "CASE WHEN r.state IS NOT NULL THEN r END, clock_timestamp(), r.digest, r.token, r.changed_at"
+
+
+def record_in(answer: Any, command: StoreCommand, lost_at: float | None) -> Record | None:
+    """The record in the answer to one command, or None where there is none."""
+    raw = answer.get_value(0, _ROW) if answer.ntuples else None
+    if raw is None:
+        return None
+    digest_size, attempt_size, token, changed_at = _short(raw)
+    if digest_size == _NOTHING:
+        return None
+    if attempt_size == _NOTHING:  # told in short: most answers are, so nothing else is looked at
+        return told(command, token, changed_at, lost_at)
+    return record_of([*_values(raw), _time(answer.get_value(0, _NOW))], command, lost_at)
+
 
 def rows_of(answer: Any) -> dict[bytes, int]:
     """Which row is about which digest; where there are two the later one is the newer."""
     value = answer.get_value
-    return {value(row, DIGEST): row for row in range(answer.ntuples)}
+    return {value(row, _DIGEST): row for row in range(answer.ntuples)}
 
 
-def record_in(answer: Any, row: int, command: StoreCommand, lost_at: float | None) -> Record | None:
-    """The record in this row, or None where there is none."""
+def record_at(answer: Any, row: int, command: StoreCommand, lost_at: float | None) -> Record | None:
+    """The record in this row of the answer to many."""
     value = answer.get_value
-    if value(row, 0) is None:  # nothing at all, or told in short: most answers are, so nothing else is looked at
-        token = value(row, TOKEN)
-        return None if token is None else told(command, _int(token), _float(value(row, CHANGED_AT)), lost_at)
-    values = [None if (raw := value(row, at)) is None else load(raw) for at, load in enumerate(_LOADERS)]
-    return record_of(values, command, lost_at)
+    raw = value(row, _ROW)
+    if raw is not None:
+        return record_of([*_values(raw), _time(value(row, _NOW))], command, lost_at)
+    token = value(row, _TOKEN)
+    return None if token is None else told(command, _long(token), _float(value(row, _CHANGED_AT)), lost_at)
 
 
-def _int(raw: bytes) -> int:
+# A row is the number of its columns, and for each of them its type, its size and so many bytes. What is never null has
+# its fixed place, and is read in one go.
+_NOTHING = -1  # the size of a null
+_short = struct.Struct(">8xi16x4xi4x4xq4x4x4x4xd").unpack_from  # digest, attempt, token, created_at (null), changed_at
+_size = struct.Struct(">i").unpack_from
+_first = struct.Struct(">4x8x16s8x16s8xq8xd8xd8xd")  # digest to lease_until
+_counts = struct.Struct(">8xi8xi8xi8x?8x?")  # version to happened
+
+
+def _values(raw: bytes) -> list[Any]:
+    """As COLUMNS has them."""
+    digest, attempt, *values = _first.unpack_from(raw)
+    values[:0] = digest.hex(), attempt.hex()
+    at = _sized(raw, _first.size, _BEFORE_COUNTS, values)
+    values += _counts.unpack_from(raw, at)
+    _sized(raw, at + _counts.size, _BEHIND_COUNTS, values)
+    return values
+
+
+def _sized(raw: bytes, at: int, loads: Sequence[Callable[[bytes], Any]], values: list[Any]) -> int:
+    """The columns from here on, whose sizes are known only here; and where they end."""
+    for load in loads:
+        (size,) = _size(raw, at + 4)
+        at += 8
+        if size == _NOTHING:
+            values.append(None)
+        else:
+            end = at + size
+            values.append(load(raw[at:end]))
+            at = end
+    return at
+
+
+def _long(raw: bytes) -> int:
     return int.from_bytes(raw, "big", signed=True)
 
 
@@ -94,19 +151,22 @@ def _float(raw: bytes) -> float:
     return number
 
 
-def _bool(raw: bytes) -> bool:
-    return raw != b"\x00"
+_YEAR_2000 = 946_684_800_000_000  # where the times of the server begin, in microseconds of ours
+
+
+def _time(raw: bytes) -> float:
+    return (_long(raw) + _YEAR_2000) / 1e6
 
 
 _LOADS: dict[str, Callable[[bytes], Any]] = {
-    **dict.fromkeys(("token", "version", "attempts", "round"), _int),
-    **dict.fromkeys(("created_at", "changed_at", "lease_until", "begun_at", "first_sent_at", "settled_at"), _float),
-    **dict.fromkeys(("retain_until", "ask_until", NOW), _float),
-    **dict.fromkeys(("digest::text", "attempt::text"), bytes.hex),
+    **dict.fromkeys(("begun_at", "first_sent_at", "settled_at", "retain_until", "ask_until"), _float),
+    "waited_for": _long,
     **dict.fromkeys(("fingerprint", "result"), bytes),
-    "unsure": _bool,
+    "evidence::text": lambda raw: raw[1:].decode(),  # behind the version of the form
 }
-_LOADERS = [_LOADS.get(column, bytes.decode) for column in (*COLUMNS, NOW)]
+_LOADERS = [_LOADS.get(column, bytes.decode) for column in COLUMNS]
+_BEFORE_COUNTS = _LOADERS[COLUMNS.index("begun_at") : COLUMNS.index("version")]
+_BEHIND_COUNTS = _LOADERS[COLUMNS.index("state") :]
 
 
 # -- values ------------------------------------------------------------------------------------------------
@@ -178,20 +238,24 @@ _ARRAYS = {kind: _array(kind) for kind in _OIDS}
 def _each(function: str, types: Sequence[str]) -> str:
     """One call after the other, in one statement."""
     names = [f"a{number}" for number in range(len(types))]
-    return f"unnest($*) AS u ({', '.join(names)}), {function}({', '.join('u.' + name for name in names)}) AS r"
+    return f"FROM unnest($*) AS u ({', '.join(names)}), {function}({', '.join('u.' + name for name in names)}) AS r"
 
 
 _SINGLE: dict[type[StoreCommand], Shape] = {
-    kind: Shape(call.function, call.types, f"{call.function}($*) AS r", many=False) for kind, call in CALLS.items()
+    kind: Shape(call.function, call.types, f"{call.function}($*), clock_timestamp()") for kind, call in CALLS.items()
 }
-_SINGLE[Read] = Shape("samekey_read", ["uuid"], "samekey_records AS r WHERE r.digest = $*", many=False)
+_SINGLE[Read] = Shape("samekey_read", ["uuid"], "r, clock_timestamp()", "FROM samekey_records AS r WHERE r.digest = $*")
+_OPEN_WAITING = Shape(
+    "samekey_open_waiting", ["text", *CALLS[Open].types], "samekey_open_waiting($*), clock_timestamp()"
+)
 _MANY: dict[type[StoreCommand], Shape] = {
     kind: Shape(
         f"{call.function}s",
         call.types,
-        f"{call.together}($*) AS r" if call.together else _each(call.function, call.types),
+        _ROWS,
+        f"FROM {call.together}($*) AS r" if call.together else _each(call.function, call.types),
         many=True,
     )
     for kind, call in CALLS.items()
 }
-_MANY[Read] = Shape("samekey_reads", ["uuid"], "samekey_records AS r WHERE r.digest = ANY ($*)", many=True)
+_MANY[Read] = Shape("samekey_reads", ["uuid"], _ROWS, "FROM samekey_records AS r WHERE r.digest = ANY ($*)", many=True)

@@ -65,7 +65,6 @@ from samekey.stores._waiting import async_wait, wait
 Clock = Callable[[], float]
 T = TypeVar("T")
 
-_moment = tuple.__new__  # a moment, without counting its parts first: every command makes one
 AFTER_LOSS_SECONDS = 24 * 3600.0  # how long claims count as "after a loss": the usual retention
 
 
@@ -387,7 +386,7 @@ class SqliteStore:
     def _moment(self) -> Moment:
         wall = self._wall()
         token, floor = int(wall * 1_000_000), self._process.floor
-        return _moment(Moment, (wall, self._tick(), self._clock_id, token if token > floor else floor + 1))
+        return Moment(wall, self._tick(), self._clock_id, token if token > floor else floor + 1)
 
 
 class AsyncSqliteStore:

@@ -215,6 +215,14 @@ def test_pipeline_mode_is_refused(guard: Guard, connection: psycopg.Connection[A
         guard.on(connection)
 
 
+def test_a_libpq_without_pipelines_is_told(
+    guard: Guard, connection: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(psycopg.Pipeline, "is_supported", lambda: False)
+    with pytest.raises(Misconfigured, match="libpq 14"):
+        guard.on(connection)
+
+
 def test_the_callers_row_factory_and_cursors_are_left_alone(guard: Guard, url: str, name: str):
     with psycopg.connect(url, row_factory=psycopg.rows.dict_row, cursor_factory=psycopg.ClientCursor) as connection:
         assert guard.on(connection).run(name, lambda: "once", key="o-1", payload={}).result == "once"
@@ -632,3 +640,99 @@ async def test_behind_pgbouncer_in_transaction_mode(bouncer: str, url: str, kind
     await shop.close()
     shop.url = url
     assert len(shop.orders()) == 16
+
+
+# -- prepared statements: the claim's and the settle's, in somebody else's session -------------------------------
+
+
+def prepared_names(connection: psycopg.Connection[Any]) -> set[str]:
+    rows = connection.execute("SELECT name FROM pg_prepared_statements WHERE name LIKE 'samekey%'").fetchall()
+    return {name for (name,) in rows}
+
+
+@pytest.mark.parametrize("threshold", [None, 0, 5])
+def test_statements_are_prepared_where_the_connection_prepares_its_own(
+    guard: Guard, connection: psycopg.Connection[Any], name: str, threshold: int | None
+):
+    connection.prepare_threshold = threshold
+    seen = []
+    for number in range(7):
+        with connection.transaction():
+            guard.on(connection).run(name, lambda: "once", key=f"o-{number}", payload={})
+        seen.append(prepared_names(connection))
+        connection.commit()
+    ours = {"samekey_open_waiting", "samekey_settle"}
+    assert seen == [ours if threshold is not None and number >= threshold else set() for number in range(7)]
+
+
+@pytest.mark.parametrize("vanish", ["DEALLOCATE ALL", "rollback", "DISCARD ALL"])
+@pytest.mark.parametrize("began", ["by the guard", "by the caller"])
+def test_prepared_statements_may_vanish_between_transactions(
+    guard: Guard, connection: psycopg.Connection[Any], name: str, vanish: str, began: str
+):
+    connection.prepare_threshold = 0
+    ran: list[str] = []
+
+    @guard.once(name=name, key="key", boundary=Atomic("session"))
+    def order(session: psycopg.Connection[Any], key: str) -> str:
+        session.execute("SELECT %s::text", (key,))  # so that psycopg has something to forget
+        ran.append(key)
+        return key
+
+    for number in range(3):
+        if began == "by the guard":
+            assert order(connection, f"o-{number}") == f"o-{number}"
+        else:
+            with connection.transaction():
+                assert guard.on(connection).run(f"{name}-on", lambda: 1, key=f"o-{number}", payload={}).result == 1
+        if vanish == "rollback":
+            connection.execute("SELECT 1")
+            connection.rollback()
+        else:
+            connection.autocommit = True
+            connection.execute(vanish)
+            connection.autocommit = False
+    assert len(ran) == (3 if began == "by the guard" else 0)
+    connection.rollback()
+
+
+@pytest.mark.parametrize("began", ["by the guard", "by the caller"])
+def test_prepared_statements_may_vanish_inside_the_effect(
+    guard: Guard, connection: psycopg.Connection[Any], name: str, began: str
+):
+    connection.prepare_threshold = 0
+    ran: list[str] = []
+
+    def effect(key: str) -> str:
+        connection.execute("INSERT INTO orders VALUES (%s, 'kept')", (f"{name}-{key}",))
+        with contextlib.suppress(psycopg.errors.UniqueViolation), connection.transaction():
+            connection.execute("INSERT INTO orders VALUES (%s, 'twice')", (f"{name}-{key}",))
+        connection.execute("DEALLOCATE ALL")
+        ran.append(key)
+        return key
+
+    @guard.once(name=name, key="key", boundary=Atomic("session"))
+    def order(session: psycopg.Connection[Any], key: str) -> str:
+        return effect(key)
+
+    for key in ("o-1", "o-2", "o-2", "o-3"):
+        if began == "by the guard":
+            assert order(connection, key) == key
+        else:
+            with connection.transaction():
+                inside = guard.on(connection)
+                assert inside.run(name, lambda key=key: effect(key), key=key, payload={"key": key}).result == key  # type: ignore[misc]
+    rows = connection.execute("SELECT id FROM orders WHERE id LIKE %s", (f"{name}-%",)).fetchall()
+    assert (ran, len(rows)) == (["o-1", "o-2", "o-3"], 3)
+    assert {record.state.value for key in ran if (record := guard.peek(name, key)) is not None} == {"completed"}
+
+
+def test_a_statement_of_the_same_name_is_not_ours(guard: Guard, connection: psycopg.Connection[Any], name: str):
+    """As behind a PgBouncer that gives a session to one client after the other."""
+    connection.execute("PREPARE samekey_open_waiting AS SELECT 1")
+    connection.commit()
+    connection.prepare_threshold = 0
+    for key in ("o-1", "o-2", "o-1"):
+        assert guard.on(connection).run(name, lambda: "once", key=key, payload={}).result == "once"
+    connection.commit()
+    assert guard.peek(name, "o-2") is not None

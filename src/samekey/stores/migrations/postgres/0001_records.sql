@@ -114,7 +114,7 @@ BEGIN
       ) VALUES (
         p_digest, p_operation, p_tenant, p_key, 'started', fresh, p_attempt, p_fingerprint, p_form, p_fields,
         p_boundary, 1, 1, wall, wall, wall + p_lease, false, false, CASE WHEN p_sends THEN wall END, 0, p_attributes,
-        '[' || wall || ',' || fresh || ',"","started","' || replace(p_attempt::text, '-', '') || '",""]'
+        concat('[', wall, ',', fresh, ',"","started","', replace(p_attempt::text, '-', ''), '",""]')
       )
       ON CONFLICT (digest) DO NOTHING;  -- the write is the check: whoever inserts holds the key
       IF FOUND THEN
@@ -136,7 +136,7 @@ BEGIN
         first_sent_at = CASE WHEN p_sends THEN wall END, round = 0, settled_by = NULL, settled_at = NULL,
         retain_until = NULL, result = NULL, error = NULL, asker = NULL, ask_until = NULL, waited_for = NULL,
         attributes = p_attributes, evidence = NULL,
-        moves = '[' || wall || ',' || fresh || ',"","started","' || replace(p_attempt::text, '-', '') || '",""]'
+        moves = concat('[', wall, ',', fresh, ',"","started","', replace(p_attempt::text, '-', ''), '",""]')
       WHERE digest = p_digest
         AND version = r.version    -- nobody wrote since we looked,
         AND token = r.token        -- and it is not a later life of the key that reached the same version
@@ -211,7 +211,7 @@ BEGIN
     SELECT
       digest, operation, tenant, key, 'started', fresh, attempt, fingerprint, form, fields, boundary, 1, 1, wall, wall,
       wall + lease, false, false, CASE WHEN sends THEN wall END, 0, attributes,
-      '[' || wall || ',' || fresh || ',"","started","' || replace(attempt::text, '-', '') || '",""]'
+      concat('[', wall, ',', fresh, ',"","started","', replace(attempt::text, '-', ''), '",""]')
     FROM claims
     ON CONFLICT (digest) DO NOTHING
     RETURNING r.digest, r.token, r.changed_at
@@ -358,8 +358,8 @@ BEGIN
     asker = NULL,
     ask_until = NULL,
     waited_for = CASE WHEN waited_for = token THEN samekey_ring(digest) END,
-    moves = samekey_last_15(moves) || chr(10) || '[' || wall || ',' || token || ',"' || state || '","' || p_state
-      || '",' || p_who || ',' || p_why || ']'
+    moves = concat(
+      samekey_last_15(moves), chr(10), '[', wall, ',', token, ',"', state, '","', p_state, '",', p_who, ',', p_why, ']')
   WHERE digest = p_digest
     AND token = p_seen_token       -- nobody took it since we looked
     AND attempt = p_seen_attempt   -- and the number did not come again after a failover
@@ -412,8 +412,9 @@ BEGIN
       asker = NULL,
       ask_until = NULL,
       waited_for = CASE WHEN r.waited_for = r.token THEN samekey_ring(r.digest) END,
-      moves = samekey_last_15(r.moves) || chr(10) || '[' || wall || ',' || r.token || ',"' || r.state || '","' || s.state
-        || '",' || s.who || ',' || s.why || ']'
+      moves = concat(
+        samekey_last_15(r.moves), chr(10), '[', wall, ',', r.token, ',"', r.state, '","', s.state, '",', s.who, ',', s.why,
+        ']')
     FROM unnest(
       p_digests, p_seen_tokens, p_seen_attempts, p_froms, p_spares_lives, p_for_alls, p_states, p_bys, p_results,
       p_errors, p_whos, p_whys, p_retains, p_next_rounds, p_seen_versions
