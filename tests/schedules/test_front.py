@@ -147,7 +147,8 @@ class World:
                     lost = scene._replace(forgets=scene.forgets - 1)
                     yield "tells the front, which is away", told(lost, index, False)
             case FrontTime():
-                yield "knows the time", told(scene, index, scene.now)
+                sights = [said.now for said in scene.said[index] if isinstance(said, Sight)]
+                yield "knows the time", told(scene, index, sights[-1] if sights else None)
             case Linger():
                 word = None if scene.word is not None and not scene.word[0] else scene.word  # a mark is soon over
                 yield "lingers", told(scene._replace(word=word), index, None)
