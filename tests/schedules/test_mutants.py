@@ -35,6 +35,7 @@ from samekey.testing.schedules import (
     released_is_true,
 )
 from samekey.testing.world import look_in_the_books
+from tests.figures import figure
 from tests.schedules.test_others import operator
 
 attempt: Any = core_attempt  # whose imported names are patched too
@@ -417,6 +418,6 @@ def test_the_search_kills_every_mutant(mutant, monkeypatch):
     assert report.violations, "this mutant survives: is the rule needed?"
     violation = report.violations[0]
     name = mutant.mutate.__name__.replace("_", " ")
-    print(f"{name:44} {violation.promise:18} {report.scenes:6} scenes, {len(violation.choices):2} moves")
+    figure(f"mutant, by search: {name}", f"{report.scenes} scenes, {len(violation.choices)} moves, {violation.promise}")
     assert violation.promise == mutant.breaks, violation.explain()
     assert violation.explain().count("\n") == len(violation.choices)

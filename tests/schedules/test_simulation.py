@@ -20,6 +20,7 @@ from samekey.core.states import State
 from samekey.testing._simulation.durable import Durable
 from samekey.testing.front import MemoryFront
 from samekey.testing.simulate import boundary_of, layered_of, play, shrink, simulate
+from tests.figures import figure
 from tests.schedules import test_mutants as mutants
 
 PROOF = os.environ.get("SAMEKEY_BUDGET") == "full"
@@ -55,7 +56,7 @@ SOMETIMES = (
 def test_no_promise_is_broken_in_any_run():
     """And what makes a run worth playing happened often enough."""
     *_, total = simulate(range(RUNS), jobs=2 if PROOF else 1)
-    print(total)
+    figure("simulation", total)
 
     assert not total.broken, shrink(min(total.broken)).explain()
     assert total.runs == RUNS
@@ -200,7 +201,7 @@ KILLED: list[tuple[Callable[[pytest.MonkeyPatch], None], str]] = [
 KILLED_LAYERED: list[tuple[Callable[[pytest.MonkeyPatch], None], str]] = [
     (a_fast_path_that_skips_the_durable_store, "opaque"),
     (a_free_that_tells_the_front_nothing, "keyed"),
-    (a_word_dated_when_it_is_told, "keyed"),
+    (a_word_dated_when_it_is_told, "opaque"),
     (a_late_word_over_a_newer_one, "opaque"),
     (a_seal_that_outlives_a_failover, "keyed"),
 ]
@@ -222,6 +223,7 @@ def test_the_simulation_kills(mutate, boundary, layered, monkeypatch):
         run = play(seed, boundary=boundary, layered=layered)
         if run.broken:
             world = f"{boundary}, layered" if layered else boundary
-            print(f"{mutate.__name__.replace('_', ' '):44} {run.broken:22} {seed + 1:6} seeds ({world})")
+            name = mutate.__name__.replace("_", " ")
+            figure(f"mutant, by simulation: {name}", f"{seed + 1} seeds, {run.broken} ({world})")
             return
     pytest.fail(f"survives {SEEDS_TO_KILL_MAX} seeds of {boundary}")

@@ -37,7 +37,7 @@ class Wish:
     __slots__ = ("about", "kind")
 
     def __init__(self, kind: str, about: Any) -> None:
-        self.kind = kind  # store | greet | front | wait | sleep | bell, and whatever effects and lookups ask for
+        self.kind = kind  # store | front | wait | sleep | bell, and whatever effects and lookups ask for
         self.about = about
 
     def __await__(self) -> Generator[Wish, Any, Any]:
@@ -53,8 +53,12 @@ class Stage(Protocol):
     def uniform(self, least: float, most: float) -> float: ...
     def new_attempt(self) -> str: ...
     @property
-    def incarnation(self) -> str:
-        """Which durable store it was that answered whoever is stepped now."""
+    def current_incarnation(self) -> str:
+        """Which durable store it is that would answer now."""
+
+    @property
+    def heard_incarnation(self) -> str:
+        """Which it was that answered whoever is stepped."""
 
     def front_bells(self) -> Bells: ...
     def shield(self, on: bool) -> None:
@@ -142,7 +146,7 @@ class SteppedStore:
 def _asks_and_hears(verb: str) -> Any:
     async def method(self: Any, command: Any) -> Any:
         record = await Wish("store", command)
-        self.incarnation = self.stage.incarnation
+        self._heard = self.stage.heard_incarnation
         return record
 
     method.__name__ = verb
@@ -153,19 +157,21 @@ class SteppedBack:
     """The same as the durable one of two: it remembers, for its process, which incarnation answered."""
 
     name = "stepped"
-    incarnation = ""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
+        self._heard = ""
 
     open, take, begin, renew = map(_asks_and_hears, ("open", "take", "begin", "renew"))
     settle, ask, testify, read = map(_asks_and_hears, ("settle", "ask", "testify", "read"))
     free = _asks_and_hears("free")
 
-    async def health(self) -> SteppedBack:
-        await Wish("greet", None)
-        self.incarnation = self.stage.incarnation
-        return self
+    @property
+    def incarnation(self) -> str:
+        """Whoever comes for the first time asks, before anything else; that takes no time here."""
+        if not self._heard:
+            self._heard = self.stage.current_incarnation
+        return self._heard
 
 
 class SteppedFront:
@@ -228,6 +234,11 @@ class SteppedGuard(AsyncGuard):
         if self._layered:
             self._opened = _layered.AsyncLayeredStore(SteppedFront(stage), SteppedBack(stage))
         return self
+
+    def left(self) -> None:
+        """The stage is taken down; another one may come."""
+        del self._leases.stage
+        self._opened = None
 
 
 @contextmanager

@@ -77,8 +77,8 @@ def boundary_of(seed: int) -> str:
 
 
 def layered_of(seed: int) -> bool:
-    """And each of them every third time behind a front: such a run takes as long as two others."""
-    return seed // len(BOUNDARIES) % 3 == 2
+    """And each of them every fourth time behind a front: such a run takes as long as three others."""
+    return seed // len(BOUNDARIES) % 4 == 3
 
 
 def play(
@@ -101,6 +101,7 @@ def play(
             simulation.play()
         except Broken as error:
             broken, detail = error.promise, str(error)
+    simulation.close()
     drawn = () if recorder is None else tuple(recorder.drawn)
     reached = frozenset(simulation.reached)
     return Run(seed, name, layers, simulation.events, broken, detail, reached, tuple(story), drawn)

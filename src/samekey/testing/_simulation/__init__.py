@@ -1,6 +1,6 @@
 """One seed, one run: a few client processes, a store, a provider, and whatever goes wrong between them.
 
-Theory. The clients are real guards (`_stepping.py`), the store is the real register - in one world of three behind the
+Theory. The clients are real guards (`_stepping.py`), the store is the real register - in one world of four behind the
 real layered store - and the promises are those of `schedules.py`, held against every write and every end. Events
 wait in a heap under the time at which they happen; each of them decides what follows by drawing numbers. A number
 near zero always means the harmless thing - no fault, no delay - so a run whose numbers are replaced by zeros is a

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from samekey.core import register
 from samekey.core.boundary import Kind
@@ -60,23 +60,14 @@ class Durable:
             stage.at(delay, self.carry_out, command, task.attempt)
         stage.at(delay, self._answers, task, turn, command)
 
-    def greet(self, task: Task, _: Any) -> None:
-        """Who are you? A process that has just come wants to know before it says anything."""
-        stage = self._stage
-        if stage.chance(stage.faults.unanswered):
-            unavailable = StoreUnavailable("the store does not answer")
-            stage.at(STORE_TIMEOUT_SECONDS, stage.resume, task, task.turn, None, unavailable)
-        else:
-            stage.at(0.001, self._is_greeted, task, task.turn)
-
-    def _is_greeted(self, task: Task, turn: int) -> None:
-        task.heard = self.incarnation
-        self._stage.resume(task, turn, None)
-
     def _answers(self, task: Task, turn: int, command: StoreCommand) -> None:
         record = self.carry_out(command, task.attempt)
         task.heard = self.incarnation
-        self._stage.at(self._stage.draw() * 0.02, self._stage.resume, task, turn, record)
+        on_the_way = self._stage.draw() * 0.04 - 0.02
+        if on_the_way > 0.0:  # by the time it arrives, the record may be another
+            self._stage.at(on_the_way, self._stage.resume, task, turn, record)
+        else:
+            self._stage.resume(task, turn, record)
 
     def carry_out(self, command: StoreCommand, by: str) -> Record | None:
         if type(command) is Read:

@@ -21,7 +21,7 @@ class Front:
     def __init__(self, stage: Simulation) -> None:
         self._stage = stage
         self._ahead = stage.draw() * AHEAD_MAX_SECONDS
-        self._memory = MemoryFront(clock=lambda: stage.now + self._ahead)
+        self._memory = MemoryFront(clock=self.clock)
         self._olds: list[tuple[bytes, tuple[bytes, float]]] = []
         self._away_until = 0.0
         faults = stage.faults
@@ -70,13 +70,15 @@ class Front:
             if len(self.bells) and not stage.chance(stage.faults.front_mute):
                 stage.at(0.001, self.bells.ring, digest)
         if stage.story is not None:
-            how = "in vain" if after is before else "too late" if after is None else f"for {until - self.now:.0f} s"
+            how = "in vain" if after is before else "too late" if after is None else f"for {until - self.clock():.0f} s"
             stage.tell(f"{by} tells the front: {_named(word)}, {how}")
         return None
 
-    @property
-    def now(self) -> float:
+    def clock(self) -> float:
         return self._stage.now + self._ahead
+
+    def close(self) -> None:
+        del self._memory
 
     def heal(self) -> None:
         self._away_until = 0.0

@@ -144,7 +144,6 @@ class Simulation:
         self.promises = Promises(frozenset(kept))
         self._wishes: dict[str, Callable[[Task, Any], None]] = {
             "store": self.durable.ask,
-            "greet": self.durable.greet,
             "wait": self.durable.wait,
             "sleep": self._sleep,
             "bell": self._bell,
@@ -165,7 +164,7 @@ class Simulation:
         """To the end; raises Broken where a promise is."""
         try:
             self._play_on()
-            if self.layered and self._settled() and self.draw() > 0.4:
+            if self.layered and self._settled() and self.draw() > 0.5:
                 self._take_back()
                 self._play_on()
             self._heal()
@@ -173,7 +172,17 @@ class Simulation:
         except Broken as broken:
             self.tell(f"BROKEN: {broken}")
             raise
+        for guard in self._guards:
+            guard.left()
         _GUARDS[self.layered].extend(self._guards)
+
+    def close(self) -> None:
+        """Take it down: parts that know each other would wait for the garbage collector, a quarter of all time."""
+        if self.front is not None:
+            self.front.close()
+        self._heap.clear()
+        self._bells.clear()
+        del self.durable, self.counter, self.front, self._wishes
 
     def _play_on(self) -> None:
         """Until nothing is under way."""
@@ -253,9 +262,12 @@ class Simulation:
             self.at(0.0, self.resume, *waiting, None)
 
     @property
-    def incarnation(self) -> str:
-        """Which store it was that answered the task that is stepped, or the timer."""
-        return self.durable.incarnation if self._task is None else self._task.heard
+    def current_incarnation(self) -> str:
+        return self.durable.incarnation
+
+    @property
+    def heard_incarnation(self) -> str:
+        return self.durable.incarnation if self._task is None else self._task.heard  # no task: the timer
 
     def front_bells(self) -> Any:
         assert self.front is not None
@@ -267,8 +279,6 @@ class Simulation:
         if wish.kind == "front":
             assert self.front is not None
             return self.front.carry_out(wish.about, "the timer")
-        if wish.kind == "greet":
-            return None
         return self.durable.carry_out(wish.about, wish.about.seen.attempt)
 
     def renew_at(self, leases: SteppedLeases, seconds: float) -> None:
@@ -368,6 +378,7 @@ class Simulation:
         self._client = client
         for task in client.tasks:
             task.context.run(task.steps.close)
+        client.tasks.clear()
         if self.draw() <= 0.7:
             self._new_client(client.name, calls=max(client.calls, 1), drifts=True, after=self.draw() * 120)
 
@@ -381,10 +392,9 @@ class Simulation:
                 wish = task.context.run(task.steps.send, reply)
         except StopIteration as stop:
             self._ended(task, stop.value)
-        except Exception as raised:
+        except (Exception, asyncio.CancelledError) as raised:
+            raised.__traceback__ = None  # its frames know it: one more circle
             self._ended(task, raised)
-        except asyncio.CancelledError as cancelled:
-            self._ended(task, cancelled)
         else:
             self._wishes[wish.kind](task, wish.about)
         finally:
