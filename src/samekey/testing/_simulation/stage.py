@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextvars import Context, copy_context
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from heapq import heappop, heappush
 from typing import Any
@@ -324,7 +324,8 @@ class Simulation:
         self._step(task, None, None)
 
     async def _guarded(self, guard: SteppedGuard, task: Task) -> Answer[Any]:
-        call = Call._make((*self._prepared[:2], self.new_attempt(), *self._prepared[3:]))
+        key, intent, _, *rules = self._prepared
+        call = Call(key, intent, self.new_attempt(), *rules)
         return await guard._carry_out(call, lambda: self._effect(task))
 
     async def _effect(self, task: Task) -> str:
@@ -491,11 +492,12 @@ _GUARDS: dict[bool, list[SteppedGuard]] = {False: [], True: []}  # of processes 
 
 
 @cache
-def _prepared(boundary: Boundary, layered: bool) -> Call:
+def _prepared(boundary: Boundary, layered: bool) -> tuple[Any, ...]:
     """The call that everybody makes, but for its attempt id: nothing can go wrong before its first command."""
     guard = SteppedGuard(layered=layered)
     operation = guard.operation("charge", boundary=boundary, policy=POLICY_LAYERED if layered else POLICY)
-    return guard._call(operation, KEY.text, PAYLOAD, None)
+    call = guard._call(operation, KEY.text, PAYLOAD, None)
+    return tuple(getattr(call, one.name) for one in fields(call))
 
 
 def _end(value: Any) -> End:
