@@ -4,6 +4,8 @@ Python blocks run as they stand. In console blocks the lines `$ samekey ...` run
 them must be what they print (`...` stands for anything); `make`, `pip` and the like are what CI itself runs.
 The pages in WITH_POSTGRES have a private server: `POSTGRES_URL` is the address of an empty database, and
 `POSTGRES_MIGRATED_URL` that of one with our tables; `docs/layered.md` has a private Redis besides, `REDIS_URL`.
+
+And the figures of a run (tests/figures.py) are shown in a table at its end.
 """
 
 from __future__ import annotations
@@ -22,12 +24,24 @@ from sybil import Example, Sybil
 from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser, SkipParser
 from sybil.sybil import SybilCollection
 
+from tests.figures import table
+
 
 def _enter(namespace: dict[str, Any]) -> None:
     namespace["__name__"] = "__main__"  # as in a script: frameworks look up the module of a handler
     namespace["_folder"] = tempfile.TemporaryDirectory(prefix="samekey-docs-")
     namespace["_before"] = os.getcwd()
     os.chdir(namespace["_folder"].name)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    reports = [report for many in terminalreporter.stats.values() for report in many]
+    printed = "".join(getattr(report, "capstdout", "") for report in reports if getattr(report, "when", "") == "call")
+    figures = table(printed)
+    if figures:
+        terminalreporter.section("figures")
+    for line in figures:
+        terminalreporter.write_line(line)
 
 
 WITH_POSTGRES = ["docs/postgresql.md", "docs/atomic.md"]

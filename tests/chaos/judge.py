@@ -13,6 +13,8 @@ import threading
 from collections import defaultdict
 from typing import Any
 
+from tests.chaos.history import Sighting, contradiction
+
 
 class Ledger:
     """What the judge knows."""
@@ -20,7 +22,9 @@ class Ledger:
     def __init__(self) -> None:
         self._mutex = threading.Lock()
         self._receipts: dict[str, list[str]] = defaultdict(list)
+        self._known: dict[str, str] = {}  # what was answered under a provider's key
         self._answers: dict[str, set[str]] = defaultdict(set)
+        self._sightings: dict[str, list[Sighting]] = defaultdict(list)
         self._wanted: set[str] = set()
         self._doubts: set[str] = set()
         self._answered = 0
@@ -31,16 +35,22 @@ class Ledger:
             match said:
                 case {"want": key}:
                     self._wanted.add(key)
+                case {"effect": key, "under": name}:
+                    # A provider that dedups: a request that it knows has no effect, and the old answer.
+                    if name not in self._known:
+                        self._known[name] = self._effect(key)
+                    return self._known[name]
                 case {"effect": key}:
-                    # Each effect has a receipt of its own: two effects cannot look like one.
-                    self._receipts[key].append(f"{key} receipt {len(self._receipts[key]) + 1}")
-                    return self._receipts[key][-1]
+                    return self._effect(key)
                 case {"find": key}:
                     return self._receipts[key]
                 case {"answer": key, "result": result}:
                     self._answers[key].add(result)
                     self._doubts.discard(key)
                     self._answered += 1
+                case {"saw": sightings}:
+                    for key, *sighting in sightings:
+                        self._sightings[key].append(Sighting(*sighting))
                 case {"doubt": key}:
                     self._doubts.add(key)
                 case {"trouble": text}:
@@ -53,6 +63,11 @@ class Ledger:
                     return f"not understood: {said}"
         return None
 
+    def _effect(self, key: str) -> str:
+        # Each effect has a receipt of its own: two effects cannot look like one.
+        self._receipts[key].append(f"{key} receipt {len(self._receipts[key]) + 1}")
+        return self._receipts[key][-1]
+
     def _books(self) -> dict[str, Any]:
         return {
             "wanted": sorted(self._wanted),
@@ -61,6 +76,10 @@ class Ledger:
             "doubts": sorted(self._doubts),
             "answered": self._answered,
             "troubles": self._troubles,
+            "sightings": sum(map(len, self._sightings.values())),
+            "contradictions": [
+                f"{key}: {why}" for key, seen in self._sightings.items() if (why := contradiction(seen))
+            ],
         }
 
 

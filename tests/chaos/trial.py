@@ -12,11 +12,13 @@ import os
 import random
 import subprocess
 import sys
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.chaos.worker import EFFECTS, LEASE_SECONDS, Judge, connected
 
@@ -25,6 +27,14 @@ KILL_EVERY_SECONDS = 0.15
 PAUSE_EVERY_SECONDS = 1.0
 PAUSE_SECONDS = LEASE_SECONDS * 1.5  # a paused worker wakes up when its keys may be somebody else's
 RESTART_EVERY_SECONDS = 4.0
+
+
+class Every(NamedTuple):
+    """Something that is done again and again, beside kills and restarts."""
+
+    seconds: float
+    name: str
+    do: Callable[[], None]
 
 
 @dataclass
@@ -39,29 +49,36 @@ class Verdict:
     in_doubt: list[str]
     unanswered: list[str]  # keys without an answer and without a doubt
     troubles: list[str]
-    done: dict[str, int] = field(default_factory=dict)  # kills, pauses, restarts
+    sightings: int  # of records, by all processes
+    contradictions: list[str]  # keys whose sightings cannot be those of one register
+    done: Counter[str] = field(default_factory=Counter)  # kills, pauses, restarts and whatever else
 
     def __str__(self) -> str:
         done = ", ".join(f"{count} {name}" for name, count in self.done.items())
+        bound = "" if self.doubled else f" (< {3 / max(self.keys, 1):.1e})"
         return (
-            f"{self.keys} keys, {self.effects} effects, {len(self.doubled)} doubled; {self.answers} answers, "
-            f"{len(self.differing)} keys with differing ones; {len(self.in_doubt)} in doubt, "
-            f"{len(self.unanswered)} unanswered; {done}"
+            f"{done}; {self.keys} keys, {self.effects} effects, {len(self.doubled)} doubled{bound}; "
+            f"{self.answers} answers, {len(self.differing)} keys with differing ones, {len(self.in_doubt)} in doubt, "
+            f"{len(self.unanswered)} unanswered; {self.sightings} sightings, {len(self.contradictions)} contradictions"
         )
 
 
 @dataclass
 class Trial:
-    """What is to be survived; `restart` restarts the server, where there is one."""
+    """What is to be survived; `restart` restarts the server, where there is one, or puts another in its place."""
 
     address: str
     effects: str = "asks"
     restart: Callable[[], None] | None = None
+    restart_every: float = RESTART_EVERY_SECONDS
+    restarts: str = "restarts"  # what to call them
+    also: tuple[Every, ...] = ()
     seconds: float = 10.0
     workers: int = 8
     keys: int = 200
     seed: int = 0
-    _done: dict[str, int] = field(default_factory=lambda: {"kills": 0, "pauses": 0, "restarts": 0})
+    forgets: bool = False  # the server may lose what it acknowledged: then its versions come again, and say nothing
+    _done: Counter[str] = field(default_factory=Counter)
 
     def run(self) -> Verdict:
         if self.effects == "atomic":
@@ -73,9 +90,30 @@ class Trial:
             nursery = stack.enter_context(
                 _process("tests.chaos.nursery", self.address, str(port), self.effects, str(self.keys))
             )
-            self._wreak(nursery)
+            with self._beside():
+                self._wreak(nursery)
             _say(nursery, finish=True)
             return self._verdict(judge.tell(books=True))
+
+    @contextlib.contextmanager
+    def _beside(self) -> Iterator[None]:
+        """Each of the other troubles in a thread of its own: none waits for a server that is being restarted."""
+        over = threading.Event()
+
+        def again_and_again(trouble: Every) -> None:
+            while not over.wait(trouble.seconds):
+                trouble.do()
+                self._done[trouble.name] += 1
+
+        threads = [threading.Thread(target=again_and_again, args=(trouble,)) for trouble in self.also]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join()
 
     def _wreak(self, nursery: Any) -> None:
         """Everything that is done to the workers and to the server, until the time is over."""
@@ -84,7 +122,7 @@ class Trial:
         for number in range(self.workers):
             _say(nursery, start=number)
         start = time.monotonic()
-        next_pause, next_restart = start + PAUSE_EVERY_SECONDS, start + RESTART_EVERY_SECONDS / 2
+        next_pause, next_restart = start + PAUSE_EVERY_SECONDS, start + self.restart_every / 2
         while (now := time.monotonic()) < start + self.seconds:
             time.sleep(chance.random() * KILL_EVERY_SECONDS * 2)
             _say(nursery, kill=True)
@@ -97,9 +135,9 @@ class Trial:
             while paused and paused[0][0] <= now:
                 _say(nursery, resume=paused.pop(0)[1])
             if self.restart is not None and now >= next_restart:
-                next_restart = now + RESTART_EVERY_SECONDS
+                next_restart = now + self.restart_every
                 self.restart()
-                self._done["restarts"] += 1
+                self._done[self.restarts] += 1
         for _, pid in paused:
             _say(nursery, resume=pid)
 
@@ -115,6 +153,8 @@ class Trial:
             in_doubt=books["doubts"],
             unanswered=sorted(set(books["wanted"]) - set(answers) - set(books["doubts"])),
             troubles=books["troubles"],
+            sightings=books["sightings"],
+            contradictions=[] if self.forgets else books["contradictions"],
             done=self._done,
         )
 

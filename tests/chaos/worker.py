@@ -7,6 +7,7 @@ What it does is told to the judge by the effect itself, and what it is answered 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import random
 import socket
@@ -27,6 +28,7 @@ from samekey import (
     Happened,
     InDoubt,
     InProgress,
+    Keyed,
     Opaque,
     Policy,
     Repeatable,
@@ -34,12 +36,14 @@ from samekey import (
     current,
 )
 from samekey.core.boundary import Boundary
+from samekey.core.record import Record
 
 LEASE_SECONDS = 1.0  # a killed worker's keys are looked at soon
 PATIENCE_SECONDS = 0.3
 GENERATION_SECONDS = 2.0  # then everybody wants new keys: settled ones are only replayed, and nothing can go wrong
 EFFECT_SECONDS_MAX = 0.03  # effects take their time, so that kills strike inside them
 FINISH_SECONDS = 60.0
+LOOKS = 0.2  # how often a worker looks at a record, beside what it is told anyway
 
 
 class Judge:
@@ -64,8 +68,10 @@ class Judge:
 Run = Callable[[str], Any]  # runs a key and returns its answer's result
 
 
-def at_provider(boundary: Callable[[Judge], Boundary], *, marks: bool = False) -> Callable[[Guard, Judge, str], Run]:
-    """The judge itself is the provider: an effect is a line in its ledger."""
+def at_provider(
+    boundary: Callable[[Judge], Boundary], *, marks: bool = False, keyed: bool = False
+) -> Callable[[Guard, Judge, str], Run]:
+    """The judge itself is the provider: an effect is a line in its ledger; `keyed`: one for each provider key."""
 
     def prepared(guard: Guard, judge: Judge, address: str) -> Run:
         terms = boundary(judge)
@@ -75,7 +81,8 @@ def at_provider(boundary: Callable[[Judge], Boundary], *, marks: bool = False) -
                 if marks:
                     current().sending()
                 _dawdle()
-                receipt = judge.tell(effect=key)
+                under = {"under": current().provider_key()} if keyed else {}
+                receipt = judge.tell(effect=key, **under)
                 _dawdle()
                 return receipt
 
@@ -124,6 +131,7 @@ def atomic(guard: Guard, judge: Judge, address: str) -> Run:
 EFFECTS: dict[str, Callable[[Guard, Judge, str], Run]] = {
     "asks": at_provider(_asks, marks=True),
     "opaque": at_provider(lambda judge: Opaque()),
+    "keyed": at_provider(lambda judge: Keyed(), keyed=True),
     "repeatable": at_provider(lambda judge: Repeatable()),  # doubles on purpose: it shows that the judge sees them
     "atomic": atomic,
 }
@@ -143,8 +151,12 @@ def connected(address: str) -> Iterator[Any]:
         connection.close()
 
 
+_haste = False  # when nobody is killed any more, nobody needs to take time
+
+
 def _dawdle() -> None:
-    time.sleep(random.random() * EFFECT_SECONDS_MAX / 2)
+    if not _haste:
+        time.sleep(random.random() * EFFECT_SECONDS_MAX / 2)
 
 
 # -- what a worker does ------------------------------------------------------------------------------------
@@ -153,30 +165,76 @@ def _dawdle() -> None:
 def work(address: str, port: int, effects: str, keys: int, seed: int) -> None:
     """Want random keys of the current generation, until somebody ends us."""
     random.seed(seed)
-    with _ready(address, port, effects) as (judge, run):
+    with _ready(address, port, effects) as (judge, run, watched):
         while True:
             generation = int(time.monotonic() / GENERATION_SECONDS)
-            want(judge, run, f"{generation}-{random.randrange(keys)}")
+            key = f"{generation}-{random.randrange(keys)}"
+            want(judge, run, key)
+            if random.random() < LOOKS:
+                watched.look(key)
+            watched.tell(judge)
 
 
 def finish(address: str, port: int, effects: str) -> None:
     """Everybody else is gone: every key that was ever wanted gets its answer, or its doubt."""
-    with _ready(address, port, effects) as (judge, run):
+    global _haste
+    _haste = True
+    with _ready(address, port, effects) as (judge, run, watched):
         deadline = time.monotonic() + FINISH_SECONDS
         left = judge.tell(wanted=True)
         while left and time.monotonic() < deadline:
             left = [key for key in left if not want(judge, run, key)]
+            watched.tell(judge)
         if left:
             judge.tell(trouble=f"never answered: {left[:10]}")
 
 
+class Watched:
+    """A store of which every answer is written down: what it showed of which record, and when."""
+
+    def __init__(self, guard: Guard, store: Any, verbs: frozenset[str]) -> None:
+        self._guard, self._store, self._verbs = guard, store, verbs
+        self._seen: list[tuple[Any, ...]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._store, name)
+        return self._watching(method) if name in self._verbs else method
+
+    def _watching(self, method: Callable[[Any], Record | None]) -> Callable[[Any], Record | None]:
+        def watching(command: Any) -> Record | None:
+            began = time.monotonic()
+            record = method(command)
+            if record is not None:
+                result = hashlib.sha256(record.result or b"").hexdigest()[:8]
+                what = f"{record.state} {record.token} {record.attempt} {result}"
+                self._seen.append((record.key.text, began, time.monotonic(), record.version, what))
+            return record
+
+        return watching
+
+    def look(self, key: str) -> None:
+        with contextlib.suppress(StoreUnavailable):
+            self._guard.peek("chaos", key)
+
+    def tell(self, judge: Judge) -> None:
+        if self._seen:
+            judge.tell(saw=self._seen)
+            self._seen.clear()
+
+
+_DURABLE = frozenset(("take", "begin", "renew", "settle", "testify", "read"))
+
+
 @contextlib.contextmanager
-def _ready(address: str, port: int, effects: str) -> Iterator[tuple[Judge, Run]]:
+def _ready(address: str, port: int, effects: str) -> Iterator[tuple[Judge, Run, Watched]]:
     judge = Judge(port)
     policy = Policy(lease=LEASE_SECONDS, patience=PATIENCE_SECONDS)
+    verbs = _DURABLE if " " in address else _DURABLE | {"open"}  # a front may show a claim what was true a while ago
     try:
         with Guard(address, policy=policy) as guard:
-            yield judge, EFFECTS[effects](guard, judge, address)
+            watched = Watched(guard, guard.store, verbs)
+            with guard.through(lambda _: watched):
+                yield judge, EFFECTS[effects](guard, judge, address), watched
     except Exception:
         judge.tell(trouble=traceback.format_exc())
 

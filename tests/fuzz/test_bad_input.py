@@ -24,6 +24,7 @@ from samekey.core.fingerprint import Intent
 from samekey.core.key import make_key
 from samekey.core.refusal import decode_refusal, encode_refusal
 from samekey.core.shapes import Unreadable
+from tests.figures import at_most, figure
 
 CORPUS = Path(__file__).parent / "corpus"
 FULL = os.environ.get("SAMEKEY_BUDGET") == "full"
@@ -141,12 +142,17 @@ good: dict[str, st.SearchStrategy[bytes]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("door", DOORS)
-@tried
-@given(data=st.data())
-def test_whatever_arrives(door, data):
+def test_whatever_arrives(door):
     """Bytes of any kind, good ones, and good ones with a part cut out, doubled or changed."""
-    whole = data.draw(st.binary(max_size=200) | good[door])
-    start, end = sorted((data.draw(st.integers(0, len(whole))), data.draw(st.integers(0, len(whole)))))
-    middle = data.draw(st.sampled_from([whole[start:end], b"", whole[start:end] * 2]) | st.binary(max_size=4))
 
-    DOORS[door](whole[:start] + middle + whole[end:])
+    @tried
+    @given(data=st.data())
+    def arrives(data):
+        whole = data.draw(st.binary(max_size=200) | good[door])
+        start, end = sorted((data.draw(st.integers(0, len(whole))), data.draw(st.integers(0, len(whole)))))
+        middle = data.draw(st.sampled_from([whole[start:end], b"", whole[start:end] * 2]) | st.binary(max_size=4))
+
+        DOORS[door](whole[:start] + middle + whole[end:])
+
+    arrives()
+    figure(f"fuzzing: {door}", f"inputs that broke it: {at_most(EXAMPLES)}")

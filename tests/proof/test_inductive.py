@@ -20,6 +20,7 @@ from samekey.core.fingerprint import Intent
 from samekey.core.key import make_key
 from samekey.core.record import Evidence, Record
 from samekey.core.states import NEXT, Role, State
+from tests.figures import figure
 from tests.proof import model
 from tests.proof.model import (
     DECLINED,
@@ -49,7 +50,8 @@ BY_NAME = {kind.name: kind for kind in KINDS}
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_every_promise_is_inductive(kind):
     """At most one effect, tokens only grow, settled is the end, evidence stays: after any number of steps."""
-    print(f"{kind.name:24} {len(list(model.obligations(kind)))} obligations, {len(model.invariants(kind))} invariants")
+    obligations, invariants = len(list(model.obligations(kind))), len(model.invariants(kind))
+    figure(f"proof: {kind.name}", f"{obligations} obligations, {invariants} invariants")
 
     assert model.unproved(kind) == []
 
@@ -153,7 +155,7 @@ def test_the_rules_of_the_model_are_those_of_the_register():
     assert opened is not None
     rule = model.opens(model.first_world().register, attempt=ATTEMPTS["ours"], token=z3.IntVal(7))
     assert all(z3.is_true(z3.simplify(x == y)) for x, y in zip(rule.after, as_register(opened), strict=True))
-    print(f"{compared} settles compared")
+    figure("proof: settles of the model, compared with the register", compared)
 
 
 def test_the_kinds_of_the_model_are_those_of_the_boundaries():

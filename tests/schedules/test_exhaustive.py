@@ -30,6 +30,7 @@ from samekey.testing.schedules import (
     settled_is_final,
 )
 from samekey.testing.world import World, look_in_the_books
+from tests.figures import count
 
 PROOF = os.environ.get("SAMEKEY_PROOF") == "1" or os.environ.get("SAMEKEY_BUDGET") == "full"
 
@@ -110,8 +111,8 @@ CASES = {
 }
 
 
-def played(name: str, report: Report) -> Report:
-    print(f"{name:44} {report}")
+def played(worlds: str, report: Report) -> Report:
+    count(f"search: {worlds}", worlds=1, scenes=report.scenes, schedules=report.schedules)
     return report.check()
 
 
@@ -122,7 +123,7 @@ def test_every_promise_holds_in_every_schedule(name):
     case = CASES[name]
     report = explore(case.boundary, provider=case.provider, effect=case.effect, callers=2, crashes=2, expiries=2)
 
-    played(name, report)
+    played("every boundary", report)
     assert case.reached <= report.reached
     assert not case.never & report.reached
 
@@ -149,7 +150,10 @@ KINDS: dict[str, Boundary] = {
 def test_what_an_effect_says_before_it_sends(name, word):
     """NotDone, Refused and a bug, from the first caller or from the second, around one that charges."""
     for effect in ((word, "charge"), ("charge", word, "charge")):
-        played(f"{name} {effect}", explore(KINDS[name], provider=Provider(dedups="keyed" in name), effect=effect))
+        played(
+            "what an effect says before it sends",
+            explore(KINDS[name], provider=Provider(dedups="keyed" in name), effect=effect),
+        )
 
 
 # -- liveness where no person should be needed -------------------------------------------------------------------
@@ -157,7 +161,7 @@ def test_what_an_effect_says_before_it_sends(name, word):
 
 def test_within_its_window_keyed_needs_no_person():
     """Whatever crashed, whoever comes next gets the answer."""
-    report = played("keyed, no window", explore(Keyed(), provider=DEDUPS, ages=0))
+    report = played("every boundary", explore(Keyed(), provider=DEDUPS, ages=0))
 
     assert "Z: completed" in report.reached
     assert "Z: InDoubt" not in report.reached
@@ -165,7 +169,9 @@ def test_within_its_window_keyed_needs_no_person():
 
 def test_a_crash_before_the_mark_needs_no_person():
     """Marked, and no request ever leaves: the next caller always runs."""
-    report = played("crashes before the mark", explore(Opaque(marked=True), effect=("break", "break", "charge")))
+    report = played(
+        "what an effect says before it sends", explore(Opaque(marked=True), effect=("break", "break", "charge"))
+    )
 
     assert "Z: completed" in report.reached
     assert "Z: InDoubt" not in report.reached
@@ -181,7 +187,7 @@ def test_a_store_that_does_not_answer(name):
     provider, cancels = Provider(dedups="keyed" in name), 1 if PROOF else 0
     report = explore(KINDS[name], provider=provider, crashes=1, expiries=1, outages=1, cancels=cancels)
 
-    played(f"{name}, no answer", report)
+    played("a store that does not answer", report)
 
 
 @pytest.mark.slow
@@ -190,7 +196,7 @@ def test_a_caller_cancelled_in_the_middle_of_a_claim(name):
     """It withdraws; its own claim may reach the store before, in between, or long after."""
     report = explore(KINDS[name], provider=Provider(dedups="keyed" in name), crashes=1, expiries=1, cancels=1)
 
-    played(f"{name}, cancelled", report)
+    played("cancelled claims", report)
 
 
 @pytest.mark.slow
@@ -205,7 +211,7 @@ def test_no_stale_write_after_the_same_tokens_came_again(name):
 
     report = explore(KINDS[name], provider=Provider(dedups="keyed" in name), losses=1, unless=unless)
 
-    played(f"{name}, memory lost", report)
+    played("a store that forgets", report)
 
 
 # -- a deploy that changes the boundary ------------------------------------------------------------------------------
@@ -217,7 +223,7 @@ def test_a_deploy_that_changes_the_boundary(old):
     """One old caller, any crash; then new ones, whose code sends the provider key only if they declare Keyed."""
     for new in KINDS:
         if new != old:
-            played(f"{old} -> {new}", explore((KINDS[old], KINDS[new]), provider=DEDUPS))
+            played("a deploy that changes the boundary", explore((KINDS[old], KINDS[new]), provider=DEDUPS))
 
 
 # -- a holder that sleeps for as long as it likes ------------------------------------------------------------------
@@ -229,7 +235,7 @@ def test_a_paused_holder_where_no_promise_rests_on_time(name):
     """Nobody has to be punctual: only a belief, and a provider that forgets, ask for it (see test_windows.py)."""
     provider = Provider(dedups="keyed" in name)
 
-    played(f"{name}, paused", explore(KINDS[name], provider=provider, punctual=False))
+    played("holders that sleep for as long as they like", explore(KINDS[name], provider=provider, punctual=False))
 
 
 # -- found here first: each of these broke a promise before core was mended -------------------------------------------
@@ -318,7 +324,7 @@ if PROOF:  # minutes of work: SAMEKEY_PROOF=1, or `make proof`
     @pytest.mark.parametrize("name", CASES)
     def test_three_callers(name):
         case = CASES[name]
-        played(f"{name}, 3 callers", explore(case.boundary, provider=case.provider, effect=case.effect, callers=3))
+        played("three callers", explore(case.boundary, provider=case.provider, effect=case.effect, callers=3))
 
     @pytest.mark.slow
     @pytest.mark.timeout(0)
@@ -327,4 +333,7 @@ if PROOF:  # minutes of work: SAMEKEY_PROOF=1, or `make proof`
         for new in KINDS:
             if new != old:
                 boundaries = (KINDS[old], KINDS[old], KINDS[new])
-                played(f"2 x {old} -> {new}", explore(boundaries, provider=DEDUPS, callers=3, crashes=1, expiries=1))
+                played(
+                    "a deploy, with two old callers",
+                    explore(boundaries, provider=DEDUPS, callers=3, crashes=1, expiries=1),
+                )

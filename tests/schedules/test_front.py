@@ -25,6 +25,7 @@ from samekey.core.policy import Policy
 from samekey.core.record import Record
 from samekey.core.register import Moment, apply, seen_at
 from samekey.core.states import SETTLED, State
+from tests.figures import figure
 
 FULL = os.environ.get("SAMEKEY_BUDGET") == "full"
 KEY = make_key("charge", "o-1")
@@ -147,7 +148,8 @@ class World:
                     lost = scene._replace(forgets=scene.forgets - 1)
                     yield "tells the front, which is away", told(lost, index, False)
             case FrontTime():
-                yield "knows the time", told(scene, index, scene.now)
+                sights = [said.now for said in scene.said[index] if isinstance(said, Sight)]
+                yield "knows the time", told(scene, index, sights[-1] if sights else None)
             case Linger():
                 word = None if scene.word is not None and not scene.word[0] else scene.word  # a mark is soon over
                 yield "lingers", told(scene._replace(word=word), index, None)
@@ -260,7 +262,7 @@ def test_a_front_that_forgets_or_goes_back_never_doubles_an_effect(budget):
     world = World(2)
     scenes, story = play(world, fresh(world, **budget))
 
-    print(f"{scenes} scenes")
+    figure(f"search: layered, a front that {'forgets' if budget['forgets'] else 'goes back'}", f"{scenes:,} scenes")
     assert story == []
 
 
@@ -272,8 +274,12 @@ def test_what_was_freed_is_never_replayed_again():
     world = World(2, frees=True)
     scenes, story = play(world, fresh(world, **FREES))
 
-    print(f"{scenes} scenes")
+    figure("search: layered, an answer that is freed", f"{scenes:,} scenes")
     assert story == []
+
+
+def told_of_mutant(name: str, scenes: int, story: list[str]) -> None:
+    figure(f"mutant, by search: {name}", f"{scenes} scenes, {len(story) - 1} moves")
 
 
 def test_a_front_that_says_go_is_found_out(monkeypatch):
@@ -289,8 +295,9 @@ def test_a_front_that_says_go_is_found_out(monkeypatch):
 
     monkeypatch.setattr(Front, "_open", says_go)
     world = World(2)
-    _, story = play(world, fresh(world, forgets=0, returns=0, crashes=0, expiries=0))
+    scenes, story = play(world, fresh(world, forgets=0, returns=0, crashes=0, expiries=0))
 
+    told_of_mutant("a fast path that skips the durable store", scenes, story)
     assert "2 effects" in story[-1]
 
 
@@ -300,6 +307,7 @@ def test_a_free_that_tells_the_front_nothing_is_found_out(monkeypatch):
 
     monkeypatch.setattr(Front, "_take_back", forgets_to_tell)
     world = World(2, frees=True)
-    _, story = play(world, fresh(world, **FREES))
+    scenes, story = play(world, fresh(world, **FREES))
 
+    told_of_mutant("a free that tells the front nothing", scenes, story)
     assert "the old answer" in story[-1]

@@ -20,6 +20,7 @@ from samekey.core.call import Answer, take
 from samekey.core.commands import Begin, CallLookup, Open, Raised, Read, Settle, StoreCommand, Take, Testify
 from samekey.core.envelope import decode
 from samekey.core.errors import Fenced, InProgress
+from samekey.core.policy import Policy
 from samekey.core.record import Record
 from samekey.core.states import Role, State
 from samekey.testing.schedules import (
@@ -34,6 +35,7 @@ from samekey.testing.schedules import (
     released_is_true,
 )
 from samekey.testing.world import look_in_the_books
+from tests.figures import figure
 from tests.schedules.test_others import operator
 
 attempt: Any = core_attempt  # whose imported names are patched too
@@ -324,6 +326,11 @@ def keep_the_reference_after_an_operators_word(patch):
     rule(patch, Settle, settle)
 
 
+def an_inner_not_done_releases_the_outer_key(patch):
+    real = Policy.meaning
+    patch.setattr(Policy, "meaning", lambda policy, error, *, inner: real(policy, error, inner=False))
+
+
 ASKS, BELIEVES = Asks(look_in_the_books), Asks(look_in_the_books, believe_absent_after=BELIEF)
 FORGETS, FORGETS_LATER = Provider(dedups=True, retention=45.0), Provider(dedups=True, retention=75.0)
 BELIEVES_MARKED = Asks(look_in_the_books, believe_absent_after=BELIEF, marked=True)
@@ -386,6 +393,7 @@ MUTANTS = [
         Provider(broke=True),
         options={"others": (("O", operator),), "crashes": 1, "expiries": 0, "ages": 0},
     ),
+    Mutant(an_inner_not_done_releases_the_outer_key, "released_is_true", Opaque(), effect="nest"),
     Mutant(
         take_what_evidence_forbids_again_and_again,
         "heals",
@@ -410,6 +418,6 @@ def test_the_search_kills_every_mutant(mutant, monkeypatch):
     assert report.violations, "this mutant survives: is the rule needed?"
     violation = report.violations[0]
     name = mutant.mutate.__name__.replace("_", " ")
-    print(f"{name:44} {violation.promise:18} {report.scenes:6} scenes, {len(violation.choices):2} moves")
+    figure(f"mutant, by search: {name}", f"{report.scenes} scenes, {len(violation.choices)} moves, {violation.promise}")
     assert violation.promise == mutant.breaks, violation.explain()
     assert violation.explain().count("\n") == len(violation.choices)

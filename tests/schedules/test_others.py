@@ -18,8 +18,10 @@ from samekey.core.call import Call
 from samekey.core.commands import Command, Read
 from samekey.core.states import State
 from samekey.ops import NOT_GIVEN, Ops, Word
+from samekey.testing._scene import KEY, FindOut, Sweep
 from samekey.testing.schedules import Provider, Report, explore, replay
-from samekey.testing.world import KEY, FindOut, Sweep, World, look_in_the_books
+from samekey.testing.world import World, look_in_the_books
+from tests.figures import count
 
 PROOF = os.environ.get("SAMEKEY_PROOF") == "1" or os.environ.get("SAMEKEY_BUDGET") == "full"
 
@@ -114,8 +116,8 @@ def provider(name: str) -> Provider:
     return Provider(dedups="keyed" in name, retention=DAY) if "keyed" in name else Provider()
 
 
-def played(name: str, report: Report) -> Report:
-    print(f"{name:44} {report}")
+def played(worlds: str, report: Report) -> Report:
+    count(f"search: {worlds}", worlds=1, scenes=report.scenes, schedules=report.schedules)
     return report.check()
 
 
@@ -133,7 +135,7 @@ def test_every_promise_holds_with_others_about(name, who):
     """Two callers and one of the others, a crash, an expiry, an age; with the proof a timeout, and two of each."""
     options: dict[str, Any] = {"others": OTHERS[who], "retention": 2 * DAY, **bounds(who)}
 
-    played(f"{name}, {who}", explore(KINDS[name], provider=provider(name), **options))
+    played(f"callers and {who}", explore(KINDS[name], provider=provider(name), **options))
 
 
 @pytest.mark.slow
@@ -144,7 +146,7 @@ def test_every_promise_holds_with_all_of_them_about(name):
     options: dict[str, Any] = {"others": others, "retention": 2 * DAY, "callers": 1, "expiries": 1}
     options |= {"crashes": 1, "timeouts": 1} if PROOF else {"crashes": 0, "timeouts": 0}
 
-    played(f"{name}, all", explore(KINDS[name], provider=provider(name), **options))
+    played("a caller among operator, worker and sweeper", explore(KINDS[name], provider=provider(name), **options))
 
 
 @pytest.mark.slow
@@ -153,7 +155,7 @@ def test_an_old_decline_does_not_speak_for_a_request_after_the_operators_word(na
     """A was declined and did not hear it; the operator said not done, B sent, and Z was told of A's decline."""
     options: dict[str, Any] = {"others": OTHERS["an operator"], "crashes": 1, "expiries": 0, "ages": 0}
 
-    played(f"{name}, declined, an operator", explore(KINDS[name], provider=Provider(broke=True), **options))
+    played("declined, and an operator", explore(KINDS[name], provider=Provider(broke=True), **options))
 
 
 def test_the_operator_speaks_through_the_real_rules():

@@ -15,8 +15,12 @@ import pytest
 from samekey import held, performing
 from samekey.core import attempt as core_attempt
 from samekey.core import register
-from samekey.testing._simulation import BOUNDARIES, Simulation
-from samekey.testing.simulate import play, shrink, simulate
+from samekey.core.layers import FRONT_TTL_SECONDS, Front, Look
+from samekey.core.states import State
+from samekey.testing._simulation.durable import Durable
+from samekey.testing.front import MemoryFront
+from samekey.testing.simulate import boundary_of, layered_of, play, shrink, simulate
+from tests.figures import figure
 from tests.schedules import test_mutants as mutants
 
 PROOF = os.environ.get("SAMEKEY_BUDGET") == "full"
@@ -39,6 +43,11 @@ SOMETIMES = (
     "provider: Absent",
     "provider: Declined",
     "provider: Happened",
+    "freed, and the front was told",
+    "the front could not be told",
+    "the front forgets everything",
+    "the front goes back in time",
+    "the front is away",
 )
 
 
@@ -47,7 +56,7 @@ SOMETIMES = (
 def test_no_promise_is_broken_in_any_run():
     """And what makes a run worth playing happened often enough."""
     *_, total = simulate(range(RUNS), jobs=2 if PROOF else 1)
-    print(total)
+    figure("simulation", total)
 
     assert not total.broken, shrink(min(total.broken)).explain()
     assert total.runs == RUNS
@@ -75,23 +84,28 @@ def test_a_seed_is_a_run():
 def test_a_broken_promise_shrinks_to_a_short_story(monkeypatch):
     """The shrunk story still breaks it, is shorter, and says how to see it again."""
     mutants.release_on_any_error(monkeypatch)
-    seed = next(seed for seed in range(2000) if play(seed, boundary="opaque").broken)
-    whole, short = play(seed, boundary="opaque", told=True), shrink(seed, boundary="opaque")
+    seed = next(seed for seed in range(2000) if play(seed, boundary="opaque", layered=False).broken)
+    whole = play(seed, boundary="opaque", layered=False, told=True)
+    short = shrink(seed, boundary="opaque", layered=False)
 
     assert short.broken == whole.broken
     assert len(short.story) <= min(len(whole.story), 25)
     assert "BROKEN" in short.explain()
-    assert short.explain().endswith(f"--seed {seed}" if seed % len(BOUNDARIES) == 0 else "--boundary 'opaque'")
+    again = f"--seed {seed}"
+    again += "" if boundary_of(seed) == "opaque" else " --boundary 'opaque'"
+    again += " --no-layered" if layered_of(seed) else ""
+    assert short.explain().endswith(again)
 
 
 # -- the simulation has teeth ------------------------------------------------------------------------------------------
 
 
 def leases_by_the_clients_clock(patch):
-    def moment(stage) -> register.Moment:
-        return register.Moment(stage.monotonic(), stage.monotonic(), "", stage.scene.token + 1)
+    def moment(durable) -> register.Moment:
+        now = durable._stage.monotonic()
+        return register.Moment(now, now, "", durable.token + 1)
 
-    patch.setattr(Simulation, "moment", moment)
+    patch.setattr(Durable, "moment", moment)
 
 
 def interrupted_is_forgotten(patch):
@@ -106,6 +120,53 @@ def marks_by_the_lease(patch):
 def marks_after_the_lease(patch):
     mutants.mark_after_the_lease(patch)
     patch.setattr(held, "sending", core_attempt.sending)
+
+
+# -- with a front
+
+
+def a_fast_path_that_skips_the_durable_store(patch):
+    """The front says go: whoever finds nothing there, or a hold, takes it for its own."""
+    real = Front._open
+
+    def says_go(front, command):
+        sight = yield from Look(command.key.digest)
+        record = None if sight is None else front.answer(command.key, sight)
+        if record is not None and record.state is State.STARTED:
+            return record.changed(attempt=command.attempt)
+        return (yield from real(front, command))
+
+    patch.setattr(Front, "_open", says_go)
+
+
+def a_free_that_tells_the_front_nothing(patch):
+    def forgets_to_tell(front, command):
+        return (yield from command)
+
+    patch.setattr(Front, "_take_back", forgets_to_tell)
+
+
+def a_word_dated_when_it_is_told(patch):
+    """A time to live, as caches have it: counted from the moment of writing."""
+    real = MemoryFront.put
+
+    def put(memory, digest, word, until):
+        real(memory, digest, word, memory._clock() + FRONT_TTL_SECONDS)
+
+    patch.setattr(MemoryFront, "put", put)
+
+
+def a_late_word_over_a_newer_one(patch):
+    def put(memory, digest, word, until):
+        if until > memory._clock():
+            memory.words[digest] = (word, until)
+
+    patch.setattr(MemoryFront, "put", put)
+
+
+def a_seal_that_outlives_a_failover(patch):
+    real = Front.__init__
+    patch.setattr(Front, "__init__", lambda front, incarnation, ttl: real(front, "any", ttl))
 
 
 KILLED: list[tuple[Callable[[pytest.MonkeyPatch], None], str]] = [
@@ -135,17 +196,34 @@ KILLED: list[tuple[Callable[[pytest.MonkeyPatch], None], str]] = [
     (mutants.a_claim_committed_together_with_its_effect, "opaque"),
     (leases_by_the_clients_clock, "asks, believes"),
     (interrupted_is_forgotten, "repeatable"),
+    (mutants.an_inner_not_done_releases_the_outer_key, "opaque"),
+]
+KILLED_LAYERED: list[tuple[Callable[[pytest.MonkeyPatch], None], str]] = [
+    (a_fast_path_that_skips_the_durable_store, "opaque"),
+    (a_free_that_tells_the_front_nothing, "keyed"),
+    (a_word_dated_when_it_is_told, "opaque"),
+    (a_late_word_over_a_newer_one, "opaque"),
+    (a_seal_that_outlives_a_failover, "keyed"),
 ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("mutate", "boundary"), KILLED, ids=[mutate.__name__ for mutate, _ in KILLED])
-def test_the_simulation_kills(mutate, boundary, monkeypatch):
+@pytest.mark.parametrize(
+    ("mutate", "boundary", "layered"),
+    [
+        pytest.param(mutate, boundary, layered, id=mutate.__name__)
+        for mutants, layered in ((KILLED, False), (KILLED_LAYERED, True))
+        for mutate, boundary in mutants
+    ],
+)
+def test_the_simulation_kills(mutate, boundary, layered, monkeypatch):
     """With the rule taken out some seed tells; `-s` prints how many it took."""
     mutate(monkeypatch)
     for seed in range(SEEDS_TO_KILL_MAX):
-        run = play(seed, boundary=boundary)
+        run = play(seed, boundary=boundary, layered=layered)
         if run.broken:
-            print(f"{mutate.__name__.replace('_', ' '):44} {run.broken:18} {seed + 1:6} seeds ({boundary})")
+            world = f"{boundary}, layered" if layered else boundary
+            name = mutate.__name__.replace("_", " ")
+            figure(f"mutant, by simulation: {name}", f"{seed + 1} seeds, {run.broken} ({world})")
             return
     pytest.fail(f"survives {SEEDS_TO_KILL_MAX} seeds of {boundary}")

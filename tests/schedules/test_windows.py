@@ -11,8 +11,9 @@ import pytest
 
 from samekey.core.boundary import Asks, Keyed, Opaque, Repeatable
 from samekey.core.states import State
+from samekey.testing._scene import Scene
 from samekey.testing.schedules import PROMISES, Provider, explore, one_effect, replay
-from samekey.testing.world import Scene, World, look_in_the_books
+from samekey.testing.world import World, look_in_the_books
 
 BELIEF = 60.0
 DEDUPS = Provider(dedups=True)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
 from samekey import Guard, KeyReused, Misconfigured
-from samekey.core.commands import Free, Read, Redact
+from samekey.core.commands import Free, Read, Redact, Renew
 from samekey.core.key import make_key
 from samekey.core.layers import Front, MayStillReplay
 from samekey.core.states import State
+from samekey.stores import layered
 from samekey.stores.layered import AsyncLayeredStore, LayeredStore
 from samekey.stores.memory import AsyncMemoryStore, MemoryStore
 from samekey.testing._store_scenarios.scene import A, B, Scene
@@ -200,6 +203,33 @@ def test_a_word_told_too_late_is_not_believed(front, back, clock):
         front.put(digest, word, until)
 
     assert guard.run("charge", lambda: 8, key="o-1", payload=1).result == 8
+
+
+def test_no_clock_of_ours_makes_a_word_live_longer(front, back, clock, monkeypatch):
+    """A process whose clock runs fast (or that was asleep) dates its words by what the front's clock showed it."""
+
+    def effect():
+        monkeypatch.setattr(layered, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + 3600))
+        return 7
+
+    guard_on(front, back, front_ttl=10).run("charge", effect, key="o-1", payload=1)
+
+    assert [until <= clock() + 10 for _, until in front.words.values()] == [True]
+
+
+def test_a_long_hold_is_waited_for_at_the_front(front, back, clock):
+    """Each renewal reads the front's clock again, so the copy of a hold lives as long as the hold."""
+    store = LayeredStore(front, back, front_ttl=10)
+    held = store.open(scene.opening(by=A))
+    for _ in range(5):
+        clock.advance(7)
+        back.asked.clear()
+        renewed = store.renew(Renew(held, 30.0))
+        assert renewed is not None
+        assert renewed.lease_live
+        assert LayeredStore(front, back, front_ttl=10).open(scene.opening(by=B)).lease_live
+
+    assert back.asked == []
 
 
 def test_a_command_says_when_the_front_could_not_be_told(front, back):

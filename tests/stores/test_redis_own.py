@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import functools
 import gc
 import multiprocessing
 import os
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from random import Random
-from typing import Any
 from uuid import uuid4
 
 import pytest
 import redis
 import redis.asyncio
 
-from samekey import Absent, Asks, AsyncGuard, Guard, Keyed, Policy, Repeatable, current
+from samekey import Absent, Asks, AsyncGuard, Guard, Keyed, Repeatable
 from samekey.core.commands import Ask, Begin, Free, Open, Read, Redact, Renew, Settle, StoreCommand, Take, Testify, Wait
-from samekey.core.errors import Misconfigured, RecordUnreadable, SamekeyError, StoreUnavailable
+from samekey.core.errors import Misconfigured, RecordUnreadable, StoreUnavailable
 from samekey.core.fingerprint import Fingerprint
 from samekey.core.key import make_key
 from samekey.core.ports import Query
@@ -850,68 +845,3 @@ def test_a_forked_child_has_connections_of_its_own(server, store):
 
     assert ours.recv() == A
     assert there(store.settle(settling(held))).state is State.COMPLETED
-
-
-# -- kills and wipes: make proof (kills, pauses and restarts alone are in tests/chaos) -----------------------------
-
-CHAOS_SECONDS = float(os.environ.get("SAMEKEY_CHAOS_SECONDS", "60"))
-CHAOS_PROCESSES, CHAOS_KEYS = 8, 200
-
-
-def charging(url: str, folder: str, seed: int) -> None:
-    """A worker that charges keys at random until it is killed, at a provider that dedups by our provider key."""
-    random, books = Random(seed), Path(folder)
-    guard = Guard(url, policy=Policy(lease=1, patience=0.2))
-
-    def note(book: str, line: str) -> None:
-        with open(books / book, "ab", buffering=0) as page:
-            page.write(f"{line}\n".encode())
-
-    def effect(key: str) -> str:
-        with contextlib.suppress(FileExistsError):  # the provider knows this key
-            os.close(os.open(books / f"provider-{current().provider_key()}", os.O_CREAT | os.O_EXCL))
-            note("charged", key)
-        time.sleep(random.random() * 0.01)
-        return key
-
-    while True:
-        key = str(random.randrange(CHAOS_KEYS))
-        with contextlib.suppress(SamekeyError):
-            run = functools.partial(effect, key)
-            note("answered", f"{key} {guard.run('charge', run, key=key, payload=1, boundary=Keyed()).result}")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not FULL, reason="a minute of kills and wipes: make proof")
-@pytest.mark.timeout(0)
-def test_a_provider_that_dedups_survives_a_store_that_is_wiped(tmp_path):
-    """Keyed: whatever the store forgets, the provider key is the same, and each key is charged once."""
-    random, context = Random(7), multiprocessing.get_context("fork")  # a new interpreter would live for imports only
-    wiped = 0
-
-    with redis_server() as running:
-
-        def start(seed: int) -> Any:
-            process = context.Process(target=charging, args=(running.url(), str(tmp_path), seed), daemon=True)
-            process.start()
-            return process
-
-        workers = [start(seed) for seed in range(CHAOS_PROCESSES)]
-        begun = time.monotonic()
-        while (passed := time.monotonic() - begun) < CHAOS_SECONDS:
-            time.sleep(0.2)
-            at = random.randrange(CHAOS_PROCESSES)
-            workers[at].kill()
-            workers[at].join()
-            workers[at] = start(random.randrange(1 << 30))
-            if passed > 4.0 * (wiped + 1):
-                running.call("FLUSHALL")
-                wiped += 1
-        for worker in workers:
-            worker.kill()
-            worker.join()
-
-    charged = (tmp_path / "charged").read_text().splitlines()
-    assert wiped > 0
-    assert len(charged) == len(set(charged)) > CHAOS_KEYS / 2
-    assert all(len(set(line.split())) == 1 for line in (tmp_path / "answered").read_text().splitlines())

@@ -12,7 +12,8 @@ Three rules keep a late or repeated word harmless.
 Order: a word is written only over an older one - by token, then version, and a tombstone over the copy of the
 same version. A key that was freed comes back with a higher token.
 Age: a word carries the moment until which it may be believed, on the front's own clock: what that clock showed
-*before* the durable store was asked, and `front_ttl` more. Whoever sleeps between asking and telling tells it in vain.
+some time *before* the durable store was asked, and `front_ttl` more. Whoever sleeps between asking and telling tells it
+in vain.
 Seal: a digest keyed with the incarnation of the durable store. A foreign or damaged word says nothing, and after a
 failover of the durable store none of the old ones do.
 
@@ -27,7 +28,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from samekey.core.commands import Command, Free, Open, Redact, StoreCommand
+from samekey.core.commands import Command, Free, Open, Redact, Renew, StoreCommand
 from samekey.core.errors import RecordUnreadable, StoreUnavailable
 from samekey.core.key import Key
 from samekey.core.packing import pack, unpack
@@ -74,7 +75,7 @@ class Linger(Command):
 
 @dataclass(slots=True)
 class FrontTime(Command):
-    """What the front's clock shows now, as far as we know; None if we never heard."""
+    """What the front's clock showed when we last looked; None if we never did."""
 
     def __iter__(self) -> Generator[Command, Any, float | None]:
         reply: float | None = yield self
@@ -142,7 +143,12 @@ class Front:
         return record
 
     def _write(self, command: StoreCommand) -> Generator[Command, Any, Record | None]:
+        # By a clock of our own we could guess what the front's shows by now. If ours runs fast, or ran on while we
+        # slept, the word would live longer than `front_ttl`: the last reading is old, and never too young.
         known_at = yield from FrontTime()
+        if isinstance(command, Renew):  # a hold that lasts: others shall find a copy of it that still counts
+            sight = yield from Look(command.key.digest)
+            known_at = None if sight is None else sight.now
         record = yield from command
         if known_at is not None and record is not None:
             yield from self._tell(record, known_at)

@@ -77,7 +77,7 @@ class _Layers:
         self._front, self._back, self._front_ttl = front, back, front_ttl
         self.name = f"{front.name} {back.name}"
         self._breaker = Breaker()
-        self._clock_ahead: float | None = None  # of the front's clock over our monotonic one
+        self._front_time: float | None = None  # what its clock showed when we last looked
         self._seal: Front | None = None
 
     def __repr__(self) -> str:
@@ -94,12 +94,8 @@ class _Layers:
             self._seal = seal = Front(incarnation, self._front_ttl)
         return seal
 
-    def _front_time(self) -> float | None:
-        return None if self._clock_ahead is None else time.monotonic() + self._clock_ahead
-
     def _saw(self, sight: Sight) -> Sight:
-        # As if its clock had been read when the reply was here: later than it was, so a word never seems too young.
-        self._clock_ahead = sight.now - time.monotonic()
+        self._front_time = sight.now
         self._breaker.worked()
         return sight
 
@@ -217,7 +213,7 @@ class LayeredStore(_Layers):
             case Put(digest, word, until):
                 return self._put(digest, word, until)
             case FrontTime():
-                return self._front_time()
+                return self._front_time
             case Linger(digest):
                 return self._linger(digest)
         raise TypeError(f"{type(command).__name__} has no place in a layered store")
@@ -340,7 +336,7 @@ class AsyncLayeredStore(_Layers):
             case Put(digest, word, until):
                 return await self._put(digest, word, until)
             case FrontTime():
-                return self._front_time()
+                return self._front_time
             case Linger(digest):
                 return await self._linger(digest)
         raise TypeError(f"{type(command).__name__} has no place in a layered store")

@@ -17,13 +17,14 @@ class Ending(NamedTuple):
     how: str  # returned, or the name of an error
     value: str = ""
     begun: bool = False
+    inner: bool = False  # it had already left another guard
 
     def outcome(self) -> Outcome:
         match self.how:
             case "returned":
                 return Returned(self.value)
             case "NotDone":
-                return Raised(NotDone("declined"), begun=self.begun)
+                return Raised(NotDone("declined"), inner=self.inner, begun=self.begun)
             case "Refused":
                 return Raised(Refused("stolen card"), begun=self.begun)
             case "Fenced":

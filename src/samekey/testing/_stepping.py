@@ -9,18 +9,26 @@ crank of the same core with the same performer, method by method, which is why s
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
-from contextlib import contextmanager
-from typing import Any, Protocol, TypeVar
+from contextlib import contextmanager, nullcontext
+from importlib import import_module
+from typing import Any, Protocol, TypeVar, cast
 
 from samekey import held, leases, performing, rules
+from samekey.addresses import LAYERED
 from samekey.core.commands import Wait
+from samekey.core.layers import Sight
 from samekey.core.ports import AsyncStore
 from samekey.flight import Flights
 from samekey.guard import AsyncGuard
 from samekey.leases import Leases
+from samekey.loops import Bells
 from samekey.performing import renew_with
 
 T = TypeVar("T")
+
+# Found as a guard finds it, by the table of addresses: this room knows the port, and no store by name.
+_layered: Any = import_module(LAYERED[True].partition(":")[0])
+_waiting: Any = import_module(_layered.async_wait.__module__)
 
 
 class Wish:
@@ -29,7 +37,7 @@ class Wish:
     __slots__ = ("about", "kind")
 
     def __init__(self, kind: str, about: Any) -> None:
-        self.kind = kind  # store | wait | sleep | bell, and whatever effects and lookups ask for
+        self.kind = kind  # store | front | wait | sleep | bell, and whatever effects and lookups ask for
         self.about = about
 
     def __await__(self) -> Generator[Wish, Any, Any]:
@@ -42,7 +50,17 @@ class Stage(Protocol):
     def monotonic(self) -> float:
         """The clock of the client whose step this is."""
 
+    def uniform(self, least: float, most: float) -> float: ...
     def new_attempt(self) -> str: ...
+    @property
+    def current_incarnation(self) -> str:
+        """Which durable store it is that would answer now."""
+
+    @property
+    def heard_incarnation(self) -> str:
+        """Which it was that answered whoever is stepped."""
+
+    def front_bells(self) -> Bells: ...
     def shield(self, on: bool) -> None:
         """From here on, or no longer, a cancellation waits."""
 
@@ -116,12 +134,61 @@ class SteppedStore:
     """A store whose every method is a wish."""
 
     name = "stepped"
+    incarnation = ""
 
     open, take, begin, renew = map(_asks, ("open", "take", "begin", "renew"))
     settle, ask, testify, read = map(_asks, ("settle", "ask", "testify", "read"))
 
     async def wait(self, command: Wait, timeout: float) -> Any:
         return await Wish("wait", (command, timeout))
+
+
+def _asks_and_hears(verb: str) -> Any:
+    async def method(self: Any, command: Any) -> Any:
+        record = await Wish("store", command)
+        self._heard = self.stage.heard_incarnation
+        return record
+
+    method.__name__ = verb
+    return method
+
+
+class SteppedBack:
+    """The same as the durable one of two: it remembers, for its process, which incarnation answered."""
+
+    name = "stepped"
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self._heard = ""
+
+    open, take, begin, renew = map(_asks_and_hears, ("open", "take", "begin", "renew"))
+    settle, ask, testify, read = map(_asks_and_hears, ("settle", "ask", "testify", "read"))
+    free = _asks_and_hears("free")
+
+    @property
+    def incarnation(self) -> str:
+        """Whoever comes for the first time asks, before anything else; that takes no time here."""
+        if not self._heard:
+            self._heard = self.stage.current_incarnation
+        return self._heard
+
+
+class SteppedFront:
+    """The front of one process: its bells are those of the stage, which rings or does not."""
+
+    name = "front"
+    watching = nullcontext
+
+    def __init__(self, stage: Stage) -> None:
+        self.bells = stage.front_bells()
+
+    async def look(self, digest: bytes, *, mark: bool) -> Sight:
+        sight: Sight = await Wish("front", ("look", (digest, mark)))
+        return sight
+
+    async def put(self, digest: bytes, word: bytes, until: float) -> None:
+        await Wish("front", ("put", (digest, word, until)))
 
 
 class SteppedLeases(Leases):
@@ -140,7 +207,7 @@ class SteppedLeases(Leases):
             self.stage.renew_at(self, min(lease.renew_at for lease in self._held.values()) - now)
 
 
-_STORE: Any = SteppedStore()
+_STORE: AsyncStore = cast(Any, SteppedStore())
 
 
 class SteppedGuard(AsyncGuard):
@@ -148,21 +215,30 @@ class SteppedGuard(AsyncGuard):
 
     _leases: SteppedLeases
 
-    def __init__(self, store: AsyncStore) -> None:
-        super().__init__(store)
-        self._leases = SteppedLeases(lambda lease: renew_with(store, lease))
+    def __init__(self, *, layered: bool) -> None:
+        super().__init__(_STORE)
+        self._layered = layered
+        self._leases = SteppedLeases(lambda lease: renew_with(self.store, lease))
+
+    @property
+    def incarnation(self) -> str:
+        """Of the durable store that this process has last heard."""
+        known: str = self.store.incarnation
+        return known
 
     def started(self, stage: Stage) -> SteppedGuard:
         """As in a process that just started: with the rules it was given, and nothing under way."""
         self._flights = Flights()
         self._leases._held = {}
         self._leases.stage = stage
+        if self._layered:
+            self._opened = _layered.AsyncLayeredStore(SteppedFront(stage), SteppedBack(stage))
         return self
 
-
-def new_guard() -> SteppedGuard:
-    store: AsyncStore = _STORE
-    return SteppedGuard(store)
+    def left(self) -> None:
+        """The stage is taken down; another one may come."""
+        del self._leases.stage
+        self._opened = None
 
 
 @contextmanager
@@ -174,6 +250,11 @@ def stepping(stage: Stage) -> Iterator[None]:
         (performing, "time", stage),
         (held, "time", stage),
         (leases, "time", stage),
+        (_layered, "running", lambda: loop),
+        (_layered, "time", stage),
+        (_layered, "random", stage),
+        (_waiting, "running", lambda: loop),
+        (_waiting, "time", stage),
         (rules, "new_attempt", stage.new_attempt),
     ]
     real = [(module, name, getattr(module, name)) for module, name, _ in places]

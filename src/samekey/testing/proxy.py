@@ -76,10 +76,11 @@ class FaultProxy:
                 except OSError:
                     client.close()
                     continue
-                with self._mutex:
+                for one in (client, server):
+                    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                with self._mutex:  # from here on they may be cut at any moment
                     self._sockets |= {client, server}
                 for source, target, work in ((client, server, self._forth), (server, client, self._back)):
-                    target.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     threading.Thread(target=work, args=(source, target), name="samekey-proxy", daemon=True).start()
 
     def _forth(self, client: socket.socket, server: socket.socket) -> None:

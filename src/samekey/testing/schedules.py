@@ -26,7 +26,8 @@ from samekey.core.commands import Begin, Renew, Settle
 from samekey.core.record import Record
 from samekey.core.states import Role, State
 from samekey.testing._books import Provider
-from samekey.testing.world import FRESH, Move, Scene, World
+from samekey.testing._scene import FRESH, Move, Scene
+from samekey.testing.world import World
 
 __all__ = ["PROMISES", "Promise", "Provider", "Report", "Violation", "World", "explore", "replay", "story"]
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from samekey.testing._simulation import BOUNDARIES, Broken, Simulation
 from samekey.testing._stepping import stepping
 
-__all__ = ["Run", "Total", "boundary_of", "play", "shrink", "simulate", "main"]
+__all__ = ["Run", "Total", "boundary_of", "layered_of", "play", "shrink", "simulate", "main"]
 
 CHUNK = 500  # runs that a process does before it reports
 TRIES_MAX = 400  # runs that a shrinking may cost
@@ -37,6 +37,7 @@ class Run:
 
     seed: int
     boundary: str
+    layered: bool
     events: int
     broken: str  # the promise, or nothing
     detail: str = ""
@@ -46,8 +47,11 @@ class Run:
 
     def explain(self) -> str:
         """The story of the run, in words."""
-        head = f"seed {self.seed} ({self.boundary}): {self.detail or 'every promise held'}"
+        layers = ", layered" if self.layered else ""
+        head = f"seed {self.seed} ({self.boundary}{layers}): {self.detail or 'every promise held'}"
         chosen = "" if self.boundary == boundary_of(self.seed) else f" --boundary '{self.boundary}'"
+        if self.layered != layered_of(self.seed):
+            chosen += " --layered" if self.layered else " --no-layered"
         again = f"again with: python -m samekey.testing.simulate --seed {self.seed}{chosen}"
         return "\n".join([head, *self.story, again])
 
@@ -72,25 +76,40 @@ def boundary_of(seed: int) -> str:
     return names[seed % len(names)]
 
 
-def play(seed: int, *, boundary: str = "", told: bool = False, tape: Iterable[float] | None = None) -> Run:
-    """One run; `told`: with its story and its tape."""
+def layered_of(seed: int) -> bool:
+    """And each of them every fourth time behind a front: such a run takes as long as three others."""
+    return seed // len(BOUNDARIES) % 4 == 3
+
+
+def play(
+    seed: int,
+    *,
+    boundary: str = "",
+    layered: bool | None = None,
+    told: bool = False,
+    tape: Iterable[float] | None = None,
+) -> Run:
+    """One run; `told`: with its story and its tape. Boundary and layers are the seed's own, unless given."""
     name, story = boundary or boundary_of(seed), list[str]()
+    layers = layered_of(seed) if layered is None else layered
     recorder = Tape(seed, tape) if told or tape is not None else None
     draw = random.Random(seed).random if recorder is None else recorder.draw  # noqa: S311
-    simulation = Simulation(BOUNDARIES[name], draw, story=story if told else None)
+    simulation = Simulation(BOUNDARIES[name], draw, layered=layers, story=story if told else None)
     broken, detail = "", ""
     with stepping(simulation):
         try:
             simulation.play()
         except Broken as error:
             broken, detail = error.promise, str(error)
+    simulation.close()
     drawn = () if recorder is None else tuple(recorder.drawn)
-    return Run(seed, name, simulation.events, broken, detail, frozenset(simulation.reached), tuple(story), drawn)
+    reached = frozenset(simulation.reached)
+    return Run(seed, name, layers, simulation.events, broken, detail, reached, tuple(story), drawn)
 
 
-def shrink(seed: int, *, boundary: str = "") -> Run:
+def shrink(seed: int, *, boundary: str = "", layered: bool | None = None) -> Run:
     """The same broken promise with as few faults as can be found: the run that tells it."""
-    best = play(seed, boundary=boundary, told=True)
+    best = play(seed, boundary=boundary, layered=layered, told=True)
     if not best.broken:
         return best
     tries, size = 0, max(1, len(best.tape) // 2)
@@ -99,7 +118,7 @@ def shrink(seed: int, *, boundary: str = "") -> Run:
             tape = (*best.tape[:start], *[0.0] * size, *best.tape[start + size :])
             if any(best.tape[start : start + size]):
                 tries += 1
-                shorter = play(seed, boundary=boundary, told=True, tape=tape[: len(best.tape)])
+                shorter = play(seed, boundary=boundary, layered=layered, told=True, tape=tape[: len(best.tape)])
                 if shorter.broken == best.broken and len(shorter.story) <= len(best.story):
                     best = shorter
             if start + size >= len(best.tape):
@@ -164,13 +183,15 @@ def _some(seeds: range) -> Total:
     total, began = Total(), time.process_time()
     collects = gc.isenabled()
     gc.disable()
+    gc.freeze()  # what is there already is not looked through again and again
     try:
         with _silence():
             _play_all(seeds, total)
     finally:
+        gc.collect()
+        gc.unfreeze()
         if collects:
             gc.enable()
-    gc.collect()
     total.cpu_seconds = time.process_time() - began
     return total
 
@@ -202,6 +223,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m samekey.testing.simulate", description="Simulate real guards.")
     parser.add_argument("--seed", type=int, help="play this one and tell its story")
     parser.add_argument("--boundary", choices=list(BOUNDARIES), default="", help="of that one, instead of its own")
+    parser.add_argument("--layered", action=argparse.BooleanOptionalAction, help="and with a front, or without one")
     parser.add_argument("--runs", type=int, default=20_000)
     parser.add_argument("--first", type=int, default=0, help="the seed to begin with")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
@@ -209,7 +231,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.seed is not None:
         with _silence():
-            run = shrink(given.seed, boundary=given.boundary)
+            run = shrink(given.seed, boundary=given.boundary, layered=given.layered)
         print(run.explain())
         return 1 if run.broken else 0
     total = Total()

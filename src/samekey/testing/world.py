@@ -40,26 +40,45 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
 from samekey.core import attempt as core_attempt
 from samekey.core import register
 from samekey.core.boundary import Absent, Boundary, Declined, Happened, Kind, StillUnknown, Verdict, parse_terms
 from samekey.core.call import Call
-from samekey.core.commands import Ask, CallLookup, Command, Open, Read, RunEffect, Settle, StoreCommand, Take, Wait
+from samekey.core.commands import CallLookup, Command, Open, Read, RunEffect, StoreCommand, Take, Wait
 from samekey.core.envelope import encode
 from samekey.core.errors import Fenced
 from samekey.core.fingerprint import Intent
-from samekey.core.key import make_key
 from samekey.core.policy import SECONDS_MAX, Policy
 from samekey.core.record import Record
 from samekey.core.states import State
 from samekey.testing._books import Books, Ending, Provider, Request
-from samekey.testing._points import NO_ANSWER, RESULT_MAX_BYTES, End, Point, Points, facts
+from samekey.testing._points import NO_ANSWER, RESULT_MAX_BYTES, Points, facts
+from samekey.testing._scene import (
+    FRESH,
+    KEY,
+    LEASE_SECONDS,
+    NO_FAULTS,
+    Caller,
+    Faults,
+    FindOut,
+    Move,
+    Scene,
+    Stray,
+    Sweep,
+    due_of,
+    marked,
+    nth,
+    point_of,
+    put,
+    spend,
+    verb_of,
+    watched,
+    wiped,
+    with_request,
+)
 
-LEASE_SECONDS = 30.0
-FRESH = "Z"  # the caller that comes when the faults have stopped
-KEY = make_key("charge", "o-1")
 INTENT = Intent({"amount": 200})
 
 
@@ -68,83 +87,7 @@ def look_in_the_books(record: Any) -> Verdict:
     raise NotImplementedError("only the world can look in its books")
 
 
-@dataclass(frozen=True, slots=True)
-class FindOut(Command):
-    """A person finds out how it stands: the reply is a `Verdict`, and Absent only if it can no longer happen."""
-
-    record: Record
-
-
-@dataclass(frozen=True, slots=True)
-class Sweep(Command):
-    """Delete the record if it is past its retention."""
-
-
 Other = Callable[[Call], Generator[Command, Any, Any]]
-
-
-class Caller(NamedTuple):
-    name: str  # also its attempt id
-    point: Point | None  # None: gone
-    stage: str = ""  # of an effect: "" | "ready" (marked) | "sent"; and "leaving", when cancelled
-    due: float = inf  # by when a punctual caller, once it can no longer be stopped, has its answer
-    word: bytes | None = None  # what its effect returned: it must never be lost
-    verdict: Verdict | None = None  # the provider's answer to its question, on the way back
-
-
-class Faults(NamedTuple):
-    """How many of each there may still be."""
-
-    crashes: int
-    expiries: int
-    timeouts: int
-    ages: int
-    outages: int
-    cancels: int
-    losses: int
-    copies: int
-
-
-class Stray(NamedTuple):
-    """A command that its sender has given up on."""
-
-    by: str
-    facts: tuple[Any, ...]
-
-    def command(self) -> StoreCommand:
-        kind, *values = self.facts
-        command: StoreCommand = kind(*values)
-        return command
-
-
-NO_FAULTS = Faults(0, 0, 0, 0, 0, 0, 0, 0)
-
-
-class Scene(NamedTuple):
-    callers: tuple[Caller, ...]
-    left: Faults
-    books: Books
-    record: Record | None = None
-    requests: tuple[Request, ...] = ()  # on their way to the provider
-    strays: tuple[Stray, ...] = ()  # on their way to the store; nobody waits for them
-    now: float = 0.0
-    token: int = 0
-    answers: tuple[bytes, ...] = ()  # different ones; there should never be two
-    lost: bool = False  # the store lost its memory
-    forgotten: int = 0  # charges of a key whose retention is over
-    healed: bool = False  # faults have stopped
-
-
-class Move(NamedTuple):
-    """Something that can happen: its name, the scene after it, and who did and told what."""
-
-    label: str
-    scene: Scene
-    actor: str = ""
-    command: Command | None = None
-    events: tuple[str, ...] = ()
-    end: End | None = None
-    word: bytes | None = None  # at the end: what the effect of this caller had returned
 
 
 @dataclass(eq=False)
@@ -157,6 +100,7 @@ class World:
         give up     raise NotDone before anything is sent
         refuse      raise Refused before anything is sent
         break       raise something else before anything is sent
+        nest        as charge; then a guarded call inside the effect says NotDone, of itself, and it comes through
         presume     as charge, but call a timeout NotDone: what no effect may do
         forget      as charge, but without the mark that the boundary declares: what no effect may do
     """
@@ -207,14 +151,14 @@ class World:
                 called = called and came
                 yield from self._steps(scene, index, caller)
                 if came and scene.left.crashes:
-                    gone = _put(_spend(scene, "crashes"), index, Caller(caller.name, None))
+                    gone = put(spend(scene, "crashes"), index, Caller(caller.name, None))
                     yield Move(f"{caller.name} crashes", gone, caller.name)
         yield from self._arrivals(scene)
         if not scene.healed:
             yield from self._faults(scene)
 
     def declared(self, index: int) -> Boundary:
-        boundary: Boundary = _nth(self.boundary, index)
+        boundary: Boundary = nth(self.boundary, index)
         return boundary
 
     # -- callers
@@ -237,18 +181,18 @@ class World:
 
     def _steps(self, scene: Scene, index: int, caller: Caller) -> Iterator[Move]:
         """What this caller can do next."""
-        name, point = caller.name, _point(caller)
+        name, point = caller.name, point_of(caller)
         match point.asks:
             case RunEffect(held) if held is not None:
                 yield from self._effect(scene, index, caller, point.call, held)
             case CallLookup() if caller.verdict is not None:
                 yield self._hears(scene, index, f"{name} is answered", caller.verdict)
                 if scene.left.timeouts:  # as a performer tells the core of a lookup that raises
-                    unheard = _spend(scene, "timeouts")
+                    unheard = spend(scene, "timeouts")
                     yield self._hears(unheard, index, f"{name} waits for the answer in vain", StillUnknown())
             case CallLookup(record):
                 verdict = self.provider.look(scene.books, record.provider_key())
-                asked = _put(scene, index, caller._replace(verdict=verdict))
+                asked = put(scene, index, caller._replace(verdict=verdict))
                 yield Move(f"{name} asks the provider", asked, name, events=(f"provider: {type(verdict).__name__}",))
             case FindOut():
                 yield self._hears(scene, index, f"{name} finds out", self._truth(scene))
@@ -256,41 +200,41 @@ class World:
                 yield self._hears(self._swept(scene), index, f"{name} sweeps", None)
             case Wait(seen):
                 now = self._seen(scene)
-                over = now is None or not (now.lease_live or now.being_asked) or _watched(now) != _watched(seen)
+                over = now is None or not (now.lease_live or now.being_asked) or watched(now) != watched(seen)
                 yield self._hears(scene, index, f"{name} {'is woken' if over else 'loses patience'}", now)
             case StoreCommand() as command:
-                label, done = f"{name} {_verb(command)}", self._write(scene, command)
+                label, done = f"{name} {verb_of(command)}", self._write(scene, command)
                 yield self._hears(done, index, label, self._seen(done), command)
                 stray = scene._replace(strays=(*scene.strays, Stray(name, facts(command))))
                 if scene.left.outages:
-                    unheard = _spend(stray, "outages")
+                    unheard = spend(stray, "outages")
                     yield self._hears(unheard, index, f"{label} and hears nothing", NO_ANSWER)
                 if scene.left.cancels and isinstance(command, (Open, Take)):
-                    leaving = _put(_spend(stray, "cancels"), index, self._leaving(name, point.call, command))
+                    leaving = put(spend(stray, "cancels"), index, self._leaving(name, point.call, command))
                     yield Move(f"{label} and is cancelled", leaving, name)
             case _:
                 raise TypeError(f"{name} asks for something that this world does not have: {point.asks}")
 
     def _effect(self, scene: Scene, index: int, caller: Caller, call: Call, held: Record) -> Iterator[Move]:
-        name, script = caller.name, _nth(self.effect, index)
+        name, script = caller.name, nth(self.effect, index)
         match caller.stage, script:
             case "sent", _:
                 if scene.left.timeouts:
-                    ending = Ending("NotDone" if script == "presume" else "TimeoutError", begun=_marked(caller, script))
-                    yield self._hears(_spend(scene, "timeouts"), index, f"{name} times out", ending)
+                    ending = Ending("NotDone" if script == "presume" else "TimeoutError", begun=marked(caller, script))
+                    yield self._hears(spend(scene, "timeouts"), index, f"{name} times out", ending)
             case "", "give up":
                 yield self._hears(scene, index, f"{name} gives up", Ending("NotDone"))
             case "", "refuse":
                 yield self._hears(scene, index, f"{name} refuses", Ending("Refused"))
             case "", "break":
                 yield self._hears(scene, index, f"{name} breaks", Ending("RuntimeError"))
-            case "", _ if _marked(caller, script):
+            case "", _ if marked(caller, script):
                 yield from self._mark(scene, index, caller, call, held)
             case _:
                 reference = held.provider_key()
                 request = Request(name, reference, reference if call.terms.kind is Kind.KEYED else "", caller.due)
-                sent = _put(scene, index, caller._replace(stage="sent"))
-                yield Move(f"{name} sends", sent._replace(requests=_with(scene.requests, request)), name)
+                sent = put(scene, index, caller._replace(stage="sent"))
+                yield Move(f"{name} sends", sent._replace(requests=with_request(scene.requests, request)), name)
 
     def _mark(self, scene: Scene, index: int, caller: Caller, call: Call, held: Record) -> Iterator[Move]:
         """`held.sending()`: the real steps of it, in one move, as they are a single store command."""
@@ -302,34 +246,34 @@ class World:
                 after = self._write(scene, command)
             steps.send(self._seen(after))
         except StopIteration:
-            ready = _put(after, index, caller._replace(stage="ready", due=_due(after.record or held)))
+            ready = put(after, index, caller._replace(stage="ready", due=due_of(after.record or held)))
             yield Move(label, ready, caller.name, command)
         except Fenced:
             yield self._hears(after, index, label, Ending("Fenced"), command)
         if scene.left.outages and isinstance(command, StoreCommand):
             stray = scene._replace(strays=(*scene.strays, Stray(caller.name, facts(command))))
-            unheard = _spend(stray, "outages")
+            unheard = spend(stray, "outages")
             yield self._hears(unheard, index, f"{label} and hears nothing", Ending("StoreUnavailable"))
 
     def _hears(self, scene: Scene, index: int, label: str, reply: Any, command: Command | None = None) -> Move:
         """The caller gets its reply and goes on, up to what it asks next or to its end."""
         caller = scene.callers[index]
-        point, events = self.points.hear(_point(caller), reply)
+        point, events = self.points.hear(point_of(caller), reply)
         word = caller.word
         if isinstance(reply, Ending) and reply.how == "returned":
             word = encode(reply.value, max_bytes=RESULT_MAX_BYTES)
         if isinstance(point.asks, Command):
             caller = Caller(caller.name, point, word=word)
-            if isinstance(point.asks, RunEffect) and point.asks.held and not _marked(caller, _nth(self.effect, index)):
-                caller = caller._replace(due=_due(point.asks.held))  # nothing stops it from sending any more
-            return Move(label, _put(scene, index, caller), caller.name, command, events)
+            if isinstance(point.asks, RunEffect) and point.asks.held and not marked(caller, nth(self.effect, index)):
+                caller = caller._replace(due=due_of(point.asks.held))  # nothing stops it from sending any more
+            return Move(label, put(scene, index, caller), caller.name, command, events)
         end = point.asks
         closed = scene.record is not None and scene.record.state is State.CLOSED
         if end.how == "answer" or (end.what == "Refused" and closed):
             answer = b"%b %b" % (end.what.encode(), end.result or b"")
             if answer not in scene.answers:
                 scene = scene._replace(answers=(*scene.answers, answer))
-        return Move(label, _put(scene, index, Caller(caller.name, None)), caller.name, command, events, end, word)
+        return Move(label, put(scene, index, Caller(caller.name, None)), caller.name, command, events, end, word)
 
     # -- the store
 
@@ -379,7 +323,7 @@ class World:
         caller = scene.callers[index]
         if caller.point is None or not isinstance(caller.point.asks, RunEffect):
             return False
-        return bool(caller.stage) or not _marked(caller, _nth(self.effect, index))
+        return bool(caller.stage) or not marked(caller, nth(self.effect, index))
 
     def _arrivals(self, scene: Scene) -> Iterator[Move]:
         """Requests on their way land, before or after the customer topped up; so do commands to the store."""
@@ -391,8 +335,8 @@ class World:
                 topped_up = rest._replace(books=scene.books._replace(broke=False))
                 yield self._lands(topped_up, request, f"{name} lands after a top-up")
             if scene.left.copies and not request.copy:
-                both = _with(scene.requests, request._replace(copy=True))
-                yield Move(f"{name} is copied", _spend(scene, "copies")._replace(requests=both))
+                both = with_request(scene.requests, request._replace(copy=True))
+                yield Move(f"{name} is copied", spend(scene, "copies")._replace(requests=both))
             if request.due < inf and self._sender(scene, request) is None:
                 yield Move(f"{name} is lost", rest)  # so that nothing is late any more
         for at, stray in enumerate(scene.strays):
@@ -405,8 +349,10 @@ class World:
         index = self._sender(scene, request)
         if index is None:
             return Move(label, scene)
-        begun = _marked(scene.callers[index], _nth(self.effect, index))
-        return self._hears(scene, index, label, ending._replace(begun=begun))
+        script = nth(self.effect, index)
+        if script == "nest" and ending.how == "returned":
+            ending = Ending("NotDone", inner=True)
+        return self._hears(scene, index, label, ending._replace(begun=marked(scene.callers[index], script)))
 
     def _sender(self, scene: Scene, request: Request) -> int | None:
         """Who still waits for the answer to it."""
@@ -419,13 +365,13 @@ class World:
         """Time that passes, a store that forgets - and at last the end of all faults."""
         record, about = scene.record, any(caller.point for caller in scene.callers)
         if record is not None and about and scene.left.expiries:
-            over = _spend(scene, "expiries")
+            over = spend(scene, "expiries")
             if record.state is State.STARTED:
                 yield from self._passes(over, "the lease ends", record.lease_until)
             if record.state is State.IN_DOUBT:
                 yield from self._passes(over, "the asking ends", record.ask_until)
         if record is not None and not record.settled and scene.left.ages:
-            over, terms = _spend(scene, "ages"), parse_terms(record.boundary)
+            over, terms = spend(scene, "ages"), parse_terms(record.boundary)
             if terms.believe_absent_after is not None:
                 yield from self._passes(over, "the belief is of age", record.lease_until + terms.believe_absent_after)
             if terms.window is not None and record.first_sent_at is not None:
@@ -433,12 +379,12 @@ class World:
             for one in scene.books.known:
                 yield from self._passes(over, f"the provider forgets {one.key[:4]}", one.until)
         if record is not None and record.retain_until is not None and scene.left.ages and self._forgets(scene):
-            forgets = _spend(scene, "ages")
+            forgets = spend(scene, "ages")
             if record.settled:
                 forgets = forgets._replace(forgotten=len(scene.books.charges), answers=())
             yield from self._passes(forgets, "the retention ends", record.retain_until)
         if record is not None and about and scene.left.losses:
-            gone = _spend(scene, "losses")._replace(record=None, token=0, lost=True)
+            gone = spend(scene, "losses")._replace(record=None, token=0, lost=True)
             yield Move("the store loses its memory", gone)
         if not about:
             callers = (*scene.callers, self._caller(self.callers, FRESH))
@@ -456,73 +402,3 @@ class World:
         due = min([caller.due for caller in scene.callers] + [request.due for request in scene.requests])
         if scene.now < until < (due if self.punctual else inf):
             yield Move(label, scene._replace(now=until))
-
-
-def wiped(record: Record, *, retained: bool = False, moves: int = 0) -> Record:
-    """The record without what is only told to people: core decides nothing by it. People do, by the last move."""
-    return record._replace(
-        version=0,
-        attempts=1,
-        created_at=0.0,
-        changed_at=0.0,
-        begun_at=None if record.begun_at is None else 0.0,
-        settled_at=None,
-        retain_until=record.retain_until if retained else None,
-        error=None,
-        evidence=tuple(one._replace(at=0.0, why="") for one in record.evidence),
-        moves=tuple(move._replace(at=0.0) for move in record.moves[len(record.moves) - moves :]),
-    )
-
-
-def _due(held: Record) -> float:
-    """By when nothing of this hold may be under way any more: what its boundary asks of the user."""
-    terms = parse_terms(held.boundary)
-    if terms.believe_absent_after is not None:
-        return held.lease_until + terms.believe_absent_after
-    if terms.window is not None and held.first_sent_at is not None:
-        return max(held.lease_until, held.first_sent_at + terms.window)
-    return inf
-
-
-def _watched(record: Record) -> tuple[Any, ...]:
-    """What a waiter is woken for when it changes."""
-    return (record.fence, record.state, record.asker)
-
-
-def _marked(caller: Caller, script: str) -> bool:
-    """Whether this caller's effect writes the mark before it sends."""
-    return _point(caller).call.terms.marked and script != "forget"
-
-
-def _point(caller: Caller) -> Point:
-    if caller.point is None:
-        raise ValueError(f"{caller.name} is gone")
-    return caller.point
-
-
-def _spend(scene: Scene, fault: str) -> Scene:
-    return scene._replace(left=scene.left._replace(**{fault: getattr(scene.left, fault) - 1}))
-
-
-def _put(scene: Scene, index: int, caller: Caller) -> Scene:
-    return scene._replace(callers=(*scene.callers[:index], caller, *scene.callers[index + 1 :]))
-
-
-def _with(requests: tuple[Request, ...], request: Request) -> tuple[Request, ...]:
-    return tuple(sorted((*requests, request)))  # which one left first makes no difference
-
-
-def _nth(given: Any, index: int) -> Any:
-    return given[min(index, len(given) - 1)] if isinstance(given, tuple) else given
-
-
-def _verb(command: StoreCommand) -> str:
-    match command:
-        case Settle(state=state, role=role):
-            return f"settles {state} as {role}"
-        case Ask(lease_seconds=0):
-            return "ends its asking"
-        case Ask():
-            return "wants to ask"
-        case _:
-            return {"testify": "testifies"}.get(command.verb, f"{command.verb}s")

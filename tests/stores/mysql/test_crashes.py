@@ -20,12 +20,9 @@ from samekey.core.states import State
 from samekey.drivers import pymysql as driver
 from samekey.stores.mysql import MysqlStore
 from samekey.testing._store_scenarios.scene import settling
-from tests.chaos.trial import Trial
 from tests.stores.mysql.helpers import opened, sql, until
 
 pytestmark = pytest.mark.slow
-
-FULL = os.environ.get("SAMEKEY_BUDGET") == "full"
 
 
 def test_eight_processes_and_one_key(url, tmp_path):
@@ -113,20 +110,6 @@ def test_a_server_that_is_killed_keeps_what_it_answered(mortal):
     for key, result in answers:
         assert guard.run("charge", lambda: "again", key=key, payload={}).result == result
     guard.close()
-
-
-@pytest.mark.parametrize("effects", ["asks", "opaque"] if FULL else ["asks"])
-def test_processes_and_servers_that_are_killed_at_random_never_double_an_effect(mortal, effects):
-    """Eight processes that want the same keys are killed and paused, and the server is killed: the common judge."""
-    url = mortal.create_database()
-    driver.migrate(url)
-    verdict = Trial(url, effects, restart=mortal.restart, seconds=60.0 if FULL else 5.0).run()
-    print(verdict)
-
-    assert (verdict.troubles, verdict.doubled, verdict.differing, verdict.unanswered) == ([], [], [], [])
-    assert verdict.answers > verdict.keys > 0
-    assert verdict.done["kills"] > 0
-    assert verdict.done["restarts"] > 0
 
 
 def test_another_server_in_its_place_is_noticed(mortal, scene):

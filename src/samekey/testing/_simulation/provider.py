@@ -1,0 +1,85 @@
+"""Requests on their way to the provider, questions to it, and what becomes of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from samekey.core.boundary import Boundary, Kind
+from samekey.testing._books import Books, Provider, Request
+from samekey.testing._scene import FRESH, Move
+from samekey.testing._simulation.faults import FLIGHT_MAX_SECONDS
+
+if TYPE_CHECKING:
+    from samekey.testing._simulation.stage import Simulation, Task
+
+CALL_TIMEOUT_SECONDS = 10.0
+LOOKUP_TIMEOUT_SECONDS = 20.0
+
+
+class Counter:
+    """Where requests land: the provider, its books, and the way there and back."""
+
+    def __init__(self, stage: Simulation, boundary: Boundary) -> None:
+        self._stage = stage
+        self._keyed = boundary.terms.kind is Kind.KEYED
+        mood = stage.draw()
+        self.provider = Provider(
+            dedups=self._keyed,
+            broke=0.6 < mood <= 0.8,
+            refuses=mood > 0.9,
+            keeps_declines=boundary.terms.keeps_declines,
+        )
+        self.books = Books(broke=self.provider.broke)
+        self.forgotten = 0  # charges of a life of the key that is over
+
+    # -- a request
+
+    def charge(self, task: Task, reference: str) -> None:
+        stage, turn = self._stage, task.turn
+        request = Request(task.attempt, reference, reference if self._keyed else "")
+        if stage.story is not None:
+            stage.tell(f"{task.attempt} sends its request")
+        stage.at(self._on_the_way(), self._lands, task, turn, request)
+        if stage.chance(stage.faults.copied):
+            stage.at(self._on_the_way(), self._lands, task, -1, request)
+        timeout = TimeoutError("the provider does not answer")
+        stage.at(CALL_TIMEOUT_SECONDS, stage.resume, task, turn, None, timeout)
+
+    def _lands(self, task: Task, turn: int, request: Request) -> None:
+        stage, books = self._stage, self.books
+        if stage.healed and task.client.name != FRESH:
+            return  # what was under way when the faults stopped is lost
+        before = stage.scene
+        if books.broke and stage.draw() > 0.5:
+            books = books._replace(broke=False)
+        charges = len(books.charges)
+        self.books, ending = self.provider.arrive(books, request, stage.now)
+        scene = stage.looks_now()
+        if stage.story is not None:
+            charged = len(self.books.charges) > charges
+            stage.tell(f"the request of {request.by} lands: {'CHARGED' if charged else ending.how}")
+        stage.promises.landed(before, Move("", scene, request.by))
+        if turn >= 0 and not stage.chance(stage.faults.unheard):
+            stage.at(stage.draw() * 0.1, stage.resume, task, turn, ending)
+
+    # -- a question
+
+    def look(self, task: Task, reference: str) -> None:
+        stage = self._stage
+        stage.at(self._on_the_way(), self._reads_books, task, task.turn, reference)
+        timeout = TimeoutError("the provider does not answer")
+        stage.at(LOOKUP_TIMEOUT_SECONDS, stage.resume, task, task.turn, None, timeout)
+
+    def _reads_books(self, task: Task, turn: int, reference: str) -> None:
+        stage = self._stage
+        verdict = self.provider.look(self.books, reference)
+        name = f"provider: {type(verdict).__name__}"
+        stage.reached.add(name)
+        if stage.story is not None:
+            stage.tell(f"{task.attempt} asks the {name}")
+        if not stage.chance(stage.faults.unheard):
+            stage.at(self._on_the_way(), stage.resume, task, turn, verdict)
+
+    def _on_the_way(self) -> float:
+        stage = self._stage
+        return 0.05 + stage.draw() * (FLIGHT_MAX_SECONDS if stage.chance(stage.faults.slow) else 0.5)

@@ -1,0 +1,54 @@
+"""What the chaos tests share: budgets, a server of their own, and what a verdict must be."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from samekey.drivers.psycopg import migrate
+from samekey.testing.pytest import _missing
+from samekey.testing.servers import NoServer, PrivatePostgres, postgres
+from tests.chaos.trial import Verdict
+from tests.figures import figure
+
+FULL = os.environ.get("SAMEKEY_BUDGET") == "full"
+
+
+def seconds(brief: float) -> float:
+    return 60.0 if FULL else brief
+
+
+@contextlib.contextmanager
+def private_postgres(request: pytest.FixtureRequest) -> Iterator[PrivatePostgres]:
+    if os.environ.get("SAMEKEY_TEST_PG"):
+        pytest.skip("SAMEKEY_TEST_PG names a server that is not ours to restart")
+    with contextlib.ExitStack() as stack:
+        try:
+            server: Any = stack.enter_context(postgres())
+        except NoServer as missing:
+            _missing(request.config, "postgres", str(missing))
+        yield server
+
+
+def migrated(server: PrivatePostgres) -> str:
+    url = server.create_database()
+    migrate(url)
+    return url
+
+
+def judged(what: str, verdict: Verdict) -> Verdict:
+    """Nothing doubled, every key with one answer, every record one register, and nobody was surprised."""
+    figure(f"chaos: {what}", verdict)
+    assert verdict.troubles == []
+    assert verdict.doubled == []
+    assert verdict.differing == []
+    assert verdict.unanswered == []
+    assert verdict.contradictions == []
+    assert verdict.sightings > 0
+    assert verdict.answers > verdict.keys > 0
+    assert verdict.done["kills"] > 0
+    return verdict

@@ -1,0 +1,37 @@
+"""The same on MariaDB: kills and pauses, and a server that is killed too and flushes at every commit."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from samekey.drivers.pymysql import migrate
+from samekey.testing.mariadb_servers import mariadb
+from samekey.testing.pytest import _missing
+from samekey.testing.servers import NoServer
+from tests.chaos.judging import FULL, judged, seconds
+from tests.chaos.trial import Trial
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def mortal(request):
+    if os.environ.get("SAMEKEY_TEST_MYSQL"):
+        pytest.skip("SAMEKEY_TEST_MYSQL names a server that is not ours to kill")
+    try:
+        with mariadb(innodb_flush_log_at_trx_commit="1") as running:
+            yield running
+    except NoServer as missing:
+        _missing(request.config, "mariadb", str(missing))
+
+
+@pytest.mark.parametrize("effects", ["asks", "opaque"] if FULL else ["asks"])
+def test_mariadb_under_kills_pauses_and_restarts(mortal, effects):
+    url = mortal.create_database()
+    migrate(url)
+    trial = Trial(url, effects, restart=mortal.restart, seconds=seconds(5))
+    verdict = judged(f"MariaDB under kills, pauses and restarts, {effects}", trial.run())
+
+    assert verdict.done["restarts"] > 0
