@@ -29,6 +29,7 @@ from tools.mutation.trial import ROOT, Told
 
 HERE = Path(__file__).parent
 KEPT = ROOT / ".cache" / "mutation"
+ALIVE = ("survived", "unseen")
 BUDGET_SECONDS = 20.0  # of tests that come by a mutant; all of them take a minute
 SURVIVORS = HERE / "survivors.txt"
 
@@ -56,10 +57,8 @@ def main() -> int:
             print(f"survivors.txt explains a mutant that is not there any more: {name}")
         print(f"{len(everything)} mutants, {len(explained)} explained survivors")
         return 1 if gone else 0
-    chosen = everything
-    if asked.sample and asked.sample < len(everything):
-        chosen = random.Random(asked.seed).sample(everything, asked.sample)  # noqa: S311 - a sample, not a secret
-        chosen.sort(key=lambda mutant: (mutant.module, mutant.number))
+    # Shuffled: whatever has been tried when somebody stops it is a fair sample of all.
+    chosen = random.Random(asked.seed).sample(everything, asked.sample or len(everything))  # noqa: S311 - no secret
     told = run(chosen, part=asked.part, again=asked.again, slowly=asked.slowly, budget=asked.budget)
     return report(chosen, told, explained, everything=len(everything), as_json=asked.json)
 
@@ -110,19 +109,18 @@ def run(chosen: list[Mutant], *, part: str, again: bool, slowly: bool, budget: f
     left = [
         mutant
         for number, mutant in enumerate(chosen)
-        if number % of == mine and (_id(mutant) not in told or (again and told[_id(mutant)].fate == "survived"))
+        if number % of == mine and (_id(mutant) not in told or (again and told[_id(mutant)].fate in ALIVE))
     ]
     if not left:
         return told
-    map_file = KEPT / "seen.json"
-    seen = trials.look(TESTS, map_file) if not map_file.exists() else trials.recall(map_file)
+    seen = trials.look(TESTS, KEPT / "seen.json")
     quick = Quick(TESTS)
     trials.prepare(seen.loaded)
     telling: dict[str, Counter[str]] = {}
     for number, mutant in enumerate(left, 1):
         before = telling.setdefault(mutant.module, Counter())
         first = [name for name, _ in before.most_common(100)]
-        one = trials.trial(mutant, seen, first, (lambda *_: None) if slowly else quick.tried, budget)
+        one = trials.trial(mutant, seen, first, trials.too_late if slowly else quick.tried, budget)
         if one.by:
             before[one.by] += 1
         told[_id(mutant)] = one
@@ -140,7 +138,7 @@ def kept() -> dict[str, Told]:
             said = json.loads(line)
             name = said.pop("id")
             now = Told(**said)
-            if name not in found or found[name].fate == "survived":  # a test was written since
+            if name not in found or found[name].fate in ALIVE:  # a test was written since
                 found[name] = now
     return found
 
@@ -163,7 +161,7 @@ def report(
     chosen: list[Mutant], told: dict[str, Told], explained: dict[str, str], *, everything: int, as_json: bool
 ) -> int:
     fates = {mutant: told[_id(mutant)] for mutant in chosen if _id(mutant) in told}
-    alive = [mutant for mutant, one in fates.items() if one.fate in ("survived", "unseen")]
+    alive = [mutant for mutant, one in fates.items() if one.fate in ALIVE]
     unexplained = [mutant for mutant in alive if mutant.name not in explained]
     if as_json:
         print(json.dumps([{**asdict(mutant), **asdict(one)} for mutant, one in fates.items()], indent=1))
@@ -182,7 +180,7 @@ def report(
 
 
 def _row(name: str, fates: dict[Mutant, Told], explained: dict[str, str]) -> str:
-    alive = [mutant for mutant, one in fates.items() if one.fate in ("survived", "unseen")]
+    alive = [mutant for mutant, one in fates.items() if one.fate in ALIVE]
     dead = len(fates) - len(alive)
     circles = sum(one.fate == "circles" for one in fates.values())
     known = sum(mutant.name in explained for mutant in alive)

@@ -16,6 +16,8 @@ import resource
 import sys
 import types
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
@@ -82,8 +84,10 @@ class _Server:
 
     def pytest_runtestloop(self, session: Any) -> bool:
         items = {item.nodeid: item for item in session.items}
+        for module in [name for name in sys.modules if name.startswith("samekey.core.")]:
+            _unchanged(module)
         gc.collect()
-        gc.freeze()
+        gc.freeze()  # a child that collects must not copy the whole of us
         self.line.send("ready")
         while True:
             try:
@@ -132,22 +136,48 @@ class _Server:
         return 0
 
 
+@dataclass
+class _Unchanged:
+    """A module as it is."""
+
+    codes: dict[tuple[str, int], types.CodeType]
+    shape: str
+    functions: list[types.FunctionType]
+
+
+@cache
+def _unchanged(module: str) -> _Unchanged:
+    path = path_of(module)
+    text = path.read_text(encoding="utf-8")
+    codes = _outermost(compile(text, str(path), "exec", dont_inherit=True))
+    living = [one for one in gc.get_objects() if type(one) is types.FunctionType and one.__module__ == module]
+    return _Unchanged(codes, _shape(ast.parse(text)), living)
+
+
 def _functions(mutant: Mutant) -> Iterator[tuple[types.FunctionType, types.CodeType]]:
     """The living functions that a mutant changes, each with its new code; none if it changes more than one's code."""
     path = path_of(mutant.module)
-    before = _outermost(compile(path.read_text(encoding="utf-8"), str(path), "exec", dont_inherit=True))
-    after = _outermost(compile(mutant.tree(path), str(path), "exec", dont_inherit=True))
-    if _shape(ast.parse(path.read_text(encoding="utf-8"))) != _shape(mutant.tree(path)):
+    before = _unchanged(mutant.module)
+    tree = mutant.tree(path)
+    after = _outermost(compile(tree, str(path), "exec", dont_inherit=True))
+    different = [name for name in before.codes if before.codes[name] != after.get(name)]
+    if len(different) != 1 or different[0] not in after or _shape(tree) != before.shape:
         return
-    different = [name for name in before if name not in after or before[name] != after[name]]
-    if len(different) != 1 or different[0] not in after:
-        return
-    old, new = before[different[0]], after[different[0]]
-    if old.co_freevars != new.co_freevars:
-        return
-    for one in gc.get_objects():
-        if type(one) is types.FunctionType and one.__code__ == old and one.__module__ == mutant.module:
-            yield one, new
+    old, new = before.codes[different[0]], after[different[0]]
+    instead = dict(_pairs(old, new))
+    for one in before.functions:
+        made = instead.get(one.__code__)
+        if made is not None and made.co_freevars == one.__code__.co_freevars:
+            yield one, made
+
+
+def _pairs(old: types.CodeType, new: types.CodeType) -> Iterator[tuple[types.CodeType, types.CodeType]]:
+    """A function's code before and after, and that of the functions inside it, some of which live already."""
+    yield old, new
+    inner = [[one for one in code.co_consts if isinstance(one, types.CodeType)] for code in (old, new)]
+    if len(inner[0]) == len(inner[1]):
+        for before, after in zip(*inner, strict=True):
+            yield from _pairs(before, after)
 
 
 def _shape(tree: ast.Module) -> str:

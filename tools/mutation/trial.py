@@ -58,14 +58,18 @@ class Seen:
     lines: dict[str, dict[int, list[str]]] = field(default_factory=dict)  # file, line, tests
     loaded: list[str] = field(default_factory=list)  # third-party modules worth having before a fork
 
+    def at_import(self, mutant: Mutant) -> bool:
+        """Whether its line runs when the module is imported, and in no test."""
+        return not self.lines.get(mutant.module, {}).get(mutant.line)
+
     def of(self, mutant: Mutant) -> list[str]:
         """The tests for a mutant: of each test function the quickest case, then the next of each, and so on.
 
         A line that runs at import is seen by all that use the file.
         """
         lines = self.lines.get(mutant.module, {})
-        names = lines.get(mutant.line)
-        if names is None or not mutant.within:
+        names = lines.get(mutant.line, [])
+        if not names:
             names = sorted({name for found in lines.values() for name in found})
         ranked: dict[str, int] = {}
         met: Counter[str] = Counter()
@@ -112,7 +116,28 @@ class _Contexts:
 
 
 def look(tests: Sequence[str], keep: Path) -> Seen:
-    """Run the tests once without a mutant, in a child: this process must stay free of samekey."""
+    """Run the tests once without a mutant, those that nobody looked at yet."""
+    seen = recall(keep) if keep.exists() else Seen()
+    known = {name.partition("::")[0] for name in seen.seconds}
+    folders = [ROOT / one for one in tests if not one.startswith("-")]
+    files = [file for one in folders for file in (sorted(one.rglob("test_*.py")) if one.is_dir() else [one])]
+    ignored = [ROOT / one.partition("=")[2] for one in tests if one.startswith("-")]
+    names = [str(file.relative_to(ROOT)) for file in files if not {file, *file.parents} & set(ignored)]
+    new = [name for name in names if name not in known]
+    if not new:
+        return seen
+    more = _looked(new, keep.with_suffix(".new"))
+    seen.seconds |= more.seconds
+    seen.loaded = sorted({*seen.loaded, *more.loaded})
+    for module, lines in more.lines.items():
+        for line, found in lines.items():
+            seen.lines.setdefault(module, {}).setdefault(line, []).extend(found)
+    _keep(seen, keep)
+    return seen
+
+
+def _looked(tests: Sequence[str], keep: Path) -> Seen:
+    """In a child: this process must stay free of samekey."""
     child = os.fork()
     if not child:
         os._exit(_look(tests, keep))
@@ -147,14 +172,12 @@ def _look(tests: Sequence[str], keep: Path) -> int:
     if ended not in (0, 1):
         return 1
     data = measured.get_data()
-    names = [name for name in contexts.seconds if name not in contexts.failed]
-    numbers = {name: number for number, name in enumerate(names)}
-    lines: dict[str, dict[int, list[int]]] = {}
+    names = {name for name in contexts.seconds if name not in contexts.failed}
+    lines: dict[str, dict[int, list[str]]] = {}
     for path in data.measured_files():
         module = ".".join(Path(path).relative_to(SOURCES).with_suffix("").parts)
         lines[module] = {
-            line: sorted(numbers[name] for name in found if name in numbers)
-            for line, found in data.contexts_by_lineno(path).items()
+            line: [name for name in found if name in names] for line, found in data.contexts_by_lineno(path).items()
         }
     foreign = [
         name
@@ -162,9 +185,17 @@ def _look(tests: Sequence[str], keep: Path) -> int:
         if "site-packages" in (getattr(module, "__file__", None) or "")
         and name.partition(".")[0] not in ("samekey", "tests", "coverage", "pip")
     ]
-    kept = {"seconds": contexts.seconds, "names": names, "lines": lines, "loaded": foreign}
-    keep.write_text(json.dumps(kept))
+    _keep(Seen(contexts.seconds, lines, foreign), keep)
     return 0
+
+
+def _keep(seen: Seen, keep: Path) -> None:
+    names = {name: number for number, name in enumerate(seen.seconds)}
+    lines = {
+        module: {line: sorted(names[name] for name in found) for line, found in by_line.items()}
+        for module, by_line in seen.lines.items()
+    }
+    keep.write_text(json.dumps({"seconds": seen.seconds, "names": list(names), "lines": lines, "loaded": seen.loaded}))
 
 
 # -- for each mutant -------------------------------------------------------------------------------------------
@@ -246,6 +277,8 @@ def trial(mutant: Mutant, seen: Seen, telling: Sequence[str], quick: Tried, budg
     names = seen.of(mutant)
     if not names:
         return Told("unseen")
+    if seen.at_import(mutant):
+        quick = too_late
     among = set(names)
     first = [name for name in telling if name in among][:FIRST]
     rest = _within(seen, [name for name in names if name not in first], budget)
@@ -263,6 +296,10 @@ def trial(mutant: Mutant, seen: Seen, telling: Sequence[str], quick: Tried, budg
         if fate != "survived":
             return Told(fate, by, tried, round(time.monotonic() - started, 2))
     return Told("survived", "", tried, round(time.monotonic() - started, 2))
+
+
+def too_late(mutant: Mutant, names: Sequence[str], seconds: float) -> None:
+    """What an import has made cannot be changed by changing a function."""
 
 
 def _sum(seen: Seen, names: Iterable[str]) -> float:
@@ -328,6 +365,11 @@ def _judge(mutant: Mutant, names: Sequence[str], writing: int) -> int:
     sys.meta_path.insert(0, _Instead(mutant))
     chosen = _Chosen(names)
     files = dict.fromkeys(name.partition("::")[0] for name in names)
+    try:
+        importlib.import_module(mutant.module)  # before pytest, whose own way to import goes past ours
+    except BaseException as error:
+        os.write(writing, f"import: {type(error).__name__}".encode())
+        return 1
     try:
         ended = pytest.main([*OPTIONS, f"--timeout={WAITING_SECONDS}", "-x", *files], plugins=[chosen])
     except BaseException:  # a mutant may well raise SystemExit while it is imported

@@ -124,6 +124,7 @@ def once_kernel(url: str) -> tuple[Run, Callable[[Exception], str]]:
 
 def idempotency_kit(url: str) -> tuple[Run, Callable[[Exception], str]]:
     import asyncio
+    from concurrent.futures import ThreadPoolExecutor
 
     from idempotency_kit import AsyncIdempotencyCoordinator
     from idempotency_kit.core.adapters.basic import JsonResultAdapter
@@ -138,6 +139,7 @@ def idempotency_kit(url: str) -> tuple[Run, Callable[[Exception], str]]:
     from redis.asyncio import Redis
 
     loop = asyncio.new_event_loop()
+    loop.set_default_executor(ThreadPoolExecutor(64))  # every order of a scenario is at the provider at once
     threading.Thread(target=loop.run_forever, daemon=True).start()
     coordinator = AsyncIdempotencyCoordinator(
         RedisAsyncIdempotencyRepository(Redis.from_url(url)),

@@ -2,16 +2,18 @@
 
 python -m tools.peers.programme PYTHON [--keys 10] [--only NAME ...]
 
-PYTHON is the interpreter where the libraries are installed. Takes about a quarter of an hour.
+PYTHON is the interpreter where the libraries are installed. Takes about a quarter of an hour, and goes on where it
+stopped; `make clean` starts it afresh.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -21,6 +23,7 @@ from samekey.testing.servers import Postgres, postgres
 from tools.peers.trouble import SCENARIOS, Outcome, play
 
 PAGE = Path(__file__).parents[2] / "docs" / "programme.md"
+KEPT = Path(__file__).parents[2] / ".cache" / "programme"  # `make clean` forgets it
 ONE_BY_ONE = {"lost claim", "lost settle"}  # replies are lost one at a time; a few keys say enough
 KEYS_ONE_BY_ONE = 5
 WIPED = "Redis wiped"
@@ -35,7 +38,7 @@ class Row:
     store: str  # postgresql, redis, both
     how: str
     says: str = ""  # of itself, in its released documentation or source
-    open_windows: dict[str, str] = field(default_factory=dict)  # scenario: where its documentation says so
+    open_windows: dict[str, str] = field(default_factory=dict, hash=False)  # scenario: where its documentation says so
 
     @property
     def name(self) -> str:
@@ -55,7 +58,7 @@ ROWS = (
         "samekey-asks",
         "redis",
         "Redis, `Asks`, marked",
-        "as above; the provider is asked, also after the store lost its memory",
+        "as above; the provider is asked, also after a loss of memory that a running process noticed",
     ),
     Row("samekey", "samekey", "both", "Redis before PostgreSQL, `Opaque`", "only PostgreSQL says go"),
     Row(
@@ -63,7 +66,7 @@ ROWS = (
         "samekey",
         "redis",
         "Redis alone, `Opaque`",
-        "a claim is as durable as the server: [guarantees](guarantees.md)",
+        "a claim is as durable as the server ([guarantees](guarantees.md))",
         {WIPED: "guarantees, per store: what Redis forgets is forgotten; `Asks` and the layered store close it"},
     ),
     Row(
@@ -154,9 +157,13 @@ def main() -> int:
 
 
 def examine(row: Row, database: Postgres, redis: RedisServer, *, python: str, keys: int) -> dict[str, Outcome]:
+    """What came of each scenario; what was found before and is kept is not played again."""
+    kept = KEPT / f"{row.driver}-{row.store}-{keys}.json"
     outcomes = {}
+    if kept.exists():
+        outcomes = {name: Outcome(**found) for name, found in json.loads(kept.read_text()).items()}
     for scenario in SCENARIOS:
-        if scenario == WIPED and row.store == "postgresql":
+        if scenario in outcomes or (scenario == WIPED and row.store == "postgresql"):
             continue
         url, behind = redis.url(), redis.port
         if row.store != "redis":
@@ -175,6 +182,8 @@ def examine(row: Row, database: Postgres, redis: RedisServer, *, python: str, ke
             keys=min(keys, KEYS_ONE_BY_ONE) if scenario in ONE_BY_ONE else keys,
         )
         print(f"{row.name}: {scenario}: {outcomes[scenario].text}", flush=True)
+        KEPT.mkdir(parents=True, exist_ok=True)
+        kept.write_text(json.dumps({name: asdict(one) for name, one in outcomes.items()}))
     return outcomes
 
 
