@@ -56,6 +56,7 @@ class Seen:
 
     seconds: dict[str, float] = field(default_factory=dict)
     lines: dict[str, dict[int, list[str]]] = field(default_factory=dict)  # file, line, tests
+    files: list[str] = field(default_factory=list)  # that were looked at
     loaded: list[str] = field(default_factory=list)  # third-party modules worth having before a fork
 
     def at_import(self, mutant: Mutant) -> bool:
@@ -118,16 +119,16 @@ class _Contexts:
 def look(tests: Sequence[str], keep: Path) -> Seen:
     """Run the tests once without a mutant, those that nobody looked at yet."""
     seen = recall(keep) if keep.exists() else Seen()
-    known = {name.partition("::")[0] for name in seen.seconds}
     folders = [ROOT / one for one in tests if not one.startswith("-")]
     files = [file for one in folders for file in (sorted(one.rglob("test_*.py")) if one.is_dir() else [one])]
     ignored = [ROOT / one.partition("=")[2] for one in tests if one.startswith("-")]
     names = [str(file.relative_to(ROOT)) for file in files if not {file, *file.parents} & set(ignored)]
-    new = [name for name in names if name not in known]
+    new = [name for name in names if name not in seen.files]
     if not new:
         return seen
     more = _looked(new, keep.with_suffix(".new"))
     seen.seconds |= more.seconds
+    seen.files += new
     seen.loaded = sorted({*seen.loaded, *more.loaded})
     for module, lines in more.lines.items():
         for line, found in lines.items():
@@ -154,7 +155,7 @@ def recall(keep: Path) -> Seen:
         module: {int(line): [names[number] for number in numbers] for line, numbers in found.items()}
         for module, found in kept["lines"].items()
     }
-    return Seen(kept["seconds"], lines, kept["loaded"])
+    return Seen(kept["seconds"], lines, kept["files"], kept["loaded"])
 
 
 def _look(tests: Sequence[str], keep: Path) -> int:
@@ -169,7 +170,7 @@ def _look(tests: Sequence[str], keep: Path) -> int:
     measured.stop()
     for name in contexts.failed:
         print(f"fails without a mutant, and is left out: {name}", file=sys.stderr)
-    if ended not in (0, 1):
+    if ended not in (0, 1, pytest.ExitCode.NO_TESTS_COLLECTED):
         return 1
     data = measured.get_data()
     names = {name for name in contexts.seconds if name not in contexts.failed}
@@ -185,7 +186,7 @@ def _look(tests: Sequence[str], keep: Path) -> int:
         if "site-packages" in (getattr(module, "__file__", None) or "")
         and name.partition(".")[0] not in ("samekey", "tests", "coverage", "pip")
     ]
-    _keep(Seen(contexts.seconds, lines, foreign), keep)
+    _keep(Seen(contexts.seconds, lines, [], foreign), keep)
     return 0
 
 
@@ -195,7 +196,8 @@ def _keep(seen: Seen, keep: Path) -> None:
         module: {line: sorted(names[name] for name in found) for line, found in by_line.items()}
         for module, by_line in seen.lines.items()
     }
-    keep.write_text(json.dumps({"seconds": seen.seconds, "names": list(names), "lines": lines, "loaded": seen.loaded}))
+    kept = {"seconds": seen.seconds, "names": list(names), "lines": lines, "files": seen.files, "loaded": seen.loaded}
+    keep.write_text(json.dumps(kept))
 
 
 # -- for each mutant -------------------------------------------------------------------------------------------

@@ -349,6 +349,7 @@ def lost_claim(scene: Scene) -> None:
     """the store's reply to the claim is lost"""
     customer = scene.customer()
     for key in scene.keys:
+        customer.reply(customer.order(f"{key}-before"))  # or the reply that is lost would be a greeting
         scene.proxy.lose_replies(1)
         scene.answers[key].append(customer.reply(customer.order(key)))
         scene.proxy.lose_replies(0)
