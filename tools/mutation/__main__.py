@@ -114,7 +114,9 @@ def run(chosen: list[Mutant], *, part: str, again: bool, slowly: bool, budget: f
     if not left:
         return told
     seen = trials.look(TESTS, KEPT / "seen.json")
+    left.sort(key=lambda mutant: _id(mutant) in told)  # those that survived before come last
     quick = Quick(TESTS)
+    seen.add_cases(quick.names)
     trials.prepare(seen.loaded)
     telling: dict[str, Counter[str]] = {}
     for number, mutant in enumerate(left, 1):

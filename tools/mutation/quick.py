@@ -48,7 +48,7 @@ class Quick:
             os._exit(0)
         there.close()
         self._line = here
-        self._line.recv()  # ready
+        self.names: list[str] = self._line.recv()  # of every test there is
 
     def tried(self, mutant: Mutant, names: Sequence[str], seconds: float) -> Fate | None:
         """What the tests say; None if it cannot be tried so."""
@@ -88,7 +88,7 @@ class _Server:
             _unchanged(module)
         gc.collect()
         gc.freeze()  # a child that collects must not copy the whole of us
-        self.line.send("ready")
+        self.line.send(list(items))
         while True:
             try:
                 mutant, names, seconds = self.line.recv()

@@ -58,6 +58,13 @@ class Seen:
     lines: dict[str, dict[int, list[str]]] = field(default_factory=dict)  # file, line, tests
     files: list[str] = field(default_factory=list)  # that were looked at
     loaded: list[str] = field(default_factory=list)  # third-party modules worth having before a fork
+    others: dict[str, list[str]] = field(default_factory=dict)  # cases of a test function that nobody looked at
+
+    def add_cases(self, names: Iterable[str]) -> None:
+        """Cases that nobody looked at come by where the other cases of their function do; they are tried last."""
+        for name in names:
+            if name not in self.seconds and "[" in name:
+                self.others.setdefault(name.partition("[")[0], []).append(name)
 
     def at_import(self, mutant: Mutant) -> bool:
         """Whether its line runs when the module is imported, and in no test."""
@@ -74,12 +81,13 @@ class Seen:
             names = sorted({name for found in lines.values() for name in found})
         ranked: dict[str, int] = {}
         met: Counter[str] = Counter()
-        quickest = sorted(names, key=lambda name: (self.seconds.get(name, 0.0), name))
+        quickest = sorted(names, key=lambda name: (self.seconds.get(name, 0.05), name))
         for name in quickest:
             function = name.partition("[")[0]
             ranked[name] = met[function]
             met[function] += 1
-        return sorted(quickest, key=lambda name: ranked[name])
+        more = [name for function in met for name in self.others.get(function, ())]
+        return sorted(quickest, key=lambda name: ranked[name]) + more
 
 
 # -- once: who sees what ---------------------------------------------------------------------------------------
@@ -280,7 +288,7 @@ def trial(mutant: Mutant, seen: Seen, telling: Sequence[str], quick: Tried, budg
     if not names:
         return Told("unseen")
     if seen.at_import(mutant):
-        quick = too_late
+        quick, budget = too_late, budget / 2  # each try costs an import
     among = set(names)
     first = [name for name in telling if name in among][:FIRST]
     rest = _within(seen, [name for name in names if name not in first], budget)
@@ -305,7 +313,7 @@ def too_late(mutant: Mutant, names: Sequence[str], seconds: float) -> None:
 
 
 def _sum(seen: Seen, names: Iterable[str]) -> float:
-    return sum(seen.seconds.get(name, 0.1) for name in names)
+    return sum(seen.seconds.get(name, 0.02) for name in names)
 
 
 def _within(seen: Seen, names: Sequence[str], budget: float) -> list[str]:
@@ -313,7 +321,7 @@ def _within(seen: Seen, names: Sequence[str], budget: float) -> list[str]:
     chosen: list[str] = []
     spent = 0.0
     for name in names:
-        spent += seen.seconds.get(name, 0.1)
+        spent += seen.seconds.get(name, 0.02)
         if chosen and spent > budget:
             break
         chosen.append(name)
