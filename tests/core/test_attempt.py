@@ -673,7 +673,7 @@ def test_the_harmless_and_the_deduplicated_run_again():
 def test_what_the_claim_did_not_allow_or_today_does_not_waits_for_a_person(claimed, today, why):
     with pytest.raises(InDoubt, match=why) as told:
         play(recovery.recover(calling(today), in_doubt(claimed, error="E", now=11.0)))
-    assert (told.value.key, told.value.token, told.value.error, told.value.age_seconds) == ("o-1", 7, "E", 10.0)  # type: ignore[attr-defined]
+    assert (told.value.key, told.value.token, told.value.error, told.value.age_seconds) == ("o-1", 7, "E", 10.0)
 
 
 def test_the_providers_window_must_last_for_a_whole_lease():
