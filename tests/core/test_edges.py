@@ -1,0 +1,142 @@
+"""Where a line is drawn: the last value on this side of it, and the first on the other."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from types import NoneType
+from typing import Any, TypedDict
+from uuid import UUID
+
+import msgspec
+import pydantic
+import pytest
+
+from samekey.core.canonical import canonical
+from samekey.core.commands import Raised, Settle, Tell, Testify
+from samekey.core.envelope import INT_BITS_MAX, decode, encode
+from samekey.core.errors import Misconfigured, NotDone, Refused
+from samekey.core.fingerprint import FIELDS_MAX, FORM_MAX, IGNORE_MAX, Intent, check_ignore
+from samekey.core.key import make_key
+from samekey.core.record import Record
+from samekey.core.refusal import decode_refusal, encode_refusal
+from samekey.core.shapes import NotStorable, Unreadable, storable_type
+from samekey.core.states import Role, State
+
+ROOM = 1 << 20
+
+
+# -- payloads ----------------------------------------------------------------------------------------------------
+
+
+class Plain(pydantic.BaseModel):
+    amount: int = 1
+
+
+def test_an_ordinary_model_is_its_fields():
+    assert canonical(Plain()) == canonical({"amount": 1})
+
+
+def test_ignore_paths_have_a_length_and_a_number():
+    fits = "x" * (FORM_MAX - len("1 ignore= secret=00000000"))
+    assert check_ignore({fits}) == (fits,)
+    with pytest.raises(Misconfigured, match="longer"):
+        check_ignore({fits + "x"})
+    assert len(check_ignore({str(n) for n in range(IGNORE_MAX)})) == IGNORE_MAX
+    with pytest.raises(Misconfigured, match="limit"):
+        check_ignore({str(n) for n in range(IGNORE_MAX + 1)})
+
+
+def test_a_mismatch_names_so_many_fields():
+    one = {f"f{n:04}": 1 for n in range(FIELDS_MAX + 1)}
+    kept = Intent(one).fingerprint()
+
+    assert len(kept.fields) == FIELDS_MAX
+    assert len(Intent(dict.fromkeys(one, 2)).differing(kept)) == FIELDS_MAX
+
+
+# -- results -----------------------------------------------------------------------------------------------------
+
+LEAVES = {
+    "int": 1 << INT_BITS_MAX,
+    "float": float("inf"),
+    "str": "\ud800",
+    "bytes": b"x",
+    "bytearray": bytearray(b"x"),
+    "decimal": Decimal("1.50"),
+    "datetime": datetime(2024, 1, 2, tzinfo=UTC),
+    "date": date(2024, 1, 2),
+    "time": time(1, 2),
+    "timedelta": timedelta(1, 2, 3),
+    "uuid": UUID(int=7),
+    "tuple": (1,),
+    "set": {1},
+    "frozenset": frozenset({1}),
+    "map": {1: 2},
+    "unset": msgspec.UNSET,
+}
+
+
+@pytest.mark.parametrize("tag", LEAVES)
+def test_a_tag_is_frozen_for_ever(tag):
+    """Answers outlive deploys: what is written under a tag today is read under it for as long as it is kept."""
+    kept = encode([LEAVES[tag]], max_bytes=ROOM)
+
+    assert kept[:2] == b"\x01T"
+    assert list(json.loads(kept[2:])[0]) == [tag]
+    assert decode(kept) == [LEAVES[tag]]
+
+
+class Typed(TypedDict):
+    amount: int
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [NoneType, bool, int, float, str, bytes, bytearray, Decimal, datetime, date, time, timedelta, UUID, list, dict,
+     tuple, set, frozenset, Typed, Plain, object],
+)  # fmt: skip
+def test_what_can_be_kept_is_not_refused_beforehand(annotation):
+    assert storable_type(annotation) is None
+
+
+def test_not_everything_of_msgspec_is_unset():
+    with pytest.raises(NotStorable, match="a Raw cannot be kept"):
+        encode(msgspec.Raw(b"1"), max_bytes=ROOM)
+
+
+def test_a_tag_of_a_newer_version_is_named():
+    with pytest.raises(Unreadable, match="tag 'later' is not known here: written by a newer samekey"):
+        decode(b'\x01T{"later":1}')
+
+
+def test_a_path_shows_names_and_numbers_and_of_anything_else_the_type():
+    for key, shown in (("name", "name"), (7, "7"), (1.5, "float"), (None, "NoneType"), (1 << INT_BITS_MAX, "int")):
+        with pytest.raises(NotStorable, match=rf"result\.{shown}: an object cannot be kept"):
+            encode({key: object()}, max_bytes=ROOM)
+
+
+# -- refusals ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("word", [Refused, NotDone])
+def test_a_word_has_its_reason_and_detail_although_they_were_not_kept(word):
+    error: Any = word("no")
+    error.detail = object()
+    back: Any = decode_refusal(encode_refusal(error, max_bytes=ROOM), allowed=(word,))
+
+    assert (type(back), back.reason, back.detail) == (word, "no", None)
+
+
+# -- commands ----------------------------------------------------------------------------------------------------
+
+
+def test_a_command_says_nothing_that_it_was_not_given():
+    key = make_key("a", "b")
+    record = Record(key, State.STARTED, 1, "me", b"", "1", (), "opaque", 1, 1, 1.0, 1.0, 1.0, "")
+    bare = Settle(record, Role.HOLDER, State.COMPLETED, "me")
+
+    assert (bare.result, bare.error, bare.why, bare.retain_seconds, bare.next_round) == (None, None, "", 0.0, False)
+    assert (Raised(ValueError()).inner, Raised(ValueError()).begun, Tell("x", None).detail) == (False, False, "")
+    assert Testify.__test__ is False
