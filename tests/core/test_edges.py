@@ -13,10 +13,10 @@ import msgspec
 import pydantic
 import pytest
 
-from samekey.core.canonical import canonical
+from samekey.core.canonical import SIZE_MAX, canonical, parse_json
 from samekey.core.commands import Raised, Settle, Tell, Testify
 from samekey.core.envelope import INT_BITS_MAX, decode, encode
-from samekey.core.errors import Misconfigured, NotDone, Refused
+from samekey.core.errors import Misconfigured, NotDone, PayloadRefused, Refused
 from samekey.core.fingerprint import FIELDS_MAX, FORM_MAX, IGNORE_MAX, Intent, check_ignore
 from samekey.core.key import make_key
 from samekey.core.record import Record
@@ -48,6 +48,14 @@ def test_ignore_paths_have_a_length_and_a_number():
         check_ignore({str(n) for n in range(IGNORE_MAX + 1)})
 
 
+def test_a_body_may_be_as_large_as_a_payload():
+    fits = b'"' + b"x" * (SIZE_MAX - 2) + b'"'
+
+    assert len(parse_json(fits)) == SIZE_MAX - 2
+    with pytest.raises(PayloadRefused, match="larger than 8 MiB"):
+        parse_json(fits + b" ")
+
+
 def test_a_mismatch_names_so_many_fields():
     one = {f"f{n:04}": 1 for n in range(FIELDS_MAX + 1)}
     kept = Intent(one).fingerprint()
@@ -59,7 +67,7 @@ def test_a_mismatch_names_so_many_fields():
 # -- results -----------------------------------------------------------------------------------------------------
 
 LEAVES = {
-    "int": 1 << INT_BITS_MAX,
+    "int": 1 << 5 * INT_BITS_MAX,
     "float": float("inf"),
     "str": "\ud800",
     "bytes": b"x",
@@ -81,11 +89,11 @@ LEAVES = {
 @pytest.mark.parametrize("tag", LEAVES)
 def test_a_tag_is_frozen_for_ever(tag):
     """Answers outlive deploys: what is written under a tag today is read under it for as long as it is kept."""
-    kept = encode([LEAVES[tag]], max_bytes=ROOM)
+    kept = encode([LEAVES[tag], {1}], max_bytes=ROOM)
 
     assert kept[:2] == b"\x01T"
     assert list(json.loads(kept[2:])[0]) == [tag]
-    assert decode(kept) == [LEAVES[tag]]
+    assert decode(kept) == [LEAVES[tag], {1}]
 
 
 class Typed(TypedDict):

@@ -103,7 +103,8 @@ def test_control_characters_are_refused_with_their_place(char):
 
 @pytest.mark.parametrize("char", [" ", "~", "\xa0", "\u2028"])
 def test_what_is_next_to_a_control_character_is_not_one(char):
-    assert make_key("o", f"a{char}b").text == f"a{char}b"
+    for text in (f"a{char}b", f"é{char}b"):  # plain ASCII has a way of its own
+        assert make_key("o", text).text == text
 
 
 def test_empty_foreign_and_broken_text_is_refused():

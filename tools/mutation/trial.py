@@ -30,6 +30,7 @@ SOURCES = ROOT / "src"
 CPU_SECONDS = 20.0  # beside four times what the tests take without a mutant: then it goes in circles
 DATA_BYTES = 3 << 30  # a mutant that fills the memory is as dead as one that fails
 WAITING_SECONDS = 25  # for one test; none of these sleeps
+DIRECT = "tests/core/"  # tests that call core and nothing else: they are quick, and say most
 FIRST = 25  # of those that told before
 EXAMPLES_MAX = 40  # made up by Hypothesis, where a test does not say how many it wants
 CASES_MAX = 12  # of one test function: the others differ in what they are given, seldom in where they come by
@@ -71,7 +72,7 @@ class Seen:
         return not self.lines.get(mutant.module, {}).get(mutant.line)
 
     def of(self, mutant: Mutant) -> list[str]:
-        """The tests for a mutant: of each test function the quickest case, then the next of each, and so on.
+        """The tests for a mutant: those of core itself first, and of each test function the quickest case first.
 
         A line that runs at import is seen by all that use the file.
         """
@@ -87,7 +88,7 @@ class Seen:
             ranked[name] = met[function]
             met[function] += 1
         more = [name for function in met for name in self.others.get(function, ())]
-        return sorted(quickest, key=lambda name: ranked[name]) + more
+        return sorted([*quickest, *more], key=lambda name: (not name.startswith(DIRECT), ranked.get(name, CASES_MAX)))
 
 
 # -- once: who sees what ---------------------------------------------------------------------------------------
