@@ -750,10 +750,10 @@ def test_a_result_of_the_provider_that_cannot_be_kept_still_happened():
 @pytest.mark.parametrize(
     ("verdict", "unsure", "why"),
     [
-        (Absent(), False, "has not heard of it"),
+        (Absent(), False, r"has not heard of it, which may only mean: not yet \("),
         (StillUnknown(), False, r"cannot say \("),
         (StillUnknown("asleep"), False, r"cannot say \(asleep\)"),
-        (Declined(), True, "an earlier attempt under the same key may still land"),
+        (Declined(), True, r"declined it, but an earlier attempt under the same key may still land \("),
         (Declined(final=True), True, "may still land"),
     ],
 )

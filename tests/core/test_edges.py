@@ -109,6 +109,27 @@ def test_what_can_be_kept_is_not_refused_beforehand(annotation):
     assert storable_type(annotation) is None
 
 
+class Later(datetime):
+    pass
+
+
+class Nano(timedelta):
+    nanoseconds = 5
+
+
+class Stamp(datetime):
+    nanosecond = 5
+
+
+def test_a_subclass_that_may_hold_more_is_not_taken_for_its_base():
+    with pytest.raises(NotStorable, match="a Later cannot be kept: only datetime itself can"):
+        encode(Later(2024, 1, 2), max_bytes=ROOM)
+    for value in (Nano(1), Stamp(2024, 1, 2)):
+        with pytest.raises(PayloadRefused, match="with nanoseconds"):
+            canonical(value)
+    assert canonical(Later(2024, 1, 2)) == canonical(datetime(2024, 1, 2))
+
+
 def test_not_everything_of_msgspec_is_unset():
     with pytest.raises(NotStorable, match="a Raw cannot be kept"):
         encode(msgspec.Raw(b"1"), max_bytes=ROOM)

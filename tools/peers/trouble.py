@@ -158,7 +158,9 @@ class Customer:
         self._process.wait()
 
     def pause(self) -> None:
+        """Stopped when it returns: the signal alone may still be on its way."""
         os.kill(self._process.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
 
     def resume(self) -> None:
         os.kill(self._process.pid, signal.SIGCONT)
