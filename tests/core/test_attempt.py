@@ -527,7 +527,11 @@ def test_too_late_and_the_record_is_gone_or_cannot_be_told():
             (Tell("not_recorded", other, "StoreUnavailable"), None),
         )  # fmt: skip
     assert told.value.__cause__ is slow
-    there = record(State.IN_DOUBT)
+    for there in (record(State.IN_DOUBT), record(State.RELEASED)):
+        _cannot_be_adopted(there, slow)
+
+
+def _cannot_be_adopted(there: Record, slow: StoreUnavailable) -> None:
     with pytest.raises(Fenced):
         held_and(
             calling(), Returned("receipt"), (settling(State.COMPLETED, result=RESULT), there), (late(), there),
@@ -597,9 +601,10 @@ def test_after_a_loss_the_provider_is_asked_before_the_first_run():
 def test_after_a_loss_what_nobody_can_say_is_in_doubt(verdict):
     call = calling(Asks(find))
     doubting = settling(State.IN_DOUBT, LOST, error="StoreLostMemory")
-    for reply in (LOST._replace(state=State.IN_DOUBT), None):
-        with pytest.raises(InDoubt, match="the store lost its memory, and the provider"):
+    for reply, token in ((LOST._replace(state=State.IN_DOUBT, token=8), 8), (None, 7)):
+        with pytest.raises(InDoubt, match="the store lost its memory, and the provider") as told:
             play(steps.run_held(call, LOST), TOLD, (CallLookup(LOST), verdict), (doubting, reply))
+        assert told.value.token == token
     slow = StoreUnavailable("silent", tried_seconds=60.0)
     with pytest.raises(StoreUnavailable):
         play(steps.run_held(call, LOST), TOLD, (CallLookup(LOST), verdict), (doubting, slow))
@@ -613,9 +618,10 @@ def test_after_a_loss_a_final_decline_closes():
     closed = LOST._replace(state=State.CLOSED, result=result, settled_by="me")
     done = play(steps.run_held(call, LOST), TOLD, asked, (closing, closed))
     assert done.error.reason == "stolen"
-    for reply in (record(attempt="they"), None):
-        with pytest.raises(InDoubt, match="changed hands"):
+    for reply, token in ((record(attempt="they", token=8), 8), (None, 7)):
+        with pytest.raises(InDoubt, match="changed hands") as told:
             play(steps.run_held(call, LOST), TOLD, asked, (closing, reply))
+        assert told.value.token == token
     with pytest.raises(StoreUnavailable):
         play(steps.run_held(call, LOST), TOLD, asked, (closing, StoreUnavailable("silent", tried_seconds=60.0)))
 

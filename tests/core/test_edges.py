@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -128,6 +129,22 @@ def test_a_subclass_that_may_hold_more_is_not_taken_for_its_base():
         with pytest.raises(PayloadRefused, match="with nanoseconds"):
             canonical(value)
     assert canonical(Later(2024, 1, 2)) == canonical(datetime(2024, 1, 2))
+
+
+@dataclasses.dataclass
+class Trouble(Exception):
+    code: int
+
+
+def test_an_exception_is_no_answer_whatever_else_it_is():
+    with pytest.raises(NotStorable, match="a Trouble cannot be kept"):
+        encode(Trouble(1), max_bytes=ROOM)
+
+
+def test_a_name_that_no_encoding_carries_is_kept_all_the_same():
+    odd = {"\ud800": 1, "plain": {1}}
+
+    assert decode(encode(odd, max_bytes=ROOM)) == odd
 
 
 def test_not_everything_of_msgspec_is_unset():
