@@ -89,11 +89,14 @@ HELD = record(attempt="me")
 def play(attempt: Any, *script: tuple[Any, Any]) -> Any:
     """What the steps come to; they must ask for exactly this, in this order."""
     reply: Any = None
-    try:
-        for wanted, answer in script:
+    for wanted, answer in script:
+        try:
             asked = attempt.throw(reply) if isinstance(reply, Exception) else attempt.send(reply)
-            assert asked == wanted
-            reply = answer
+        except Exception as early:  # also a StopIteration: it ended
+            raise AssertionError(f"{early!r} instead of {wanted}") from early
+        assert asked == wanted
+        reply = answer
+    try:
         more = attempt.throw(reply) if isinstance(reply, Exception) else attempt.send(reply)
     except StopIteration as stop:
         return stop.value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from abc import ABC, abstractmethod
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from types import NoneType
@@ -152,6 +153,22 @@ def test_not_everything_of_msgspec_is_unset():
         encode(msgspec.Raw(b"1"), max_bytes=ROOM)
 
 
+@pytest.mark.parametrize("tag", ["bytes", "bytearray"])
+def test_bytes_that_are_damaged_are_unreadable(tag):
+    assert decode(b'\x01T{"%b":"eA=="}' % tag.encode()) == b"x"
+    with pytest.raises(Unreadable):
+        decode(b'\x01T{"%b":"e!A=="}' % tag.encode())
+
+
+class Base(ABC):
+    @abstractmethod
+    def pay(self) -> None: ...
+
+
+def test_a_class_that_is_never_made_says_nothing_about_what_comes_back():
+    assert storable_type(Base) is None
+
+
 def test_a_tag_of_a_newer_version_is_named():
     with pytest.raises(Unreadable, match="tag 'later' is not known here: written by a newer samekey"):
         decode(b'\x01T{"later":1}')
@@ -164,6 +181,18 @@ def test_a_path_shows_names_and_numbers_and_of_anything_else_the_type():
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------
+
+
+def test_a_refusal_is_kept_where_its_name_just_fits():
+    sizes = []
+    for room in range(1, 200):
+        try:
+            sizes.append((room, len(encode_refusal(Refused("why"), max_bytes=room))))
+        except NotStorable:
+            continue
+
+    assert sizes[0][0] == sizes[0][1]  # the first room that is enough is filled to the last byte
+    assert all(size <= room for room, size in sizes)
 
 
 @pytest.mark.parametrize("word", [Refused, NotDone])

@@ -34,10 +34,14 @@ DOUBT = HELD._replace(state=State.IN_DOUBT)
 
 def play(steps: Any, *script: tuple[Any, Any]) -> Any:
     reply: Any = None
+    for wanted, answer in script:
+        try:
+            asked = steps.send(reply)
+        except Exception as early:  # also a StopIteration: it ended
+            raise AssertionError(f"{early!r} instead of {wanted}") from early
+        assert asked == wanted
+        reply = answer
     try:
-        for wanted, answer in script:
-            assert steps.send(reply) == wanted
-            reply = answer
         more = steps.send(reply)
     except StopIteration as stop:
         return stop.value

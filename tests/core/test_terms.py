@@ -159,6 +159,8 @@ def test_anything_but_a_time_is_refused(value):
 
 
 def test_zero_is_a_patience_and_nothing_else():
+    with pytest.raises(Misconfigured, match="must be zero or more and at most ten years"):
+        as_seconds("span", -1, zero_allowed=True)
     with pytest.raises(Misconfigured, match="more than zero"):
         as_seconds("span", 0)
     for name in ("lease", "retention"):
