@@ -101,6 +101,7 @@ ROWS = (
         {
             "another payload": "payload validation is an option",
             "killed after": "an invocation in progress may be retried after the Lambda timeout",
+            "long effect": "Lambda ends whoever outlives its timeout; elsewhere somebody else must",
             "lost answer": "a function that raises has its record deleted",
         },
     ),
@@ -112,6 +113,7 @@ ROWS = (
         "as above; payloads are compared",
         {
             "killed after": "an invocation in progress may be retried after the Lambda timeout",
+            "long effect": "Lambda ends whoever outlives its timeout; elsewhere somebody else must",
             "lost answer": "a function that raises has its record deleted",
         },
     ),
