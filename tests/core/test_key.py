@@ -108,8 +108,8 @@ def test_what_is_next_to_a_control_character_is_not_one(char):
 
 
 def test_empty_foreign_and_broken_text_is_refused():
-    for field in ("operation", "text", "tenant"):
-        with pytest.raises(KeyMissing):
+    for field, what in (("operation", "operation name"), ("text", "key"), ("tenant", "tenant")):
+        with pytest.raises(KeyMissing, match=f"the {what} is empty"):
             make_key(**{"operation": "o", "text": "t", field: ""})
         with pytest.raises(KeyMalformed, match="lone surrogate"):
             make_key(**{"operation": "o", "text": "t", field: "a\ud800"})

@@ -140,6 +140,13 @@ def test_the_numbers_are_those_of_the_docs():
     assert (policy.result_max_bytes, policy.trust_inner) == (1 << 20, False)
 
 
+@pytest.mark.parametrize("name", ["lease_seconds", "patience_seconds", "retention_seconds"])
+def test_what_is_made_of_a_time_is_not_given_beside_it(name):
+    with pytest.raises(TypeError):
+        Policy(**{name: 1.0})  # type: ignore[arg-type]
+    assert name not in repr(Policy())
+
+
 def test_times_are_seconds_or_timedeltas():
     policy = Policy(lease=timedelta(minutes=1), patience=0, retention=7)
 
