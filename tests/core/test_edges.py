@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from types import NoneType
-from typing import Any, TypedDict
+from typing import Any, Generic, TypedDict, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -17,7 +18,7 @@ import pytest
 
 from samekey.core.canonical import SIZE_MAX, canonical, parse_json
 from samekey.core.commands import Raised, Settle, Tell, Testify
-from samekey.core.envelope import INT_BITS_MAX, decode, encode
+from samekey.core.envelope import INT_BITS_MAX, decode, encode, seal
 from samekey.core.errors import Misconfigured, NotDone, PayloadRefused, Refused
 from samekey.core.fingerprint import FIELDS_MAX, FORM_MAX, IGNORE_MAX, Intent, check_ignore
 from samekey.core.key import make_key
@@ -27,6 +28,7 @@ from samekey.core.shapes import NotStorable, Unreadable, storable_type
 from samekey.core.states import Role, State
 
 ROOM = 1 << 20
+T = TypeVar("T")
 
 
 # -- payloads ----------------------------------------------------------------------------------------------------
@@ -38,6 +40,13 @@ class Plain(pydantic.BaseModel):
 
 def test_an_ordinary_model_is_its_fields():
     assert canonical(Plain()) == canonical({"amount": 1})
+
+
+def test_a_large_payload_is_written_in_one_piece():
+    """The C encoder hands out what is large in several."""
+    many = list(range(300_000))
+
+    assert canonical(many) == ("[" + ",".join(map(str, many)) + "]").encode()
 
 
 def test_ignore_paths_have_a_length_and_a_number():
@@ -98,6 +107,39 @@ def test_a_tag_is_frozen_for_ever(tag):
     assert decode(kept) == [LEAVES[tag], {1}]
 
 
+def test_what_json_says_exactly_is_written_as_json():
+    plain = [None, True, 1, 1.5, "ü", [[]], {}]
+    assert (
+        encode(plain, max_bytes=ROOM)
+        == b"\x01J" + json.dumps(plain, ensure_ascii=False, separators=(",", ":")).encode()
+    )
+    assert json.loads(encode(["ü", {1}], max_bytes=ROOM)[2:])[0] == "ü"
+
+
+@dataclasses.dataclass
+class Page(Generic[T]):
+    first: T
+
+
+@dataclasses.dataclass(slots=True)
+class Grown:
+    first: int
+    second: int = 2
+    third: list[int] = dataclasses.field(default_factory=lambda: [3])
+
+
+def test_a_field_that_came_later_has_its_default():
+    old = seal("T", {"data": [f"{__name__}:Grown", {"first": 1}, {}]})
+
+    assert decode(old, types=[Grown]) == Grown(1)
+
+
+def test_what_python_notes_on_an_instance_is_not_part_of_it():
+    page = Page[int](1)  # has __orig_class__ now
+
+    assert decode(encode(page, max_bytes=ROOM), types=[Page]) == Page(1)
+
+
 class Typed(TypedDict):
     amount: int
 
@@ -115,6 +157,10 @@ class Later(datetime):
     pass
 
 
+class Day(date):
+    pass
+
+
 class Nano(timedelta):
     nanoseconds = 5
 
@@ -126,6 +172,8 @@ class Stamp(datetime):
 def test_a_subclass_that_may_hold_more_is_not_taken_for_its_base():
     with pytest.raises(NotStorable, match="a Later cannot be kept: only datetime itself can"):
         encode(Later(2024, 1, 2), max_bytes=ROOM)
+    with pytest.raises(NotStorable, match="a Day cannot be kept: only date itself can"):
+        encode(Day(2024, 1, 2), max_bytes=ROOM)
     for value in (Nano(1), Stamp(2024, 1, 2)):
         with pytest.raises(PayloadRefused, match="with nanoseconds"):
             canonical(value)
@@ -146,6 +194,10 @@ def test_a_name_that_no_encoding_carries_is_kept_all_the_same():
     odd = {"\ud800": 1, "plain": {1}}
 
     assert decode(encode(odd, max_bytes=ROOM)) == odd
+
+
+def test_of_anything_nothing_is_known_and_the_rest_is_looked_at():
+    assert storable_type(dict[Any, Iterator[int]]) == "result: an Iterator cannot be kept"
 
 
 def test_not_everything_of_msgspec_is_unset():
@@ -193,6 +245,14 @@ def test_a_refusal_is_kept_where_its_name_just_fits():
 
     assert sizes[0][0] == sizes[0][1]  # the first room that is enough is filled to the last byte
     assert all(size <= room for room, size in sizes)
+
+
+def test_facts_of_a_refusal_are_its_public_attributes():
+    error: Any = Refused("no")
+    error.__dict__ |= {"code": 7, "a b": 1, "_own": 2}
+    back: Any = decode_refusal(encode_refusal(error, max_bytes=ROOM), allowed=(Refused,))
+
+    assert back.__dict__ == {"reason": "no", "detail": None, "code": 7}
 
 
 @pytest.mark.parametrize("word", [Refused, NotDone])
