@@ -108,7 +108,7 @@ def test_a_tag_is_frozen_for_ever(tag):
 
 
 def test_what_json_says_exactly_is_written_as_json():
-    plain = [None, True, 1, 1.5, "ü", [[]], {}]
+    plain: list[Any] = [None, True, 1, 1.5, "ü", [[]], {}]
     assert (
         encode(plain, max_bytes=ROOM)
         == b"\x01J" + json.dumps(plain, ensure_ascii=False, separators=(",", ":")).encode()
