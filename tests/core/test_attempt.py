@@ -502,6 +502,18 @@ def test_a_late_refusal_closes_what_is_free_and_not_what_is_in_doubt():
         held_and(calling(), Raised(error), (closing, doubt), (word, doubt), (Tell("late", doubt, "closed"), None))
 
 
+def test_a_refusal_that_another_attempt_wrote_is_answered_with_its_words():
+    error, theirs = Refused("mine"), encode_refusal(Refused("theirs"), max_bytes=ROOM)
+    result = encode_refusal(error, max_bytes=ROOM)
+    closed = record(State.CLOSED, result=theirs, settled_by="they")
+    done = held_and(
+        calling(), Raised(error), (settling(State.CLOSED, result=result, error="Refused"), closed),
+        (late(State.CLOSED, result), closed), (Tell("late", closed, "closed"), None),
+    )  # fmt: skip
+
+    assert done.error.reason == "theirs"
+
+
 def test_too_late_it_waits_for_whoever_holds_the_key_now():
     other = record(attempt="they")
     start = [

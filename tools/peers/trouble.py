@@ -138,7 +138,8 @@ class Customer:
         self._replies: dict[int, Reply] = {}
         self._number = 0
         self._alive = True
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
         self.reply(0)
 
     def order(self, key: str, amount: int = 200) -> int:
@@ -156,6 +157,10 @@ class Customer:
     def kill(self) -> None:
         self._process.kill()
         self._process.wait()
+        self._listener.join()
+        for pipe in (self._orders, self._said):
+            with contextlib.suppress(OSError):  # an order that nobody reads any more
+                pipe.close()
 
     def pause(self) -> None:
         """Stopped when it returns: the signal alone may still be on its way."""
