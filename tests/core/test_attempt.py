@@ -5,6 +5,7 @@ A script is a list of (command, reply); a reply that is an exception is raised a
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -104,11 +105,11 @@ def play(attempt: Any, *script: tuple[Any, Any]) -> Any:
 
 
 def opening(call: Call) -> Open:
-    return Open(KEY, "me", INTENT, call.terms_text, 10.0, call.sends, call.attributes)
+    return Open(KEY, "me", INTENT, call.terms_text, 10.0, call.terms.sends, call.attributes)
 
 
 def taking(call: Call, seen: Record) -> Take:
-    return Take(seen, "me", call.terms_text, 10.0, call.sends)
+    return Take(seen, "me", call.terms_text, 10.0, call.terms.sends)
 
 
 def settling(state: State, seen: Record = HELD, **how: Any) -> Settle:
@@ -138,7 +139,7 @@ def test_a_new_key_is_claimed_run_and_settled():
 
 def test_a_claim_that_sends_says_so():
     for boundary, sends in ((Keyed(), True), (Keyed(marked=True), False), (Repeatable(), False)):
-        assert calling(boundary).sends == sends
+        assert calling(boundary).terms.sends == sends
         assert next(steps.attempt(calling(boundary))) == opening(calling(boundary))
 
 
@@ -155,7 +156,7 @@ def test_a_settled_key_is_replayed():
 def test_another_payload_is_told_before_anything_else():
     for state in State:
         with pytest.raises(KeyReused) as told:
-            play(steps.attempt(calling()._replace(intent=OTHER)), (_any_open(), record(state)))
+            play(steps.attempt(replace(calling(), intent=OTHER)), (_any_open(), record(state)))
         assert told.value.fields == ("amount",)
         assert told.value.key == "o-1"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -36,11 +37,11 @@ def held(**changes: Any) -> Record:
     return HELD._replace(**changes)
 
 
-def after(**passed: float) -> Moment:
-    return NOW._replace(**passed)  # type: ignore[arg-type]
+def after(**passed: Any) -> Moment:
+    return replace(NOW, **passed)
 
 
-LATER = NOW._replace(wall=1100.0, tick=150.0, token=12)  # every lease is over
+LATER = replace(NOW, wall=1100.0, tick=150.0, token=12)  # every lease is over
 SETTLED_ONE = held(state=State.COMPLETED, settled_by="me", settled_at=1000.0, retain_until=2000.0, result=b"r")
 
 
@@ -70,12 +71,12 @@ def test_what_is_there_is_shown_unchanged():
 @pytest.mark.parametrize(("mine", "proposed", "drawn"), [(9, 12, 12), (20, 12, 21)])
 def test_past_retention_a_claim_is_made_anew_with_a_higher_token(mine, proposed, drawn):
     old = SETTLED_ONE._replace(token=mine, version=5, attempt="old", retain_until=1100.0)
-    new = apply(old, OPEN, LATER._replace(token=proposed))
+    new = apply(old, OPEN, replace(LATER, token=proposed))
 
     assert new is not None
     assert (new.token, new.version, new.attempt, new.state, new.attempts) == (drawn, 6, "me", State.STARTED, 1)
     assert (new.result, new.settled_by, new.evidence) == (None, None, ())
-    assert apply(old, OPEN, LATER._replace(wall=1099.9)) is old
+    assert apply(old, OPEN, replace(LATER, wall=1099.9)) is old
 
 
 def test_only_what_ended_expires():
@@ -98,7 +99,7 @@ def test_a_lease_lives_until_its_end_on_the_clock_it_was_written_by():
     assert lease_live(held(), NOW)
     assert lease_live(held(), after(tick=79.9))
     assert not lease_live(held(), after(tick=80.0))
-    assert not lease_live(held(), NOW._replace(clock="another boot"))
+    assert not lease_live(held(), replace(NOW, clock="another boot"))
 
 
 def test_a_record_is_shown_as_the_clock_sees_it():
@@ -106,7 +107,7 @@ def test_a_record_is_shown_as_the_clock_sees_it():
 
     assert (seen.now, seen.lease_left, seen.ask_left, seen.after_loss) == (1000.0, 30.0, 5.0, False)
     assert seen[:-4] == held(ask_until=55.0)[:-4]
-    elsewhere = seen_at(held(ask_until=55.0), NOW._replace(clock="another boot"))
+    elsewhere = seen_at(held(ask_until=55.0), replace(NOW, clock="another boot"))
     assert (elsewhere.lease_left, elsewhere.ask_left) == (0.0, 0.0)
 
 
@@ -270,7 +271,7 @@ def test_a_passer_by_may_only_doubt_a_dead_lease():
     moved = apply(held(), doubt, LATER)
     assert moved is not None
     assert (moved.state, moved.token, moved.lease_until) == (State.IN_DOUBT, 9, 80.0)
-    other_boot = apply(held(), doubt, LATER._replace(clock="another boot"))
+    other_boot = apply(held(), doubt, replace(LATER, clock="another boot"))
     assert other_boot is not None
     assert (other_boot.lease_until, other_boot.lease_clock) == (150.0, "another boot")
 
@@ -365,7 +366,7 @@ def test_a_doubt_is_asked_about_by_one_at_a_time():
     late = apply(asked, Ask(DOUBT, "you", 5.0), after(tick=55.0))
     assert late is not None
     assert late.asker == "you"
-    rebooted = apply(asked, Ask(DOUBT, "you", 5.0), NOW._replace(clock="another boot"))
+    rebooted = apply(asked, Ask(DOUBT, "you", 5.0), replace(NOW, clock="another boot"))
     assert rebooted is not None
     assert (rebooted.asker, rebooted.lease_until, rebooted.lease_clock) == ("you", 50.0, "another boot")
 
