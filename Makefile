@@ -29,7 +29,7 @@ sync := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types imports fast bench proof peers docs format lock clean distclean
+.PHONY: help demo test check lint types imports fast bench proof mutants peers programme docs format lock clean distclean
 
 help: ## this list
 	@echo 'samekey: same key, same answer. Always.'
@@ -59,6 +59,12 @@ proof: $(DEV) ## the long figures: every slow test with its full budget, in two 
 peers: $(DEV) $(PEERS) ## samekey prove on other libraries, side by side, into docs/peers.md
 	$(RUN) tools.peers $(VENV_PEERS)/bin/python
 
+programme: $(DEV) $(PEERS) ## crashes, pauses and lost replies on other libraries, into docs/programme.md
+	$(RUN) tools.peers.programme $(VENV_PEERS)/bin/python $(ARGS)
+
+mutants: $(DEV) ## change core one small thing at a time and see which tests notice (ARGS="--sample 200")
+	$(RUN) tools.mutation $(ARGS)
+
 docs: $(DOCS) ## build the documentation into site/
 	$(VENV_DOCS)/bin/zensical build --clean --strict
 
@@ -77,7 +83,7 @@ imports: $(DEV)
 	$(VENV)/bin/lint-imports --no-logo
 
 # What tells most in the least time; `make test` runs everything.
-FAST := tests/core/test_fingerprint.py tests/core/test_envelope.py tests/docs tests/stores/test_memory_store.py \
+FAST := $(addprefix tests/core/test_,attempt.py envelope.py fingerprint.py register.py) tests/docs tests/stores/test_memory_store.py \
 	$(addprefix tests/guard/test_,atomic.py boundaries.py claim.py hold.py identity.py results.py words.py)
 
 fast: $(DEV)

@@ -65,7 +65,7 @@ def test_c20_a_timeout_inside_the_effect_is_in_doubt_not_free(place: Place, side
         side.run("charge", ledger.add, key="o-1", payload={})
     assert len(ledger) == 1
     assert place.peek("charge", "o-1").state is State.IN_DOUBT
-    assert told.value.error == "TimeoutError"  # type: ignore[attr-defined]
+    assert told.value.error == "TimeoutError"
 
 
 @pytest.mark.parametrize("error", [ValueError("bug"), OSError("reset"), RuntimeError()], ids=repr)

@@ -116,7 +116,7 @@ def test_the_error_tells_its_age_and_type_to_the_next_caller(still: Place, colou
 
     with pytest.raises(InDoubt, match=r"TimeoutError, 90 s ago.*samekey resolve charge o-1") as told:
         side.run("charge", int, key="o-1", payload={})
-    assert (told.value.key, told.value.age_seconds) == ("o-1", 90.0)  # type: ignore[attr-defined]
+    assert (told.value.key, told.value.age_seconds) == ("o-1", 90.0)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 
+import pytest
+
+from samekey.testing import proxy as proxies
 from samekey.testing.proxy import FaultProxy
 
 
@@ -26,3 +30,36 @@ def test_a_proxy_that_is_cut_all_the_time_still_welcomes():
         server.settimeout(10)
         for _ in range(300):
             server.accept()[0].close()  # TimeoutError, if one did not get through
+
+
+@pytest.fixture
+def echo():
+    with socket.create_server(("127.0.0.1", 0)) as door:
+
+        def answer() -> None:
+            client, _ = door.accept()
+            with client:
+                while said := client.recv(100):
+                    client.sendall(said)
+
+        threading.Thread(target=answer, daemon=True).start()
+        yield door.getsockname()[1]
+
+
+@pytest.mark.slow
+def test_an_idle_connection_is_not_cut(echo, monkeypatch):
+    monkeypatch.setattr(proxies, "CONNECT_SECONDS", 0.1)
+    with FaultProxy(echo) as between, socket.create_connection(("127.0.0.1", between.port), 5) as line:
+        time.sleep(0.4)
+        line.sendall(b"still there")
+
+        assert line.recv(100) == b"still there"
+
+
+def test_a_lost_reply_takes_its_connection_with_it(echo):
+    with FaultProxy(echo) as between, socket.create_connection(("127.0.0.1", between.port), 5) as line:
+        between.lose_replies(1)
+        line.sendall(b"anyone?")
+
+        assert line.recv(100) == b""
+        assert between.to_lose == 0

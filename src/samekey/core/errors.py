@@ -90,6 +90,8 @@ class InDoubt(Uncertain):
 
     key: str
     token: int
+    error: str | None  # type of the error that led here
+    age_seconds: float
 
 
 class Fenced(Uncertain):

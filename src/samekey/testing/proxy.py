@@ -17,6 +17,7 @@ import threading
 from types import TracebackType
 
 CHUNK = 1 << 16
+CONNECT_SECONDS = 5.0
 
 
 class FaultProxy:
@@ -72,10 +73,11 @@ class FaultProxy:
             while True:
                 client, _ = self._door.accept()
                 try:
-                    server = socket.create_connection(self.target, 5)
+                    server = socket.create_connection(self.target, CONNECT_SECONDS)
                 except OSError:
                     client.close()
                     continue
+                server.settimeout(None)  # that was for connecting: an idle connection is not a broken one
                 for one in (client, server):
                     one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 with self._mutex:  # from here on they may be cut at any moment

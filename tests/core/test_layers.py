@@ -1,0 +1,208 @@
+"""A front before a durable store, step by step: what it is asked, what it is told, and what it may answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from samekey.core.commands import Free, Open, Read, Redact, Settle
+from samekey.core.fingerprint import Intent
+from samekey.core.key import make_key
+from samekey.core.layers import (
+    FRONT_TTL_SECONDS,
+    LINGERS_MAX,
+    Front,
+    FrontTime,
+    Linger,
+    Look,
+    MayStillReplay,
+    Put,
+    Sight,
+    order_of,
+)
+from samekey.core.record import Record
+from samekey.core.states import Role, State
+
+KEY = make_key("charge", "o-1")
+FRONT = Front("life-1", 60.0)
+OPEN = Open(KEY, "me", Intent({}), "opaque", 30.0, False)
+HELD = Record(KEY, State.STARTED, 7, "you", b"", "1", (), "opaque", 3, 1, 1.0, 1.0, 1.0, "", now=500.0, lease_left=20.0)
+DONE = HELD._replace(state=State.COMPLETED, result=b"r", version=4, lease_left=0.0)
+DOUBT = HELD._replace(state=State.IN_DOUBT)
+
+
+def play(steps: Any, *script: tuple[Any, Any]) -> Any:
+    reply: Any = None
+    for wanted, answer in script:
+        try:
+            asked = steps.send(reply)
+        except Exception as early:  # also a StopIteration: it ended
+            raise AssertionError(f"{early!r} instead of {wanted}") from early
+        assert asked == wanted
+        reply = answer
+    try:
+        more = steps.send(reply)
+    except StopIteration as stop:
+        return stop.value
+    raise AssertionError(f"one more: {more}")
+
+
+def word_of(record: Record, known_at: float = 100.0, front: Front = FRONT) -> bytes:
+    """The word that the front is told about a record."""
+    steps = front.steps(Read(record.key))
+    assert next(steps) == FrontTime()
+    assert steps.send(known_at) == Read(record.key)
+    put = steps.send(record)
+    assert isinstance(put, Put)
+    return put.word
+
+
+def buried(record: Record) -> bytes:
+    return word_of(record._replace(state=State.IN_DOUBT))
+
+
+# -- what it may answer ------------------------------------------------------------------------------------------
+
+
+def test_a_settled_record_is_answered_by_the_front_alone():
+    sight = Sight(130.0, word_of(DONE))
+    answered = play(FRONT.steps(OPEN), (Look(KEY.digest), sight))
+
+    assert answered == DONE._replace(now=130.0)
+
+
+def test_a_held_record_is_shown_with_what_is_left_of_its_lease():
+    word = word_of(HELD, known_at=100.0)
+
+    assert FRONT.answer(KEY, Sight(105.0, word)) == HELD._replace(now=105.0, lease_left=15.0)
+    assert FRONT.answer(KEY, Sight(90.0, word)) == HELD._replace(now=90.0, lease_left=20.0)  # never more than it was
+    assert FRONT.answer(KEY, Sight(120.0, word)) is None  # over
+
+
+def test_our_own_claim_comes_from_the_durable_store():
+    mine = HELD._replace(attempt="me")
+    told = Put(KEY.digest, word_of(mine, 101.0), 161.0)
+    steps = FRONT.steps(OPEN)
+
+    assert play(steps, (Look(KEY.digest), Sight(101.0, word_of(mine))), (OPEN, mine), (told, True)) is mine
+
+
+def test_a_word_that_is_foreign_damaged_or_a_tombstone_says_nothing():
+    word = word_of(DONE)
+    other = Front("life-2", 60.0)
+    for said in (None, b"", buried(DONE), word_of(DONE, front=other), word[:-1], word[:-1] + b"x", b"x" + word[1:]):
+        assert FRONT.answer(KEY, Sight(100.0, said)) is None
+    assert FRONT.answer(make_key("charge", "o-2"), Sight(100.0, word)) is None
+    assert FRONT.answer(KEY, Sight(100.0, word)) is not None
+
+
+def test_what_is_under_a_good_seal_and_no_record_says_nothing():
+    strange = FRONT._sealed(DONE, 0, b"12345678not a record")
+
+    assert FRONT.answer(KEY, Sight(100.0, strange)) is None
+
+
+def test_a_word_is_frozen():
+    """Fronts are shared by versions: a new one must understand, or at least refuse, an old one's words."""
+    word = word_of(DONE)
+
+    assert word[:19] == b"f1" + (7).to_bytes(8, "big") + (4).to_bytes(8, "big") + b"\x00"
+    assert buried(DONE)[19:].hex() == "4f814c3c05e6dc12706849ad2d471a68"
+    assert word[35:43] == (100_000_000).to_bytes(8, "big")
+    assert FRONT_TTL_SECONDS == 60.0
+
+
+# -- what it is asked and told -----------------------------------------------------------------------------------
+
+
+def test_a_new_key_is_claimed_in_the_durable_store_and_told():
+    told = Put(KEY.digest, word_of(HELD, 100.0), 160.0)
+
+    assert play(FRONT.steps(OPEN), (Look(KEY.digest), Sight(100.0, None, True)), (OPEN, HELD), (told, True)) is HELD
+    assert play(FRONT.steps(OPEN), (Look(KEY.digest), None), (OPEN, HELD)) is HELD  # the front is away
+
+
+def test_somebodys_mark_is_waited_for_so_many_times():
+    mark = (Look(KEY.digest), Sight(100.0, b""))
+    linger = (Linger(KEY.digest), None)
+    found = (Look(KEY.digest), Sight(130.0, word_of(DONE)))
+    assert play(FRONT.steps(OPEN), mark, linger, mark, linger, found) == DONE._replace(now=130.0)
+    told = Put(KEY.digest, word_of(HELD, 100.0), 160.0)
+    patience = [mark, linger] * LINGERS_MAX
+    assert play(FRONT.steps(OPEN), *patience, (OPEN, HELD), (told, True)) is HELD
+    assert LINGERS_MAX == 20
+
+
+def test_an_answer_is_kept_no_longer_than_the_record():
+    soon = DONE._replace(retain_until=530.0)
+    late = DONE._replace(retain_until=5000.0)
+    command = Settle(HELD, Role.HOLDER, State.COMPLETED, "me")
+    for record, until in ((soon, 130.0), (late, 160.0), (DONE, 160.0)):
+        told = Put(KEY.digest, word_of(record, 100.0), until)
+        assert play(FRONT.steps(command), (FrontTime(), 100.0), (command, record), (told, True)) is record
+
+
+def test_what_cannot_be_answered_is_buried():
+    command = Settle(HELD, Role.HOLDER, State.IN_DOUBT, "me")
+    for record in (DOUBT, HELD._replace(lease_left=0.0), HELD._replace(state=State.RELEASED)):
+        told = Put(KEY.digest, buried(record), 160.0)
+        assert play(FRONT.steps(command), (FrontTime(), 100.0), (command, record), (told, True)) is record
+        assert buried(record)[18] == 1
+        assert len(buried(record)) == 35
+
+
+def test_a_front_that_never_spoke_or_a_record_that_is_gone_is_told_nothing():
+    command = Settle(HELD, Role.HOLDER, State.COMPLETED, "me")
+    assert play(FRONT.steps(command), (FrontTime(), None), (command, DONE)) is DONE
+    assert play(FRONT.steps(command), (FrontTime(), 100.0), (command, None)) is None
+
+
+def test_a_word_goes_only_over_an_older_one():
+    by_order = [
+        word_of(DONE), buried(DONE), word_of(DONE._replace(version=5)), buried(DONE._replace(version=(1 << 63) - 1)),
+        word_of(DONE._replace(token=8, version=1)),
+    ]  # fmt: skip
+    orders = [order_of(word) for word in by_order]
+
+    assert orders == sorted(orders)
+    assert len(set(orders)) == len(orders)
+    assert order_of(b"") < orders[0]
+
+
+# -- taking back -------------------------------------------------------------------------------------------------
+
+LAST = buried(DONE._replace(version=(1 << 63) - 1))
+
+
+@pytest.mark.parametrize("command", [Free(DONE, "ann", "why"), Redact(DONE, "ann", "why")])
+def test_what_is_taken_back_is_buried_before_and_after(command):
+    look = Look(KEY.digest)
+    script = (
+        (look, Sight(100.0, None)), (Put(KEY.digest, LAST, 160.0), True), (command, None), (look, Sight(101.0, None)),
+        (Put(KEY.digest, LAST, 161.0), True),
+    )  # fmt: skip
+
+    assert play(FRONT.steps(command), *script) is None
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ((True, False), (True, True)),
+        ((True, True), (True, False)),
+        ((False, None), (True, True)),
+        ((True, True), (False, None)),
+    ],
+)
+def test_whoever_cannot_tell_the_front_both_times_says_so(first, second):
+    command = Free(DONE, "ann", "why")
+    script: list[tuple[Any, Any]] = []
+    for there, told in (first, second):
+        script.append((Look(KEY.digest), Sight(100.0, None) if there else None))
+        if there:
+            script.append((Put(KEY.digest, LAST, 160.0), told))
+        if len(script) <= 2 and command not in [wanted for wanted, _ in script]:
+            script.append((command, None))
+    with pytest.raises(MayStillReplay, match="for up to 60 s"):
+        play(FRONT.steps(command), *script)

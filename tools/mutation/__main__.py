@@ -1,0 +1,200 @@
+"""`make mutants`: change core one small thing at a time, and see whether a test notices.
+
+python -m tools.mutation                         every mutant (about two hours of one core); goes on where it stopped
+python -m tools.mutation --sample 200 --seed 1   so many of them, the same ones for the same seed, and what that says
+python -m tools.mutation --only register         of one file
+python -m tools.mutation --list                  what there is, without running anything
+python -m tools.mutation --check                 that survivors.txt speaks of mutants that there are
+
+Ends with 1 if a mutant survived that survivors.txt does not explain.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+import random
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+
+from tools.mutation import trial as trials
+from tools.mutation.mutants import Mutant, mutants
+from tools.mutation.quick import Quick
+from tools.mutation.trial import ROOT, Told
+
+HERE = Path(__file__).parent
+KEPT = ROOT / ".cache" / "mutation"
+ALIVE = ("survived", "unseen")
+BUDGET_SECONDS = 20.0  # of tests that come by a mutant; all of them take a minute
+SURVIVORS = HERE / "survivors.txt"
+
+# What is quick and needs no server. The others say less about core for the time they take.
+TESTS = (
+    "tests/core", "tests/guard", "tests/schedules", "tests/proof", "tests/fuzz", "tests/ops", "tests/hooks",
+    "tests/testing", "tests/examples", "tests/http/test_exchange.py",
+    "tests/stores/test_memory_store.py", "tests/stores/test_sqlite_store.py", "tests/stores/test_layered_store.py",
+    "--ignore=tests/guard/atomic_postgres", "--ignore=tests/guard/test_processes.py",
+    "--ignore=tests/testing/test_pytest_plugin.py",
+)  # fmt: skip
+
+
+def main() -> int:
+    asked = _arguments()
+    everything = population(asked.only)
+    explained = survivors()
+    if asked.list:
+        for mutant in everything:
+            print(f"{mutant.line:4}  {mutant.name}")
+        return 0
+    if asked.check:
+        gone = sorted(set(explained) - {mutant.name for mutant in everything})
+        for name in gone:
+            print(f"survivors.txt explains a mutant that is not there any more: {name}")
+        print(f"{len(everything)} mutants, {len(explained)} explained survivors")
+        return 1 if gone else 0
+    # Shuffled: whatever has been tried when somebody stops it is a fair sample of all.
+    chosen = random.Random(asked.seed).sample(everything, len(everything))[: asked.sample or None]  # noqa: S311
+    told = run(chosen, part=asked.part, again=asked.again, slowly=asked.slowly, budget=asked.budget)
+    return report(chosen, told, explained, everything=len(everything), as_json=asked.json)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tools.mutation", description="mutation testing of core")
+    parser.add_argument("--only", nargs="+", default=[], metavar="FILE", help="these modules of core, by name")
+    parser.add_argument("--sample", type=int, default=0, metavar="N", help="so many mutants instead of all")
+    parser.add_argument("--seed", type=int, default=1, help="of the sample")
+    parser.add_argument("--part", default="0/1", metavar="I/N", help="every Nth mutant: run N processes side by side")
+    parser.add_argument("--again", action="store_true", help="try known survivors again, with the tests of today")
+    parser.add_argument("--slowly", action="store_true", help="import the changed module anew for every mutant")
+    parser.add_argument("--budget", type=float, default=BUDGET_SECONDS, help="seconds of tests for one mutant")
+    parser.add_argument("--json", action="store_true", help="every mutant with its fate, to stdout")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--check", action="store_true")
+    return parser.parse_args()
+
+
+def population(only: Iterable[str] = ()) -> list[Mutant]:
+    wanted = {name.removesuffix(".py").rpartition("/")[2] for name in only}
+    files = sorted((trials.SOURCES / "samekey" / "core").glob("*.py"))
+    return [
+        mutant
+        for file in files
+        if not wanted or file.stem in wanted
+        for mutant in mutants(f"samekey.core.{file.stem}", file)
+    ]
+
+
+def survivors() -> dict[str, str]:
+    """Explained survivors: a reason, a colon at its end; below it the mutants, indented."""
+    found: dict[str, str] = {}
+    reason = ""
+    for line in SURVIVORS.read_text(encoding="utf-8").splitlines():
+        if line.startswith("    "):
+            found[line.strip()] = reason
+        elif line.strip() and not line.startswith("#"):
+            reason = line.strip().rstrip(":")
+    return found
+
+
+def run(chosen: list[Mutant], *, part: str, again: bool, slowly: bool, budget: float) -> dict[str, Told]:
+    """The fate of each, from what is kept or tried now."""
+    KEPT.mkdir(parents=True, exist_ok=True)
+    mine, of = (int(number) for number in part.split("/"))
+    told = kept()
+    left = [
+        mutant
+        for number, mutant in enumerate(chosen)
+        if number % of == mine and (_id(mutant) not in told or (again and told[_id(mutant)].fate in ALIVE))
+    ]
+    if not left:
+        return told
+    seen = trials.look(TESTS, KEPT / "seen.json")
+    left.sort(key=lambda mutant: _id(mutant) in told)  # those that survived before come last
+    quick = Quick(TESTS)
+    seen.add_cases(quick.names)
+    trials.prepare(seen.loaded)
+    telling: dict[str, Counter[str]] = {}
+    for number, mutant in enumerate(left, 1):
+        before = telling.setdefault(mutant.module, Counter())
+        first = [name for name, _ in before.most_common(100)]
+        one = trials.trial(mutant, seen, first, trials.too_late if slowly else quick.tried, budget)
+        if one.by:
+            before[one.by] += 1
+        told[_id(mutant)] = one
+        with open(KEPT / f"fates-{mine}.jsonl", "a", encoding="utf-8") as keeping:
+            keeping.write(json.dumps({"id": _id(mutant), **asdict(one)}) + "\n")
+        print(f"{number}/{len(left)} {one.fate:8} {one.seconds:6.1f} s  {mutant.name}", file=sys.stderr, flush=True)
+    quick.close()
+    return {**kept(), **told}
+
+
+def kept() -> dict[str, Told]:
+    found: dict[str, Told] = {}
+    for file in sorted(KEPT.glob("fates-*.jsonl")):
+        for line in file.read_text(encoding="utf-8").splitlines():
+            said = json.loads(line)
+            name = said.pop("id")
+            now = Told(**said)
+            if name not in found or found[name].fate in ALIVE:  # a test was written since
+                found[name] = now
+    return found
+
+
+def _id(mutant: Mutant) -> str:
+    """A mutant of this very text of its file: whatever changes there, it is tried again."""
+    return f"{_digest(mutant.module)} {mutant.name}"
+
+
+def _digest(module: str, _known: dict[str, str] = {}) -> str:  # noqa: B006 - read once for each run
+    if module not in _known:
+        _known[module] = hashlib.sha256(trials.path_of(module).read_bytes()).hexdigest()[:12]
+    return _known[module]
+
+
+# -- what it came to -------------------------------------------------------------------------------------------
+
+
+def report(
+    chosen: list[Mutant], told: dict[str, Told], explained: dict[str, str], *, everything: int, as_json: bool
+) -> int:
+    fates = {mutant: told[_id(mutant)] for mutant in chosen if _id(mutant) in told}
+    alive = [mutant for mutant, one in fates.items() if one.fate in ALIVE]
+    unexplained = [mutant for mutant in alive if mutant.name not in explained]
+    if as_json:
+        print(json.dumps([{**asdict(mutant), **asdict(one)} for mutant, one in fates.items()], indent=1))
+        return 1 if unexplained else 0
+    print("| file | mutants | killed | of them stopped in circles | survived | explained |")
+    print("|---|---|---|---|---|---|")
+    for module in sorted({mutant.module for mutant in fates}):
+        print(_row(module.rpartition(".")[2], {m: one for m, one in fates.items() if m.module == module}, explained))
+    print(_row("all", fates, explained))
+    if len(fates) < everything:
+        low, high = _interval(len(fates) - len(alive), len(fates))
+        print(f"\n{len(fates)} of {everything} mutants: of all, {low:.1%} to {high:.1%} are killed (95 %, Wilson).")
+    for mutant in unexplained:
+        print(f"survived, line {mutant.line}: {mutant.name}")
+    return 1 if unexplained else 0
+
+
+def _row(name: str, fates: dict[Mutant, Told], explained: dict[str, str]) -> str:
+    alive = [mutant for mutant, one in fates.items() if one.fate in ALIVE]
+    dead = len(fates) - len(alive)
+    circles = sum(one.fate == "circles" for one in fates.values())
+    known = sum(mutant.name in explained for mutant in alive)
+    return f"| {name} | {len(fates)} | {dead} ({dead / len(fates):.1%}) | {circles} | {len(alive)} | {known} |"
+
+
+def _interval(hits: int, of: int, z: float = 1.96) -> tuple[float, float]:
+    share = hits / of
+    middle = (share + z * z / (2 * of)) / (1 + z * z / of)
+    half = z * math.sqrt(share * (1 - share) / of + z * z / (4 * of * of)) / (1 + z * z / of)
+    return middle - half, middle + half
+
+
+if __name__ == "__main__":
+    sys.exit(main())
