@@ -286,7 +286,7 @@ def test_a_front_that_says_go_is_found_out(monkeypatch):
     """The search can fail: a front that answers a claim with its own copy lets an effect run twice."""
 
     def says_go(self, command):
-        sight = yield from Look(command.key.digest)
+        sight = yield Look(command.key.digest)
         record = None if sight is None else self.answer(command.key, sight)
         if record is None:
             record = yield from command

@@ -130,7 +130,7 @@ def a_fast_path_that_skips_the_durable_store(patch):
     real = Front._open
 
     def says_go(front, command):
-        sight = yield from Look(command.key.digest)
+        sight = yield Look(command.key.digest)
         record = None if sight is None else front.answer(command.key, sight)
         if record is not None and record.state is State.STARTED:
             return record.changed(attempt=command.attempt)

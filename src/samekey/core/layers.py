@@ -58,10 +58,6 @@ class Look(Command):
 
     digest: bytes
 
-    def __iter__(self) -> Generator[Command, Any, Sight | None]:
-        reply: Sight | None = yield self
-        return reply
-
 
 @dataclass(slots=True)
 class Linger(Command):
@@ -69,17 +65,10 @@ class Linger(Command):
 
     digest: bytes
 
-    def __iter__(self) -> Generator[Command, Any, None]:
-        yield self
-
 
 @dataclass(slots=True)
 class FrontTime(Command):
     """What the front's clock showed when we last looked; None if we never did."""
-
-    def __iter__(self) -> Generator[Command, Any, float | None]:
-        reply: float | None = yield self
-        return reply
 
 
 @dataclass(slots=True)
@@ -89,10 +78,6 @@ class Put(Command):
     digest: bytes
     word: bytes
     until: float
-
-    def __iter__(self) -> Generator[Command, Any, bool]:
-        reply: bool = yield self
-        return reply
 
 
 class MayStillReplay(StoreUnavailable):
@@ -126,11 +111,11 @@ class Front:
         digest = command.key.digest
         sight: Sight | None = None
         for _ in range(LINGERS_MAX):
-            sight = yield from Look(digest)
+            sight = yield Look(digest)
             if sight is None or sight.word is None:
                 break
             if not sight.word:  # somebody's mark
-                yield from Linger(digest)
+                yield Linger(digest)
                 continue
             record = self.answer(command.key, sight)
             # Our own claim comes from the durable store or not at all: the front never says "go".
@@ -145,9 +130,9 @@ class Front:
     def _write(self, command: StoreCommand) -> Generator[Command, Any, Record | None]:
         # By a clock of our own we could guess what the front's shows by now. If ours runs fast, or ran on while we
         # slept, the word would live longer than `front_ttl`: the last reading is old, and never too young.
-        known_at = yield from FrontTime()
+        known_at = yield FrontTime()
         if isinstance(command, Renew):  # a hold that lasts: others shall find a copy of it that still counts
-            sight = yield from Look(command.key.digest)
+            sight = yield Look(command.key.digest)
             known_at = None if sight is None else sight.now
         record = yield from command
         if known_at is not None and record is not None:
@@ -174,15 +159,18 @@ class Front:
         if record.retain_until is not None:
             ends = min(ends, record.retain_until - record.now)
         word = self._sealed(record, _COPY, b"%b%b" % (_number(round(known_at * 1e6)), pack(record)))
-        return (yield from Put(record.key.digest, word, known_at + ends))
+        told: bool = yield Put(record.key.digest, word, known_at + ends)
+        return told
 
     def _bury_for_good(self, record: Record) -> Generator[Command, Any, bool]:
         """Over every version under this token: the record may have moved since it was seen."""
-        sight = yield from Look(record.key.digest)
+        sight = yield Look(record.key.digest)
         return sight is not None and (yield from self._bury(record.changed(version=_LAST_VERSION), sight.now))
 
     def _bury(self, record: Record, known_at: float) -> Generator[Command, Any, bool]:
-        return (yield from Put(record.key.digest, self._sealed(record, _TOMBSTONE, b""), known_at + self.front_ttl))
+        word = self._sealed(record, _TOMBSTONE, b"")
+        told: bool = yield Put(record.key.digest, word, known_at + self.front_ttl)
+        return told
 
     # -- words -----------------------------------------------------------------------------------------------
 
@@ -193,13 +181,13 @@ class Front:
             return None
         try:
             body = word[_HEAD + _SEAL_BYTES :]
-            record = unpack(body[8:], key)
+            record = unpack(body[8:], key, sight.now)
         except RecordUnreadable:
             return None
         if record.settled:
-            return record.changed(now=sight.now)
+            return record
         left = record.lease_left - max(0.0, sight.now - int.from_bytes(body[:8], "big") / 1e6)
-        return record.changed(now=sight.now, lease_left=left) if left > 0 else None
+        return record.changed(lease_left=left) if left > 0 else None
 
     def _sealed(self, record: Record, rank: int, body: bytes) -> bytes:
         head = b"%b%b%b%c" % (_MAGIC, _number(record.token), _number(record.version), rank)

@@ -15,9 +15,10 @@ from samekey.core.record import Evidence, Move, Record
 from samekey.core.states import State
 
 _dump = fast_encoder(json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False))
+_load = json.JSONDecoder().decode  # json.loads would first ask in which encoding the bytes are
 _STATES = {state.value: state for state in State}
 _at = Record._fields.index
-_FINGERPRINT, _FIELDS, _RESULT = map(_at, ("fingerprint", "fields", "result"))
+_FINGERPRINT, _FIELDS, _RESULT, _NOW = map(_at, ("fingerprint", "fields", "result", "now"))
 _ATTRIBUTES, _EVIDENCE, _MOVES = map(_at, ("attributes", "evidence", "moves"))
 
 
@@ -34,11 +35,11 @@ def pack(record: Record) -> bytes:
     return b"%b\n%b" % (_dump(values).encode(), record.result or b"")
 
 
-def unpack(data: bytes, key: Key) -> Record:
-    """The record in these bytes; RecordUnreadable unless it is one, and that of this very key."""
+def unpack(data: bytes, key: Key, now: float | None = None) -> Record:
+    """The record in these bytes, seen `now`; RecordUnreadable unless it is one, and that of this very key."""
     try:
         line, _, result = data.partition(b"\n")
-        values = json.loads(line)
+        values = _load(line.decode())
         if tuple(values[0]) != key[:3]:
             raise RecordUnreadable(f"the record found for {key} belongs to another key")
         values[0] = key
@@ -49,6 +50,8 @@ def unpack(data: bytes, key: Key) -> Record:
         values[_ATTRIBUTES] = tuple([(name, value) for name, value in values[_ATTRIBUTES]])
         values[_EVIDENCE] = tuple([_evidence(*one) for one in values[_EVIDENCE]])
         values[_MOVES] = tuple([Move._make(move) for move in values[_MOVES]])
+        if now is not None:
+            values[_NOW] = now
         return Record._make(values)
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise RecordUnreadable(f"a record is damaged or was written by a newer version: {error!r}") from error
