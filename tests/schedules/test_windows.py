@@ -5,12 +5,17 @@ Every test first tells the schedule, choice by choice, and then lets the search 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from samekey.core.boundary import Asks, Keyed, Opaque, Repeatable
+from samekey import Fenced, Guard, NotDone, current
+from samekey.core.boundary import Absent, Asks, Declined, Keyed, Opaque, Repeatable
 from samekey.core.states import State
+from samekey.ops import Ops
+from samekey.stores.memory import MemoryStore
+from samekey.testing import ManualClock
 from samekey.testing._scene import Scene
 from samekey.testing.schedules import PROMISES, Provider, explore, one_effect, replay
 from samekey.testing.world import World, look_in_the_books
@@ -311,3 +316,39 @@ def test_whoever_takes_over_after_a_loss_asks_first_too():
 def test_in_a_punctual_world_those_windows_are_shut(boundary):
     """The same worlds, in which nobody oversleeps and the provider remembers: nothing is found."""
     explore(boundary, provider=Provider(dedups=isinstance(boundary, Keyed))).check()
+
+
+# -- another life of the key -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("marked", [False, True])
+def test_a_decline_of_an_earlier_life_speaks_for_the_next_one(marked):
+    """Asks, freed (or used again after retention): references start anew, and the provider remembers the old ones."""
+    clock, declined, charges = ManualClock(), set(), []
+    store = MemoryStore(clock)
+    asks = Asks(lambda record: Declined() if record.provider_key() in declined else Absent(), marked=marked)
+
+    def give_up():
+        declined.add(current().provider_key())
+        raise NotDone("declined")
+
+    def call(effect):
+        return Guard(store).run("charge", effect, key="o-1", payload={}, boundary=asks)
+
+    def charge(held, name):
+        if marked:
+            held.sending()
+        charges.append(name)
+
+    with pytest.raises(NotDone):
+        call(give_up)
+    call(lambda: charge(current(), "first life"))
+    Ops(store).free(Guard(store).peek("charge", "o-1"), who="ada", why="refunded")
+    with Guard(store).hold("charge", key="o-1", payload={}, boundary=asks) as sleeper:
+        clock.advance(3600)  # it sleeps past its lease; whoever comes asks, and hears the old decline
+        call(lambda: charge(current(), "second life"))
+        with suppress(Fenced):
+            charge(sleeper, "the sleeper")  # and wakes up
+        sleeper.complete(None)
+
+    assert charges == ["first life", "second life"] + ["the sleeper"] * (not marked)

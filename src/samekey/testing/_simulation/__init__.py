@@ -12,8 +12,9 @@ At last the faults stop, what is under way is lost, and a fresh caller comes, wh
 A failover puts an asynchronous replica in the store's place: the last writes are gone, and the tokens that went with
 them come again. What was promised then is less (`LOST`); an effect behind a provider that dedups is still single.
 
-Two windows are not played, because guarantees.md promises nothing in them: a proxy's copy of a request that was
-declined lands after the customer topped up; and a failover loses the round in which a new provider key was made.
+Three windows are not played, because guarantees.md promises nothing in them: a proxy's copy of a request that was
+declined lands after the customer topped up; a failover loses the round in which a new provider key was made; and a key
+that was freed lives again while the provider remembers a decline of its first life.
 
     stage.py      the heap and the clock; clients, their tasks, crashes, pauses, cancellations
     durable.py    the store that says "go": its register, its clock, its waiters, a replica that takes over

@@ -121,6 +121,7 @@ class Simulation:
         self._bells: dict[Bell, tuple[Task, int]] = {}
         self._attempts = 0
         self._taken_back_at: float | None = None  # since when nobody who comes may hear the answer that was freed
+        self._buries_at = 0.0  # since when the front may have been told of that
         self._lives = 1  # of the key
         self._set_up()
 
@@ -164,7 +165,8 @@ class Simulation:
         """To the end; raises Broken where a promise is."""
         try:
             self._play_on()
-            if self.layered and self._settled() and self.draw() > 0.5:
+            # What the provider remembers of a decline would speak for the next life, too: a window.
+            if self.layered and self._settled() and not self.counter.books.declined and self.draw() > 0.5:
                 self._take_back()
                 self._play_on()
             self._heal()
@@ -203,6 +205,8 @@ class Simulation:
         self.looks_now()
         if record is not None:
             self.now = max(self.now, record.lease_until, record.ask_until)
+        if "the front could not be told" in self.reached:
+            self.now += FRONT_TTL_SECONDS  # for so long it may show what was freed, and it was said so
         self.tell("the faults stop")
         self._new_client(FRESH, calls=1, drifts=False, after=1.0)
 
@@ -451,7 +455,7 @@ class Simulation:
 
     async def _frees(self, guard: SteppedGuard, task: Task) -> Any:
         task.attempt = "a person"
-        store = guard.store
+        store, self._buries_at = guard.store, self.now
         try:
             seen = await store.read(Read(KEY))
             if seen is None:
@@ -483,7 +487,8 @@ class Simulation:
         if not self.durable.truths.true_within(said, since):
             raise Broken("true_within_front_ttl", f"{task.attempt} was answered {said[1]!r}: not true any more")
         back = self._taken_back_at
-        if back is not None and back <= task.began and self.front.disturbed_at < back and not self.durable.lost:
+        undisturbed = self.front.disturbed_at < self._buries_at and not self.durable.lost
+        if back is not None and back <= task.began and undisturbed:
             if not self.durable.truths.true_within(said, back):
                 raise Broken("freed_is_gone", f"{task.attempt} was answered {said[1]!r}: freed before it came")
 
