@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from samekey import Fenced, Guard, NotDone, current
+from samekey import Fenced, Guard, Held, NotDone, current
 from samekey.core.boundary import Absent, Asks, Declined, Keyed, Opaque, Repeatable
 from samekey.core.states import State
 from samekey.ops import Ops
@@ -343,8 +343,12 @@ def test_a_decline_of_an_earlier_life_speaks_for_the_next_one(marked):
     with pytest.raises(NotDone):
         call(give_up)
     call(lambda: charge(current(), "first life"))
-    Ops(store).free(Guard(store).peek("charge", "o-1"), who="ada", why="refunded")
-    with Guard(store).hold("charge", key="o-1", payload={}, boundary=asks) as sleeper:
+    settled = Guard(store).peek("charge", "o-1")
+    assert settled is not None
+    Ops(store).free(settled, who="ada", why="refunded")
+    hold = Guard(store).hold("charge", key="o-1", payload={}, boundary=asks)
+    assert isinstance(hold, Held)
+    with hold as sleeper:
         clock.advance(3600)  # it sleeps past its lease; whoever comes asks, and hears the old decline
         call(lambda: charge(current(), "second life"))
         with suppress(Fenced):
