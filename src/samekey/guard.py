@@ -10,7 +10,7 @@ import dataclasses
 import functools
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar
 
 from samekey import switch
 from samekey.atomic import (
@@ -24,9 +24,8 @@ from samekey.binding import Bound, Content, KeyRule, TenantRule
 from samekey.core.attempt import attempt
 from samekey.core.boundary import Boundary, Kind, Opaque, Terms
 from samekey.core.call import Answer, Call
-from samekey.core.commands import Open, Read, RunEffect
+from samekey.core.commands import Read, RunEffect
 from samekey.core.drive import adrive, drive
-from samekey.core.errors import SamekeyError
 from samekey.core.key import as_text, make_key
 from samekey.core.policy import Policy
 from samekey.core.ports import AsyncStore, Hook, Store
@@ -35,15 +34,13 @@ from samekey.core.transaction import AsyncTransaction, Transaction
 from samekey.guarded import AsyncGuarded, Guarded
 from samekey.held import AsyncHeld, Held
 from samekey.leases import Leases
-from samekey.loops import running
+from samekey.many import arun_some, chunks, key_of, run_some
 from samekey.performing import AsyncPerformer, Performer, renew_with
-from samekey.rules import Attributes, Operation, Rules, as_key, check_effect, chunks, many_key, no_effect, refuse_atomic
+from samekey.rules import Attributes, Operation, Rules, as_key, check_effect, no_effect, refuse_atomic
 
 P = ParamSpec("P")
 T = TypeVar("T")
 S = TypeVar("S")
-
-MANY_MAX = 64  # claims that run_many makes in one go: what a crash can leave behind at most
 
 
 class Guard(Rules):
@@ -140,7 +137,7 @@ class Guard(Rules):
         """
         operation = self._by_hand(name, effect, ignore, boundary, policy)
         answers: list[Answer[T] | Exception] = []
-        for some in chunks(payloads, MANY_MAX):
+        for some in chunks(payloads):
             answers += self._run_some(operation, effect, some, key, tenant)
         return answers
 
@@ -220,41 +217,13 @@ class Guard(Rules):
     def _run_some(
         self, operation: Operation, effect: Callable[[Any], Any], some: list[Any], key: Any, tenant: str | None
     ) -> list[Any]:
-        answers: list[Any] = []
-        begun: list[tuple[int, Any, Performer, Open]] = []
-        for number, payload in enumerate(some):
-            answers.append(None)
-            try:
-                call = self._call(operation, many_key(key, payload, operation), payload, tenant)
-            except Exception as error:
-                answers[number] = error
-                continue
-            performer = self._performer(call, functools.partial(effect, payload))
-            if call.unguarded:
-                answers[number] = self._run_alone(performer)
-                continue
-            performer._flights = None  # the batch itself is the flight
-            steps = attempt(call)
-            command = drive(steps, performer.perform, until=Open)
-            begun.append((number, steps, performer, cast(Open, command)))
-        try:
-            replies: list[Any] = self.store.batch([command for *_, command in begun]) if begun else []
-        except SamekeyError as error:
-            replies = [error] * len(begun)  # one store, one answer: each call judges it by its own policy
-        except BaseException:
-            self._let_go(begun)
-            raise
-        for (_, _, performer, _), reply in zip(begun, replies, strict=True):
-            performer.keep_alive(reply)
-        for at, ((number, steps, performer, _), reply) in enumerate(zip(begun, replies, strict=True)):
-            try:
-                answers[number] = performer.conclude(performer.go_on(steps, reply))
-            except Exception as error:
-                answers[number] = error
-            except BaseException:
-                self._let_go(begun[at + 1 :])  # claimed and never run: they are free, not in doubt
-                raise
-        return answers
+        def new_call(payload: Any) -> Call:
+            return self._call(operation, key_of(payload, key, operation), payload, tenant)
+
+        def new_performer(call: Call, payload: Any) -> Performer:
+            return Performer(call, functools.partial(effect, payload), self, None, self._leases, self._hooks)
+
+        return run_some(some, new_call, new_performer)
 
     def _by_hand(self, name: str, effect: Any, ignore: Any, boundary: Boundary, policy: Policy | None) -> Operation:
         """The rules of an operation that no decorator has checked."""
@@ -262,18 +231,6 @@ class Guard(Rules):
         check_effect(effect, asynchronous=False)
         refuse_atomic(boundary)
         return self.operation(name, ignore=ignore, boundary=boundary, policy=policy)
-
-    def _run_alone(self, performer: Performer) -> Answer[Any] | Exception:
-        """One of a batch, outside of it: there is nothing to claim together."""
-        try:
-            return performer.conclude(performer.go_on(attempt(performer.call), None))
-        except Exception as error:
-            return error
-
-    def _let_go(self, begun: list[tuple[int, Any, Performer, Open]]) -> None:
-        for _, steps, performer, command in begun:
-            steps.close()
-            performer.withdraw(command)
 
 
 class AsyncGuard(Rules):
@@ -354,7 +311,7 @@ class AsyncGuard(Rules):
         """`await effect(payload)` once for each payload's key; answers and errors in the order of the payloads."""
         operation = self._by_hand(name, effect, ignore, boundary, policy)
         answers: list[Answer[T] | Exception] = []
-        for some in chunks(payloads, MANY_MAX):
+        for some in chunks(payloads):
             answers += await self._run_some(operation, effect, some, key, tenant)
         return answers
 
@@ -434,42 +391,13 @@ class AsyncGuard(Rules):
     async def _run_some(
         self, operation: Operation, effect: Callable[[Any], Any], some: list[Any], key: Any, tenant: str | None
     ) -> list[Any]:
-        answers: list[Any] = []
-        begun: list[tuple[int, Any, AsyncPerformer, Open]] = []
-        for number, payload in enumerate(some):
-            answers.append(None)
-            try:
-                call = self._call(operation, many_key(key, payload, operation), payload, tenant)
-            except Exception as error:
-                answers[number] = error
-                continue
-            performer = self._performer(call, functools.partial(effect, payload))
-            if call.unguarded:
-                answers[number] = await self._run_alone(performer)
-                continue
-            performer._flights = None  # the batch itself is the flight
-            steps = attempt(call)
-            command = await adrive(steps, performer.perform, until=Open)
-            begun.append((number, steps, performer, cast(Open, command)))
-        try:
-            replies: list[Any] = await self.store.batch([command for *_, command in begun]) if begun else []
-        except SamekeyError as error:
-            replies = [error] * len(begun)  # one store, one answer: each call judges it by its own policy
-        except BaseException:
-            await running().shielded(lambda: self._let_go(begun))
-            raise
-        for (_, _, performer, _), reply in zip(begun, replies, strict=True):
-            performer.keep_alive(reply)
-        for at, ((number, steps, performer, _), reply) in enumerate(zip(begun, replies, strict=True)):
-            try:
-                answers[number] = performer.conclude(await performer.go_on(steps, reply))
-            except Exception as error:
-                answers[number] = error
-            except BaseException:
-                # Claimed and never run: they are free, not in doubt.
-                await running().shielded(functools.partial(self._let_go, begun[at + 1 :]))
-                raise
-        return answers
+        def new_call(payload: Any) -> Call:
+            return self._call(operation, key_of(payload, key, operation), payload, tenant)
+
+        def new_performer(call: Call, payload: Any) -> AsyncPerformer:
+            return AsyncPerformer(call, functools.partial(effect, payload), self, None, self._leases, self._hooks)
+
+        return await arun_some(some, new_call, new_performer)
 
     def _by_hand(self, name: str, effect: Any, ignore: Any, boundary: Boundary, policy: Policy | None) -> Operation:
         """The rules of an operation that no decorator has checked."""
@@ -477,17 +405,6 @@ class AsyncGuard(Rules):
         check_effect(effect, asynchronous=True)
         refuse_atomic(boundary)
         return self.operation(name, ignore=ignore, boundary=boundary, policy=policy)
-
-    async def _run_alone(self, performer: AsyncPerformer) -> Answer[Any] | Exception:
-        try:
-            return performer.conclude(await performer.go_on(attempt(performer.call), None))
-        except Exception as error:
-            return error
-
-    async def _let_go(self, begun: list[tuple[int, Any, AsyncPerformer, Open]]) -> None:
-        for _, steps, performer, command in begun:
-            steps.close()
-            await performer.withdraw(command)
 
 
 # -- inside the caller's transaction ---------------------------------------------------------------------------
@@ -521,7 +438,7 @@ class _GuardOn(Guard):
 
     def _run_one(self, operation: Operation, effect: Any, payload: Any, key: Any, tenant: str | None) -> Any:
         try:
-            call = self._call(operation, many_key(key, payload, operation), payload, tenant)
+            call = self._call(operation, key_of(payload, key, operation), payload, tenant)
             return self._carry_out(call, functools.partial(effect, payload))
         except Exception as error:
             return error
@@ -552,7 +469,7 @@ class _AsyncGuardOn(AsyncGuard):
 
     async def _run_one(self, operation: Operation, effect: Any, payload: Any, key: Any, tenant: str | None) -> Any:
         try:
-            call = self._call(operation, many_key(key, payload, operation), payload, tenant)
+            call = self._call(operation, key_of(payload, key, operation), payload, tenant)
             return await self._carry_out(call, functools.partial(effect, payload))
         except Exception as error:
             return error

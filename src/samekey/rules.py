@@ -18,9 +18,9 @@ from samekey.addresses import check_address, check_store, open_store, public, re
 from samekey.binding import Binding, Content, KeyRule, TenantRule, check_function, default_name
 from samekey.core.boundary import Atomic, Boundary, Keyed, Terms
 from samekey.core.call import Call
-from samekey.core.errors import KeyMissing, Misconfigured, StoreUnavailable
+from samekey.core.errors import Misconfigured, StoreUnavailable
 from samekey.core.fingerprint import Intent, check_ignore
-from samekey.core.key import Key, as_text, make_key, part_text
+from samekey.core.key import Key, as_text, make_key
 from samekey.core.policy import Policy
 from samekey.core.ports import Hook
 from samekey.core.record import ATTRIBUTE_MAX_CHARS, ATTRIBUTES_MAX
@@ -279,17 +279,6 @@ def as_key(key: Any, payload: Any, operation: Operation) -> str:
     return as_text(key)
 
 
-def many_key(key: Any, payload: Any, operation: Operation) -> str:
-    if isinstance(key, Content):
-        return key.key_of(payload, operation.ignore)
-    if callable(key):
-        return as_key(key(payload), payload, operation)
-    try:
-        return part_text(payload[key] if isinstance(payload, Mapping) else getattr(payload, key))
-    except (KeyError, AttributeError):
-        raise KeyMissing(f"a payload of run_many has no {key!r} to take its key from") from None
-
-
 def check_effect(effect: Any, *, asynchronous: bool) -> None:
     if not callable(effect):
         raise Misconfigured(f"an effect is a function, not {type(effect).__name__}")
@@ -307,17 +296,6 @@ def refuse_atomic(boundary: Boundary) -> None:
         raise Misconfigured(
             "Atomic needs the connection: decorate a function that takes it, or use guard.on(connection)"
         )
-
-
-def chunks(items: Iterable[T], size: int) -> Iterable[list[T]]:
-    some: list[T] = []
-    for item in items:
-        some.append(item)
-        if len(some) == size:
-            yield some
-            some = []
-    if some:
-        yield some
 
 
 def return_annotation(function: Any) -> Any:

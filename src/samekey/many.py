@@ -1,0 +1,170 @@
+"""run_many: claims made together in one round trip, effects one after the other.
+
+A `new_call` makes the `Call` of a payload, a `new_performer` carries it out. Nobody boards a flight: the batch itself is one.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, TypeVar, cast
+
+from samekey.binding import Content
+from samekey.core.attempt import attempt
+from samekey.core.call import Call
+from samekey.core.commands import Open
+from samekey.core.drive import adrive, drive
+from samekey.core.errors import KeyMissing, SamekeyError
+from samekey.core.key import part_text
+from samekey.loops import running
+from samekey.performing import AsyncPerformer, Performer
+from samekey.rules import Operation, as_key
+
+S = TypeVar("S")
+
+MANY_MAX = 64  # claims made in one go: what a crash can leave behind at most
+
+
+def key_of(payload: Any, key: Any, operation: Operation) -> str:
+    """A payload's own key: by a rule, by a function, or by the name of a field."""
+    if isinstance(key, Content):
+        return key.key_of(payload, operation.ignore)
+    if callable(key):
+        return as_key(key(payload), payload, operation)
+    try:
+        return part_text(payload[key] if isinstance(payload, Mapping) else getattr(payload, key))
+    except (KeyError, AttributeError):
+        raise KeyMissing(f"a payload of run_many has no {key!r} to take its key from") from None
+
+
+def chunks(items: Iterable[S]) -> Iterable[list[S]]:
+    some: list[S] = []
+    for item in items:
+        some.append(item)
+        if len(some) == MANY_MAX:
+            yield some
+            some = []
+    if some:
+        yield some
+
+
+class _Begun(NamedTuple):
+    """One of the batch, as far as its claim."""
+
+    number: int
+    steps: Any
+    performer: Any
+    command: Open
+
+
+def run_some(some: list[S], new_call: Callable[[S], Call], new_performer: Callable[[Call, S], Performer]) -> list[Any]:
+    """Answers and errors, in the order of the payloads."""
+    answers: list[Any] = [None] * len(some)
+    begun: list[_Begun] = []
+    for number, payload in enumerate(some):
+        try:
+            call = new_call(payload)
+        except Exception as error:
+            answers[number] = error
+            continue
+        performer = new_performer(call, payload)
+        steps = attempt(call)
+        if call.unguarded:
+            answers[number] = _ending(performer, steps, None)
+        else:
+            begun.append(_Begun(number, steps, performer, cast(Open, drive(steps, performer.perform, until=Open))))
+    for at, (one, reply) in enumerate(zip(begun, _claimed(begun), strict=True)):
+        try:
+            answers[one.number] = _ending(one.performer, one.steps, reply)
+        except BaseException:
+            _let_go(begun[at + 1 :])  # claimed and never run: they are free, not in doubt
+            raise
+    return answers
+
+
+def _claimed(begun: list[_Begun]) -> list[Any]:
+    if not begun:
+        return []
+    try:
+        replies: list[Any] = begun[0].performer.store.batch([one.command for one in begun])
+    except SamekeyError as error:
+        replies = [error] * len(begun)  # one store, one answer: each call judges it by its own policy
+    except BaseException:
+        _let_go(begun)
+        raise
+    for one, reply in zip(begun, replies, strict=True):
+        one.performer.keep_alive(reply)
+    return replies
+
+
+def _ending(performer: Performer, steps: Any, reply: Any) -> Any:
+    try:
+        return performer.conclude(performer.go_on(steps, reply))
+    except Exception as error:
+        return error
+
+
+def _let_go(begun: list[_Begun]) -> None:
+    for one in begun:
+        one.steps.close()
+        one.performer.withdraw(one.command)
+
+
+# -- the same, awaited -----------------------------------------------------------------------------------------
+
+
+async def arun_some(
+    some: list[S], new_call: Callable[[S], Call], new_performer: Callable[[Call, S], AsyncPerformer]
+) -> list[Any]:
+    """Answers and errors, in the order of the payloads."""
+    answers: list[Any] = [None] * len(some)
+    begun: list[_Begun] = []
+    for number, payload in enumerate(some):
+        try:
+            call = new_call(payload)
+        except Exception as error:
+            answers[number] = error
+            continue
+        performer = new_performer(call, payload)
+        steps = attempt(call)
+        if call.unguarded:
+            answers[number] = await _aending(performer, steps, None)
+        else:
+            command = await adrive(steps, performer.perform, until=Open)
+            begun.append(_Begun(number, steps, performer, cast(Open, command)))
+    for at, (one, reply) in enumerate(zip(begun, await _aclaimed(begun), strict=True)):
+        try:
+            answers[one.number] = await _aending(one.performer, one.steps, reply)
+        except BaseException:
+            # Claimed and never run: they are free, not in doubt.
+            await running().shielded(functools.partial(_alet_go, begun[at + 1 :]))
+            raise
+    return answers
+
+
+async def _aclaimed(begun: list[_Begun]) -> list[Any]:
+    if not begun:
+        return []
+    try:
+        replies: list[Any] = await begun[0].performer.store.batch([one.command for one in begun])
+    except SamekeyError as error:
+        replies = [error] * len(begun)
+    except BaseException:
+        await running().shielded(lambda: _alet_go(begun))
+        raise
+    for one, reply in zip(begun, replies, strict=True):
+        one.performer.keep_alive(reply)
+    return replies
+
+
+async def _aending(performer: AsyncPerformer, steps: Any, reply: Any) -> Any:
+    try:
+        return performer.conclude(await performer.go_on(steps, reply))
+    except Exception as error:
+        return error
+
+
+async def _alet_go(begun: list[_Begun]) -> None:
+    for one in begun:
+        one.steps.close()
+        await one.performer.withdraw(one.command)
