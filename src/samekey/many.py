@@ -1,6 +1,6 @@
 """run_many: claims made together in one round trip, effects one after the other.
 
-A `new_call` makes the `Call` of a payload, a `new_performer` carries it out. Nobody boards a flight: the batch itself is one.
+`new_call` makes the `Call` of a payload, `new_performer` carries it out. Nobody boards a flight: the batch is one.
 """
 
 from __future__ import annotations
