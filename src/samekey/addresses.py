@@ -67,7 +67,9 @@ def open_store(address: str, *, asynchronous: bool) -> Any:
     front, *rest = address.split()
     if rest:
         first = _imported(FRONTS[scheme][asynchronous], scheme).from_url(front)
-        return _imported(LAYERED[asynchronous], scheme)(first, open_store(rest[0], asynchronous=asynchronous))
+        back = open_store(rest[0], asynchronous=asynchronous)
+        said = {} if first.front_ttl is None else {"front_ttl": first.front_ttl}
+        return _imported(LAYERED[asynchronous], scheme)(first, back, **said)
     if scheme in SCHEMES:
         return _imported(SCHEMES[scheme][asynchronous], scheme).from_url(address)
     pair = next(one for one in entry_points(group="samekey.stores") if one.name == scheme).load()

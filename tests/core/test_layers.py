@@ -76,7 +76,7 @@ def test_a_held_record_is_shown_with_what_is_left_of_its_lease():
     word = word_of(HELD, known_at=100.0)
 
     assert FRONT.answer(KEY, Sight(105.0, word)) == HELD._replace(now=105.0, lease_left=15.0)
-    assert FRONT.answer(KEY, Sight(90.0, word)) == HELD._replace(now=90.0, lease_left=20.0)  # never more than it was
+    assert FRONT.answer(KEY, Sight(90.0, word)) is None  # the front's clock was set back: nobody knows how old it is
     assert FRONT.answer(KEY, Sight(120.0, word)) is None  # over
 
 
@@ -88,11 +88,22 @@ def test_our_own_claim_comes_from_the_durable_store():
     assert play(steps, (Look(KEY.digest), Sight(101.0, word_of(mine))), (OPEN, mine), (told, True)) is mine
 
 
+def test_no_word_is_believed_past_front_ttl_whoever_kept_it():
+    """The front forgets in time; but it may have been told to keep what it has, or its clock was set back."""
+    word = word_of(DONE, known_at=100.0)
+
+    assert FRONT.answer(KEY, Sight(159.9, word)) is not None
+    assert FRONT.answer(KEY, Sight(160.0, word)) is None
+    assert FRONT.answer(KEY, Sight(99.9, word)) is None
+
+
 def test_a_word_that_is_foreign_damaged_or_a_tombstone_says_nothing():
     word = word_of(DONE)
     other = Front("life-2", 60.0)
     for said in (None, b"", buried(DONE), word_of(DONE, front=other), word[:-1], word[:-1] + b"x", b"x" + word[1:]):
         assert FRONT.answer(KEY, Sight(100.0, said)) is None
+    for length in range(1, len(word)):
+        assert FRONT.answer(KEY, Sight(100.0, word[:length])) is None
     assert FRONT.answer(make_key("charge", "o-2"), Sight(100.0, word)) is None
     assert FRONT.answer(KEY, Sight(100.0, word)) is not None
 
@@ -206,3 +217,17 @@ def test_whoever_cannot_tell_the_front_both_times_says_so(first, second):
             script.append((command, None))
     with pytest.raises(MayStillReplay, match="for up to 60 s"):
         play(FRONT.steps(command), *script)
+
+
+@pytest.mark.parametrize(
+    ("command", "reply"),
+    [
+        (Free(DONE, "ann", "why"), DONE._replace(token=8)),
+        (Redact(DONE, "ann", "why"), DONE._replace(token=8)),
+        (Redact(DONE, "ann", "why"), HELD),
+        (Redact(DONE, "ann", "why"), None),
+    ],
+)
+def test_what_the_durable_store_did_not_do_is_not_called_done(command, reply):
+    """With the front away, too: whoever asked to forget an answer must not hear that it is forgotten."""
+    assert play(FRONT.steps(command), (Look(KEY.digest), None), (command, reply), (Look(KEY.digest), None)) == reply

@@ -9,21 +9,33 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from samekey import Guard
 from samekey.addresses import check_address
 from samekey.core.boundary import Asks, Keyed, Kind, Opaque, Repeatable, parse_terms
 from samekey.core.canonical import parse_json
+from samekey.core.commands import Open
 from samekey.core.envelope import decode, encode
 from samekey.core.errors import KeyMalformed, KeyMissing, Misconfigured, PayloadRefused, RecordUnreadable, Refused
 from samekey.core.fingerprint import Intent
 from samekey.core.key import make_key
+from samekey.core.layers import Front, Sight
+from samekey.core.packing import pack, unpack
+from samekey.core.record import Record
 from samekey.core.refusal import decode_refusal, encode_refusal
 from samekey.core.shapes import Unreadable
+from samekey.drivers.psycopg import parse_url as postgres_address
+from samekey.drivers.pymysql import parse_url as mysql_address
+from samekey.drivers.redis import parse_url as redis_address
+from samekey.drivers.sqlite import parse_url as sqlite_address
+from samekey.stores._redis_values import open_body, peeked
+from samekey.stores._redis_values import record_of as redis_record
 from tests.figures import at_most, figure
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -32,6 +44,21 @@ EXAMPLES = int(os.environ.get("SAMEKEY_EXAMPLES", "20000" if FULL else "150"))
 
 tried = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None)
 result_max = 1 << 16
+
+
+def a_record() -> Record:
+    guard = Guard("memory://")
+    guard.run("charge", lambda: {"paid": 7}, key="o-1", payload={"amount": 7})
+    record = guard.peek("charge", "o-1")
+    assert record is not None
+    return record._replace(attempt="ab" * 16)
+
+
+RECORD = a_record()
+CLAIM = Open(RECORD.key, RECORD.attempt, Intent({"amount": 7}), RECORD.boundary, 30.0, False)
+REDIS_VALUE = b"k1%010d%016d%b%016d%b" % (1, 1, RECORD.attempt.encode(), 1_000_000, open_body(CLAIM))
+FRONT = Front("one life")
+FRONT_WORD = FRONT._sealed(RECORD, 0, bytes(8) + pack(RECORD))
 
 
 # -- the doors -------------------------------------------------------------------------------------------------------
@@ -89,11 +116,38 @@ def key(data: bytes) -> None:
 
 
 def address(data: bytes) -> None:
+    """Misconfigured, or an address whose name shows no password; by the guard and by every driver."""
     text = data.decode("utf-8", "replace")
-    try:
+    with suppress(Misconfigured):
         assert check_address(text) == text
-    except Misconfigured:
+    for parse_url in (mysql_address, postgres_address, redis_address, sqlite_address):
+        with suppress(Misconfigured):
+            parse_url(text)
+
+
+def packed(data: bytes) -> None:
+    """A record in one piece: unreadable, or read again as it was."""
+    try:
+        record = unpack(data, RECORD.key)
+    except RecordUnreadable:
         return
+    assert isinstance(record, Record)
+
+
+def redis_value(data: bytes) -> None:
+    for reads in (
+        lambda: redis_record(data, RECORD.key, RECORD.key.digest, now=1_000_000, lost=0),
+        lambda: redis_record(data, None, RECORD.key.digest, now=1_000_000, lost=0),
+        lambda: peeked(data),
+    ):
+        with suppress(RecordUnreadable):
+            reads()
+
+
+def front_word(data: bytes) -> None:
+    """What the seal does not vouch for says nothing."""
+    record = FRONT.answer(RECORD.key, Sight(1.0, data))
+    assert record is None or data == FRONT_WORD
 
 
 DOORS: dict[str, Callable[[bytes], None]] = {
@@ -103,6 +157,9 @@ DOORS: dict[str, Callable[[bytes], None]] = {
     "terms": terms,
     "key": key,
     "address": address,
+    "packed": packed,
+    "redis": redis_value,
+    "front": front_word,
 }
 
 
@@ -136,7 +193,21 @@ good: dict[str, st.SearchStrategy[bytes]] = {
         [Opaque(), Opaque(marked=True), Keyed(keeps_declines=True), Asks(print, believe_absent_after=5), Repeatable()]
     ).map(lambda boundary: boundary.terms.text().encode()),
     "key": st.text().map(lambda text: text.encode("utf-8", "surrogatepass")),
-    "address": st.sampled_from([b"sqlite:///keys.db", b"postgresql://a:b@c/d?e=f", b"memory://"]),
+    "address": st.sampled_from(
+        [
+            b"sqlite:///keys.db",
+            b"postgresql://a:b@c/d?e=f",
+            b"memory://",
+            b"redis://u:p@h:1,i:2?cluster=1",
+            b"redis://h?front_ttl=5 postgresql://h/d",
+            b"rediss://[::1]:6379/0?ssl_cert_reqs=none",
+            b"unix:///run/redis.sock?db=1",
+            b"mysql://u:p@h:3306/d?ssl_ca=ca.pem",
+        ]
+    ),
+    "packed": st.just(pack(RECORD)),
+    "redis": st.just(REDIS_VALUE),
+    "front": st.just(FRONT_WORD),
 }
 
 

@@ -118,7 +118,7 @@ def test_another_payload_is_refused_by_the_front_too(front, back):
         guard_on(front, back).run("charge", pytest.fail, key="o-1", payload={"amount": 500})
 
 
-@pytest.mark.parametrize("trouble", ["away", "forgets", "damaged", "foreign"])
+@pytest.mark.parametrize("trouble", ["away", "forgets", "damaged", "foreign", "short"])
 def test_a_front_in_trouble_costs_speed_and_nothing_else(front, back, trouble):
     guard = guard_on(front, back)
     guard.run("charge", lambda: 7, key="o-1", payload=1)
@@ -128,8 +128,9 @@ def test_a_front_in_trouble_costs_speed_and_nothing_else(front, back, trouble):
         front.words.clear()
     else:
         for digest, (word, until) in list(front.words.items()):
-            # Cut short; or sealed by somebody who does not know the durable store.
-            front.words[digest] = (word[:-1] if trouble == "damaged" else word[:19] + bytes(16) + word[35:], until)
+            # Cut; sealed by somebody who does not know the durable store; or no word at all.
+            says = {"damaged": word[:-1], "foreign": word[:19] + bytes(16) + word[35:], "short": b"x"}[trouble]
+            front.words[digest] = (says, until)
 
     assert guard.run("charge", pytest.fail, key="o-1", payload=1).result == 7
 
@@ -259,3 +260,22 @@ def test_while_the_front_is_away_it_is_left_alone(front, back):
 def test_the_address_of_two_stores_is_both_with_a_space_between():
     with pytest.raises(Misconfigured, match="front"):
         Guard("memory:// memory://").run("charge", lambda: 7, key="o-1", payload=1)
+
+
+def test_the_address_of_the_front_says_how_old_an_answer_may_be():
+    """No server is asked: its health is the memory store's."""
+    with Guard("redis://127.0.0.1:1?front_ttl=5 memory://") as guard:
+        assert ("front_ttl", "5 s") in guard.store.health().facts
+
+
+@pytest.mark.parametrize(
+    ("address", "told"),
+    [
+        ("redis://h?front_ttl=soon memory://", "a number of seconds"),
+        ("redis://h?front_ttl=0 memory://", "how old an answer may be"),
+        ("redis://h?front_ttl=5", "for a Redis before a database"),
+    ],
+)
+def test_a_front_ttl_that_cannot_be(address, told):
+    with pytest.raises(Misconfigured, match=told):
+        Guard(address).store.health()

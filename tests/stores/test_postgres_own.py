@@ -1109,9 +1109,15 @@ def test_addresses():
         "postgresql://db/x?nonsense=1",
         "postgresql://db/x?pgbouncer=yes",
         "postgresql://db/x?target_session_attrs=any",
+        "postgresql://[",
     ):
         with pytest.raises(Misconfigured):
             PostgresStore(wrong)
+
+
+@pytest.mark.parametrize("address", ["postgresql:///shop", "postgresql://", "postgresql:///shop?host=/run/postgresql"])
+def test_an_address_without_a_host_is_that_of_the_local_server(address):
+    assert driver.parse_url(address).name == address
 
 
 def test_nothing_depends_on_the_session_behind_pgbouncer(url, scene):

@@ -825,7 +825,22 @@ async def test_clients_of_one_s_own(server):
     "url",
     [
         *("redis://h?allow_volatile=yes", "redis://h?wait_replicas=-1", "redis://a,b", "redis://h/1?cluster=1"),
-        *("redis://h?no_such_option=1", "http://h", "redis://h:port"),
+        *(
+            "redis://h?no_such_option=1",
+            "http://h",
+            "redis://h:port",
+            "redis://[",
+            "redis://h/abc",
+            "redis:h",
+            "unix://",
+        ),
+        *(
+            "redis://a:p@h,b:q@i?cluster=1",
+            "redis://a,,b?cluster=1",
+            "redis://h?sentinel=",
+            "redis://h?socket_timeout=5",
+        ),
+        *("redis://h?sentinel=main&cluster=1", "redis://h?cluster=1&cluster=0", "rediss://h?ssl_cert_reqs=bogus"),
     ],
 )
 def test_an_address_that_cannot_work_is_refused(url):

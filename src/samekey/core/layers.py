@@ -40,6 +40,7 @@ LINGERS_MAX = 20  # looks at somebody else's mark before we ask the durable stor
 _MAGIC = b"f1"
 _SEAL_BYTES = 16
 _HEAD = len(_MAGIC) + 17  # magic, then the order: token, version, rank
+_BODY = _HEAD + _SEAL_BYTES + 8  # where a copy's record begins: behind the seal and the moment it was known at
 _LAST_VERSION = (1 << 63) - 1
 _COPY, _TOMBSTONE = 0, 1  # ranks: over the same version a tombstone wins
 
@@ -145,7 +146,7 @@ class Front:
         record = yield from command
         # Once more: whoever read the old record in between may tell it for as long as front_ttl from now.
         told = (yield from self._bury_for_good(command.seen)) and told
-        if not told:
+        if not told and _carried_out(command, record):
             raise MayStillReplay(
                 f"done in the durable store; the front could not be told about {command.key} and may replay the old "
                 f"answer for up to {self.front_ttl:g} s"
@@ -177,16 +178,18 @@ class Front:
     def answer(self, key: Key, sight: Sight) -> Record | None:
         """The record that a word stands for, if it says anything: settled, or held by a lease that still lives."""
         word = sight.word
-        if not word or word[_HEAD - 1] != _COPY or not self._genuine(key, word):
+        if not word or len(word) < _BODY or word[_HEAD - 1] != _COPY or not self._genuine(key, word):
+            return None
+        age = sight.now - int.from_bytes(word[_BODY - 8 : _BODY], "big") / 1e6
+        if not 0 <= age < self.front_ttl:  # kept past its time, or by a clock that was set back: nobody knows how old
             return None
         try:
-            body = word[_HEAD + _SEAL_BYTES :]
-            record = unpack(body[8:], key, sight.now)
+            record = unpack(word[_BODY:], key, sight.now)
         except RecordUnreadable:
             return None
         if record.settled:
             return record
-        left = record.lease_left - max(0.0, sight.now - int.from_bytes(body[:8], "big") / 1e6)
+        left = record.lease_left - age
         return record.changed(lease_left=left) if left > 0 else None
 
     def _sealed(self, record: Record, rank: int, body: bytes) -> bytes:
@@ -199,6 +202,13 @@ class Front:
 
     def _seal(self, key: Key, head: bytes, body: bytes) -> bytes:
         return hmac.digest(self._secret, key.digest + head + body, "sha256")[:_SEAL_BYTES]
+
+
+def _carried_out(command: Free | Redact, record: Record | None) -> bool:
+    """Whether the durable store did it: it does nothing to a record that has moved on since it was seen."""
+    if isinstance(command, Free):
+        return record is None
+    return record is not None and record.settled and record.fence == command.seen.fence
 
 
 def _number(value: int) -> bytes:

@@ -11,7 +11,7 @@ from typing import Any
 from samekey.core._json import fast_encoder
 from samekey.core.errors import RecordUnreadable
 from samekey.core.key import Key
-from samekey.core.record import Evidence, Move, Record
+from samekey.core.record import DAMAGED, Evidence, Move, Record
 from samekey.core.states import State
 
 _dump = fast_encoder(json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False))
@@ -53,7 +53,7 @@ def unpack(data: bytes, key: Key, now: float | None = None) -> Record:
         if now is not None:
             values[_NOW] = now
         return Record._make(values)
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except DAMAGED as error:
         raise RecordUnreadable(f"a record is damaged or was written by a newer version: {error!r}") from error
 
 

@@ -19,6 +19,9 @@ EVIDENCE_MAX = 64  # testimonies of late attempts; each one is an effect that ma
 ATTRIBUTES_MAX = 16  # names a user may attach to a record
 ATTRIBUTE_MAX_CHARS = 256
 
+# What a reader may stumble with over bytes that are no record: nested without end, numbers without end, anything.
+DAMAGED = (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError, OverflowError)
+
 
 class Move(NamedTuple):
     """One step in the story of a key."""

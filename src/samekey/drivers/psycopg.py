@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+from urllib.parse import quote, urlencode
 
 import psycopg
 from psycopg import errors
@@ -63,6 +63,7 @@ from samekey.drivers._psycopg_migrations import (
 from samekey.drivers._psycopg_migrations import (
     migrations as migrations,
 )
+from samekey.drivers._urls import split, unsplit
 
 DriverError = psycopg.Error
 
@@ -75,16 +76,15 @@ MIGRATION_SECONDS = 600.0  # one statement of a migration; most make new things 
 
 def parse_url(url: str) -> Address:
     """`postgresql://user@host/database?durability=claim-durable`; what is not ours is libpq's."""
-    parts = urlsplit(url)
+    parts, options = split(url)
     if parts.scheme not in ("postgresql", "postgres"):
-        raise Misconfigured(f"{url!r} is no PostgreSQL address: write postgresql://user@host/database")
-    options = parse_qsl(parts.query, keep_blank_values=True)
+        raise Misconfigured("a PostgreSQL address is written postgresql://user@host/database")
     ours = {name: value for name, value in options if name in ("durability", "pgbouncer")}
     theirs = [(name, value) for name, value in options if name not in ours]
     durability = check_durability(ours.get("durability", "durable"))
     if ours.get("pgbouncer", "0") not in ("0", "1"):
         raise Misconfigured(f"pgbouncer is 1 (transaction mode) or 0, not {ours['pgbouncer']!r}")
-    plain = urlunsplit(parts._replace(query=urlencode(theirs, quote_via=quote), fragment=""))
+    plain = unsplit(parts, parts.netloc, urlencode(theirs, quote_via=quote))
     try:
         known = psycopg.conninfo.conninfo_to_dict(plain)
     except psycopg.ProgrammingError as error:
@@ -93,9 +93,7 @@ def parse_url(url: str) -> Address:
         raise Misconfigured("claims go to the primary only: leave target_session_attrs out of the store's address")
     user, at, host = parts.netloc.rpartition("@")
     shown = [(name, value) for name, value in options if name not in ("password", "sslpassword")]
-    name = urlunsplit(
-        parts._replace(netloc=user.partition(":")[0] + at + host, query=urlencode(shown, safe="/", quote_via=quote))
-    )
+    name = unsplit(parts, user.partition(":")[0] + at + host, urlencode(shown, safe="/", quote_via=quote))
     return Address(plain, name, durability, ours.get("pgbouncer") == "1")
 
 

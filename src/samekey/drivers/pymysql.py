@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any, TypeAlias
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import quote, unquote, urlencode
 
 import pymysql
 from pymysql.constants import CR, ER, SERVER_STATUS
@@ -36,6 +36,7 @@ from samekey.drivers._pymysql_greeting import (
 from samekey.drivers._pymysql_greeting import (
     place as place,
 )
+from samekey.drivers._urls import split, unsplit
 
 Connection: TypeAlias = "pymysql.connections.Connection[Cursor]"  # quoted: generic for the type checker only
 DriverError = pymysql.Error
@@ -55,16 +56,12 @@ OPTIONS = ("unix_socket", "ssl_ca", "ssl_cert", "ssl_key")
 
 def parse_url(url: str) -> Address:
     """`mysql://user:password@host:3306/database`, also `?unix_socket=/run/mysqld/mysqld.sock`, `?ssl_ca=ca.pem`."""
-    parts = urlsplit(url)
+    parts, given = split(url)
     database = unquote(parts.path.removeprefix("/"))
     user, at, host = parts.netloc.rpartition("@")
-    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    options = dict(given)
     shown = {option: value for option, value in options.items() if option in OPTIONS}  # no secret in any of them
-    name = urlunsplit(
-        parts._replace(
-            netloc=user.partition(":")[0] + at + host, query=urlencode(shown, safe="/", quote_via=quote), fragment=""
-        )
-    )
+    name = unsplit(parts, user.partition(":")[0] + at + host, urlencode(shown, safe="/", quote_via=quote))
     if parts.scheme not in ("mysql", "mariadb") or not database or "/" in database:
         raise Misconfigured(f"{name!r} is no MySQL address: write mysql://user@host/database")
     unknown = sorted(set(options) - set(OPTIONS))

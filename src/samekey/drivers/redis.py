@@ -9,10 +9,11 @@ A client of the user's own lends its settings, not its connections: ours have ou
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 import redis
 import redis.asyncio.connection as async_connections
@@ -21,6 +22,7 @@ from redis.crc import key_slot
 
 from samekey.core.errors import Misconfigured, StoreError, StoreUnavailable
 from samekey.drivers._redis_wire import CONNECT_SECONDS, AsyncWire, Kind, Lost, Place, Wire, packed, shape
+from samekey.drivers._urls import split
 
 __all__ = (
     "CONNECT_SECONDS",
@@ -46,7 +48,8 @@ __all__ = (
 DriverError = redis.RedisError
 Refusal = redis.ResponseError  # an answer that is an error: the connection is fine
 
-_OURS = ("allow_volatile", "wait_replicas", "cluster", "sentinel")
+_OURS = ("allow_volatile", "wait_replicas", "cluster", "sentinel", "front_ttl")
+_LEADING = ("host", "port", "db", "username", "password", "path", "credential_provider", "socket_keepalive")
 
 
 # -- addresses ---------------------------------------------------------------------------------------------
@@ -63,6 +66,7 @@ class Address:
     master: Place | None = None  # how to get in at the master that the sentinels name
     allow_volatile: bool = False
     wait_replicas: int = 0
+    front_ttl: float | None = None  # said in an address: how old an answer of this front may be, in seconds
 
     @property
     def hasty(self) -> bool:
@@ -77,17 +81,27 @@ class Address:
 
 def parse_url(url: str) -> Address:
     """`redis://user@host:port/db`, `rediss://` with TLS, `unix:///path.sock`; several hosts for cluster or sentinel."""
-    parts = urlsplit(url)
+    parts, options = split(url)
     if parts.scheme not in ("redis", "rediss", "unix"):
         raise Misconfigured("a Redis address begins with redis://, rediss:// or unix://")
-    options = parse_qsl(parts.query, keep_blank_values=True)
+    if parts.scheme != "unix" and not re.fullmatch(r"(/[0-9]{0,5})?", parts.path):
+        raise Misconfigured("the path of a Redis address is the number of a database: redis://host:6379/0")
+    if parts.scheme == "unix" and not parts.path:
+        raise Misconfigured("a unix address names a socket: unix:///run/redis/redis.sock")
+    unknown = [name for name, _ in options if not (name in _OURS or name in _LEADING or name.startswith("ssl_"))]
+    if unknown:  # a deadline, a retry: redis-py would take them, and we would not heed them
+        raise Misconfigured(f"an option of this Redis address is not known: {unknown[0]!r}")
     ours = {name: value for name, value in options if name in _OURS}
     theirs = [(name, value) for name, value in options if name not in _OURS]
     user, at, hosts = parts.netloc.rpartition("@")
+    if "@" in user or "" in hosts.split(",")[1:]:
+        raise Misconfigured("several hosts are written redis://user:password@one:6379,two:6379, the user once")
     query = urlencode(theirs, quote_via=quote)
     rest = parts.path + (f"?{query}" if query else "")
     places = tuple(_place(f"{parts.scheme}://{user}{at}{host}{rest}") for host in hosts.split(","))
     cluster, sentinel = _flag(ours, "cluster"), ours.get("sentinel")
+    if sentinel is not None and (cluster or not sentinel):
+        raise Misconfigured("?sentinel=NAME is the name of the service that the sentinels watch, and no cluster")
     if len(places) > 1 and not (cluster or sentinel):
         raise Misconfigured("several hosts are a cluster (?cluster=1) or sentinels (?sentinel=NAME): say which")
     if cluster and places[0].settings.get("db"):
@@ -102,6 +116,7 @@ def parse_url(url: str) -> Address:
         sentinel=sentinel,
         allow_volatile=_flag(ours, "allow_volatile"),
         wait_replicas=_count(ours),
+        front_ttl=_seconds(ours, "front_ttl"),
     )
 
 
@@ -157,15 +172,15 @@ def _addressed(name: str, places: tuple[Place, ...], *, sentinel: str | None = N
 def _place(url: str) -> Place:
     try:
         settings = dict(sync_connections.parse_url(url))  # type: ignore[no-untyped-call]
-    except ValueError as error:
+    except (ValueError, redis.RedisError) as error:
         raise Misconfigured(f"this Redis address cannot be read: {error}") from None
     kind = _kind(settings.pop("connection_class", sync_connections.Connection))
     place = Place(kind, settings)
     try:
         Wire(place)
         AsyncWire(place)
-    except TypeError as error:
-        raise Misconfigured(f"an option of this Redis address is not known: {error}") from None
+    except (TypeError, ValueError, redis.RedisError) as error:
+        raise Misconfigured(f"an option of this Redis address cannot be: {error}") from None
     return place
 
 
@@ -176,9 +191,6 @@ def _place_of(pool: Any) -> Place:
 def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
     """What leads to the server; how a user's client behaves on the way is its own affair."""
     return {name: value for name, value in given.items() if name in _LEADING or name.startswith("ssl_")}
-
-
-_LEADING = ("host", "port", "db", "username", "password", "path", "credential_provider", "socket_keepalive")
 
 
 def _kind(connection_class: type) -> Kind:
@@ -199,6 +211,15 @@ def _count(options: Mapping[str, str]) -> int:
     if not given.isdecimal():
         raise Misconfigured(f"wait_replicas is a number of replicas, not {given!r}")
     return int(given)
+
+
+def _seconds(options: Mapping[str, str], name: str) -> float | None:
+    if name not in options:
+        return None
+    try:
+        return float(options[name])
+    except ValueError:
+        raise Misconfigured(f"{name} is a number of seconds, not {options[name]!r}") from None
 
 
 # -- commands ----------------------------------------------------------------------------------------------

@@ -14,9 +14,10 @@ from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote
 
 from samekey.core.errors import Misconfigured, RecordUnreadable, StoreError, StoreUnavailable
+from samekey.drivers._urls import split
 
 Connection = sqlite3.Connection
 DriverError = sqlite3.Error
@@ -39,13 +40,13 @@ class Address:
 
 def parse_url(url: str) -> Address:
     """`sqlite:///keys.db` is relative, `sqlite:////var/lib/keys.db` absolute; `?synchronous=normal` is faster."""
-    parts = urlsplit(url)
+    parts, given = split(url)
     path = unquote(parts.path.removeprefix("/"))
-    if parts.netloc or not path or path == ":memory:":
+    if parts.netloc or not path or path == ":memory:" or "\0" in path:
         raise Misconfigured(
             f"{url!r} names no file: write sqlite:///keys.db, sqlite:////absolute/keys.db, or memory:// for memory"
         )
-    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    options = dict(given)
     synchronous = options.pop("synchronous", "full")
     if options:
         raise Misconfigured(f"unknown option {sorted(options)[0]!r} in {url!r}; the one there is: synchronous")

@@ -20,7 +20,7 @@ from samekey.core.commands import Begin, Free, Read, Redact, Renew, Settle, Stor
 from samekey.core.errors import Misconfigured, RecordUnreadable, StoreUnavailable
 from samekey.core.key import Key
 from samekey.core.ports import LIST_MAX, Query
-from samekey.core.record import Audit, Evidence, Move, Record
+from samekey.core.record import DAMAGED, Audit, Evidence, Move, Record
 from samekey.core.register import Moment, apply, audit_entry, expired
 from samekey.core.states import EXPIRES, Role, State
 
@@ -358,7 +358,7 @@ def record_of(row: Row, key: Key | None) -> Record:
                 *_NOT_STORED,
             )
         )
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+    except DAMAGED as error:
         raise RecordUnreadable(f"a record is damaged or was written by a newer version: {error!r}") from error
 
 

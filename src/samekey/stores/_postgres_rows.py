@@ -28,7 +28,7 @@ from samekey.core.commands import (
 )
 from samekey.core.errors import Misconfigured, RecordUnreadable
 from samekey.core.key import Key
-from samekey.core.record import Evidence, Move, Record
+from samekey.core.record import DAMAGED, Evidence, Move, Record
 from samekey.core.register import Moment, apply, seen_at, storable
 from samekey.core.states import EXPIRES, Role, State, may
 
@@ -279,7 +279,7 @@ def record_of(row: Sequence[Any] | None, command: StoreCommand | None, lost_at: 
                 _after_loss(created_at, lost_at),
             )
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except DAMAGED as error:
         raise RecordUnreadable(f"a record is damaged or was written by a newer version: {error!r}") from error
 
 

@@ -26,7 +26,9 @@ class RedisFront:
     """For `LayeredStore`."""
 
     def __init__(self, url: str) -> None:
-        self._store = RedisStore(driver.parse_url(url).in_haste())
+        address = driver.parse_url(url).in_haste()
+        self.front_ttl = address.front_ttl  # said in the address, or None
+        self._store = RedisStore(address)
         self.name = self._store.name
 
     @classmethod
@@ -56,7 +58,9 @@ class AsyncRedisFront:
     """For `AsyncLayeredStore`."""
 
     def __init__(self, url: str) -> None:
-        self._store = AsyncRedisStore(driver.parse_url(url).in_haste())
+        address = driver.parse_url(url).in_haste()
+        self.front_ttl = address.front_ttl  # said in the address, or None
+        self._store = AsyncRedisStore(address)
         self.name = self._store.name
 
     @classmethod

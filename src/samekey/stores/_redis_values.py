@@ -27,7 +27,7 @@ from samekey.core._json import fast_encoder
 from samekey.core.commands import Open
 from samekey.core.errors import Misconfigured, RecordUnreadable
 from samekey.core.key import Key
-from samekey.core.record import Evidence, Move, Record
+from samekey.core.record import DAMAGED, Evidence, Move, Record
 from samekey.core.register import Moment, apply
 from samekey.core.states import State
 
@@ -318,7 +318,7 @@ def record_of(value: bytes, key: Key | None, digest: bytes, *, now: int, lost: i
                 _after_loss(created, lost),
             )
         )
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except DAMAGED as error:
         raise RecordUnreadable(f"a record is damaged or was written by a newer version: {error!r}") from error
 
 
@@ -327,7 +327,7 @@ def peeked(value: bytes) -> tuple[State, int, tuple[str, str | None, str]]:
     try:
         operation, tenant, text = json.loads(value[KEY_AT : value.index(b"\n", KEY_AT)])
         return _STATES[value[HEAD]], int(value[77:93]) or int(value[60:76]), (operation, tenant, text)
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except DAMAGED as error:
         raise RecordUnreadable(f"a record is damaged or was written by a newer version: {error!r}") from error
 
 

@@ -16,7 +16,7 @@ from samekey.core.commands import Free, Read, Redact, Settle, StoreCommand
 from samekey.core.errors import RecordUnreadable, StoreUnavailable
 from samekey.core.key import Key
 from samekey.core.ports import LIST_MAX, Query
-from samekey.core.record import Evidence, Move, Record
+from samekey.core.record import DAMAGED, Evidence, Move, Record
 from samekey.core.register import Moment, apply, expired
 from samekey.core.states import Role, State
 
@@ -265,5 +265,5 @@ def record_of(row: tuple[Any, ...], key: Key | None) -> Record:
                 *_NOT_STORED,
             )
         )
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except DAMAGED as error:
         raise RecordUnreadable(f"a record is damaged or was written by a newer version: {error!r}") from error

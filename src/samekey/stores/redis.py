@@ -385,6 +385,10 @@ def _address(
     if (url is None) is (client is None):
         raise Misconfigured("a Redis store takes an address or a client of your own, one of them")
     address = driver.parse_url(url) if url is not None else driver.lent_by(client)
+    if address.front_ttl is not None:
+        raise Misconfigured(
+            "front_ttl is for a Redis before a database: 'redis://cache?front_ttl=5 postgresql://db/app'"
+        )
     if allow_volatile is not None:
         address = replace(address, allow_volatile=allow_volatile)
     if wait_replicas is not None:
