@@ -24,6 +24,7 @@ from sybil import Example, Sybil
 from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser, SkipParser
 from sybil.sybil import SybilCollection
 
+from samekey.testing.servers import NoServer
 from tests.figures import table
 
 
@@ -44,13 +45,24 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.write_line(line)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+    """With --samekey-require=all, as in CI, whatever skips because a server is missing has failed."""
+    report = yield
+    why = None if call.excinfo is None else call.excinfo.value.__context__
+    if report.skipped and isinstance(why, NoServer) and "all" in str(item.config.getoption("--samekey-require")):
+        report.outcome = "failed"
+        report.longrepr = f"--samekey-require=all: {why}"
+    return report
+
+
 WITH_POSTGRES = ["docs/postgresql.md", "docs/atomic.md"]
 WITH_BOTH = ["docs/layered.md"]
 
 
 def _enter_with_postgres(namespace: dict[str, Any]) -> None:
     from samekey.drivers.psycopg import migrate
-    from samekey.testing.servers import NoServer, postgres
+    from samekey.testing.servers import postgres
 
     servers = ExitStack()
     try:
@@ -74,6 +86,8 @@ def _enter_with_both(namespace: dict[str, Any]) -> None:
 
 
 def _leave(namespace: dict[str, Any]) -> None:
+    if "_before" not in namespace:  # never entered: its server is missing
+        return
     os.chdir(namespace["_before"])
     os.environ.pop("SAMEKEY_STORE", None)  # a page says which store its commands are about; the next one has its own
     guard = namespace.get("guard")

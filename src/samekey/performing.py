@@ -32,7 +32,7 @@ from samekey.core.commands import (
     Wait,
 )
 from samekey.core.drive import adrive, drive
-from samekey.core.errors import Misconfigured, SamekeyError, StoreUnavailable
+from samekey.core.errors import Misconfigured, SamekeyError, StoreBusy, StoreUnavailable
 from samekey.core.ports import AsyncStore, Event, Hook, Store
 from samekey.core.record import Record
 from samekey.core.recovery import stop_asking
@@ -57,6 +57,7 @@ _OURS: dict[type[Command], str] = {
     Tell: "_tell",
 }
 
+BUSY_PAUSE_SECONDS = 0.1  # before a claim is tried again whose record somebody's transaction holds
 
 # What most effects return: to look for an attribute that is not there takes longer than to run them.
 _NOT_AWAITED = frozenset({type(None), bool, int, float, str, bytes, dict, list, tuple})
@@ -204,14 +205,19 @@ class Performer(_Performer):
         return self._watch(flight, lambda: flight.held is not None) or self._claim(command)
 
     def _claim(self, command: Open | Take) -> Any:
-        self._asked_at = time.monotonic()
-        try:
-            return getattr(self._guard.store, command.verb)(command)
-        except (Exception, GeneratorExit):
-            raise
-        except BaseException:  # Ctrl-C in the middle of the claim: nothing ran, so let it go
-            self.withdraw(command)
-            raise
+        while True:
+            self._asked_at = time.monotonic()
+            try:
+                return getattr(self._guard.store, command.verb)(command)
+            except StoreBusy:
+                if self._patience_left() < BUSY_PAUSE_SECONDS:
+                    raise
+            except (Exception, GeneratorExit):
+                raise
+            except BaseException:  # Ctrl-C in the middle of the claim: nothing ran, so let it go
+                self.withdraw(command)
+                raise
+            time.sleep(BUSY_PAUSE_SECONDS)
 
     def withdraw(self, command: Any) -> None:
         """Let a claim go whose effect never ran."""
@@ -374,14 +380,19 @@ class AsyncPerformer(_Performer):
         return await self._watch(flight, lambda: flight.held is not None) or await self._claim(command)
 
     async def _claim(self, command: Open | Take) -> Any:
-        self._asked_at = time.monotonic()
-        try:
-            return await getattr(self._guard.store, command.verb)(command)
-        except (Exception, GeneratorExit):
-            raise
-        except BaseException:  # cancelled in the middle of the claim: nothing ran, so let it go
-            await running().shielded(lambda: self.withdraw(command))
-            raise
+        while True:
+            self._asked_at = time.monotonic()
+            try:
+                return await getattr(self._guard.store, command.verb)(command)
+            except StoreBusy:
+                if self._patience_left() < BUSY_PAUSE_SECONDS:
+                    raise
+            except (Exception, GeneratorExit):
+                raise
+            except BaseException:  # cancelled in the middle of the claim: nothing ran, so let it go
+                await running().shielded(lambda: self.withdraw(command))
+                raise
+            await running().sleep(BUSY_PAUSE_SECONDS)
 
     async def withdraw(self, command: Any) -> None:
         """Let a claim go whose effect never ran."""

@@ -27,6 +27,7 @@ from samekey import (
     State,
     StoreUnavailable,
 )
+from samekey.core.errors import StoreBusy
 from tests.guard.helpers import (
     Ledger,
     Place,
@@ -332,6 +333,22 @@ def test_c27_run_is_only_about_the_claim_a_doubt_is_never_run_unguarded(place: P
     with pytest.raises(StoreUnavailable):
         side.run("charge", ledger.add, key="o-1", payload={}, boundary=Repeatable())
     assert len(ledger) == 0
+
+
+def test_c27_a_record_in_somebodys_transaction_is_waited_for_never_run_without_the_store(
+    place: Place, colour: str, ledger: Ledger
+):
+    """He may be running this very effect; the store is there, and nothing is down."""
+    side, spy = spied_side(place, colour, policy=Policy(store_down="run", patience=30))
+    spy.before["open"] = raising(StoreBusy("held"), times=2)
+
+    answer = side.run("charge", ledger.add, key="o-1", payload={})
+
+    assert (answer.result, answer.guarded, spy.count("open")) == (1, True, 3)
+    spy.before["open"] = raising(StoreBusy("held"))
+    with pytest.raises(StoreBusy):
+        side.run("charge", ledger.add, key="o-2", payload={}, policy=Policy(store_down="run", patience=0.05))
+    assert len(ledger) == 1
 
 
 def test_c28_a_settle_that_fails_is_tried_again_and_the_answer_is_recorded(place: Place, colour: str, ledger: Ledger):

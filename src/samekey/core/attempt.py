@@ -47,7 +47,7 @@ from samekey.core.commands import (
     Undo,
     Wait,
 )
-from samekey.core.errors import Fenced, InProgress, Refused, StoreUnavailable
+from samekey.core.errors import Fenced, InProgress, Refused, StoreBusy, StoreUnavailable
 from samekey.core.record import Record
 from samekey.core.recovery import may_rotate, recover, spoken
 from samekey.core.states import SETTLED, Role, State
@@ -64,9 +64,10 @@ def attempt(call: Call) -> Generator[Command, Any, Answer[Any] | Failed]:
     try:
         # `yield` where every call comes by: `yield from command` is the same, typed, and makes a generator for it.
         record: Record | None = (yield from find(call)) if call.aliases else (yield open_command(call))
-    except StoreUnavailable:
+    except StoreUnavailable as why:
         # In a transaction the store is the very database that the effect writes: there is nothing to run without it.
-        if call.policy.store_down == "refuse" or call.terms.kind is Kind.ATOMIC:
+        # And whoever holds the record in a transaction of his own may be running this very effect.
+        if call.policy.store_down == "refuse" or call.terms.kind is Kind.ATOMIC or isinstance(why, StoreBusy):
             raise
         return (yield from run_unguarded(call))
 

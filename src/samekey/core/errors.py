@@ -123,6 +123,10 @@ class StoreUnavailable(StoreError):
     tried_seconds: float = 0.0  # how long it was waited for, where somebody looked at a clock
 
 
+class StoreBusy(StoreUnavailable):
+    """The store is there, and somebody's open transaction holds what was asked for: wait, never run without it."""
+
+
 class RecordUnreadable(StoreError):
     """A record in the store is damaged, foreign, or written by a newer version."""
 

@@ -19,7 +19,8 @@ Values = tuple[Any, ...]
 SCHEMA = 1  # the newest migration this version knows
 STATEMENT_SECONDS = 5.0  # ours take milliseconds; it does not count while a commit waits for a standby
 DESK_SECONDS = 60.0  # a list over millions of records, a sweep
-LOCK_SECONDS = 1.0  # for a row that somebody's long transaction holds
+LOCK_SECONDS = 0.1  # for a row that somebody's long transaction holds: everybody else on the lane waits behind us
+DESK_LOCK_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,8 @@ def greeting(address: Address, durable: bool, desk: bool) -> Generator[tuple[str
     wanted = synchronous_commit(durable, known[3])
     if not address.pgbouncer:
         milliseconds = (
-            f"{seconds * 1000:.0f}" for seconds in (DESK_SECONDS if desk else STATEMENT_SECONDS, LOCK_SECONDS)
+            f"{seconds * 1000:.0f}"
+            for seconds in ((DESK_SECONDS, DESK_LOCK_SECONDS) if desk else (STATEMENT_SECONDS, LOCK_SECONDS))
         )
         yield _SESSION, (wanted, *milliseconds, "on" if desk else "off", "auto" if desk else "force_generic_plan")
         known[6] = "read committed"

@@ -15,7 +15,7 @@ from urllib.parse import quote, urlencode
 import psycopg
 from psycopg import errors
 
-from samekey.core.errors import Misconfigured, RecordUnreadable, StoreError, StoreUnavailable
+from samekey.core.errors import Misconfigured, RecordUnreadable, StoreBusy, StoreError, StoreUnavailable
 from samekey.drivers._psycopg_connection import (
     AsyncConnection as AsyncConnection,
 )
@@ -33,7 +33,6 @@ from samekey.drivers._psycopg_exchange import (
 )
 from samekey.drivers._psycopg_greeting import (
     DESK_SECONDS,
-    LOCK_SECONDS,
     Values,
     greeting,
     migrate_line,
@@ -238,9 +237,7 @@ def store_error(address: Address, error: BaseException) -> StoreError | Misconfi
         case errors.DiskFull():
             return StoreUnavailable(f"the disk of {name} is full; nothing was written")
         case errors.LockNotAvailable():
-            return StoreUnavailable(
-                f"{name}: another transaction holds the record for longer than {LOCK_SECONDS:.0f} s"
-            )
+            return StoreBusy(f"{name}: somebody's transaction holds the record; it is free when that one ends")
         case errors.DataCorrupted() | errors.IndexCorrupted():
             return RecordUnreadable(f"{name} is damaged: {_first_line(error)}")
         case _:

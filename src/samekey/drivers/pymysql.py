@@ -22,7 +22,7 @@ import pymysql
 from pymysql.constants import CR, ER, SERVER_STATUS
 from pymysql.cursors import Cursor
 
-from samekey.core.errors import Misconfigured, RecordUnreadable, StoreError, StoreUnavailable
+from samekey.core.errors import Misconfigured, RecordUnreadable, StoreBusy, StoreError, StoreUnavailable
 from samekey.drivers._pymysql_greeting import (
     IDLE_SECONDS as IDLE_SECONDS,
 )
@@ -196,7 +196,7 @@ def store_error(address: Address, error: pymysql.Error) -> StoreError | Misconfi
     if code in _READ_ONLY:
         return StoreUnavailable(f"{name} is read-only now: a replica, or a primary that is being replaced")
     if code == ER.LOCK_WAIT_TIMEOUT:
-        return StoreUnavailable(f"{name}: another transaction holds the record for longer than {LOCK_SECONDS} s")
+        return StoreBusy(f"{name}: somebody's transaction holds the record for longer than {LOCK_SECONDS} s")
     if code in _FULL:
         return StoreUnavailable(f"the disk of {name} is full; nothing was written")
     if code == ER.NET_PACKET_TOO_LARGE:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import unquote
 
-from samekey.core.errors import Misconfigured, RecordUnreadable, StoreError, StoreUnavailable
+from samekey.core.errors import Misconfigured, RecordUnreadable, StoreBusy, StoreError, StoreUnavailable
 from samekey.drivers._urls import split
 
 Connection = sqlite3.Connection
@@ -176,7 +176,10 @@ def needing_the_file(name: str) -> Iterator[None]:
 def store_error(name: str, error: sqlite3.Error) -> StoreError | Misconfigured:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if is_busy(error):
-        return StoreUnavailable(f"{name} is held by another writer for longer than {BUSY_SECONDS:.0f} s")
+        return StoreBusy(
+            f"{name} is held by another writer for longer than {BUSY_SECONDS:.0f} s; "
+            "if that is a transaction of your own, claim in it: guard.on(connection)"
+        )
     if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_BUSY_SNAPSHOT:
         return StoreUnavailable(f"{name}: the transaction read before another one wrote; begin it with BEGIN IMMEDIATE")
     if code == sqlite3.SQLITE_FULL:

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -24,6 +25,7 @@ from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from samekey import AsyncGuard, Atomic, Guard, Misconfigured, NotDone, Policy, StoreUnavailable
+from samekey.core.errors import StoreBusy
 from samekey.drivers.psycopg import migrate
 from tests.guard.atomic_postgres.conftest import Shop
 from tests.guard.atomic_postgres.libraries import Asyncpg, Django, Order, Psycopg, finished
@@ -736,3 +738,31 @@ def test_a_statement_of_the_same_name_is_not_ours(guard: Guard, connection: psyc
         assert guard.on(connection).run(name, lambda: "once", key=key, payload={}).result == "once"
     connection.commit()
     assert guard.peek(name, "o-2") is not None
+
+
+def test_a_claim_outside_waits_for_the_transaction_that_has_the_key(guard, connection, url, name):
+    """And nobody else waits: other keys go their way, and nothing runs unguarded although the policy would allow it."""
+    ran: list[str] = []
+
+    def claim(key: str, **policy: Any) -> Any:
+        rules = Policy(store_down="run", **policy)
+
+        def effect() -> str:
+            ran.append(key)
+            return "plain"
+
+        return guard.run(name, effect, key=key, payload={}, policy=rules)
+
+    with ThreadPoolExecutor(2) as pool:
+        with connection.transaction():
+            guard.on(connection).run(name, lambda: "atomic", key="hot", payload={})
+            with pytest.raises(StoreBusy, match="transaction"):
+                claim("hot", patience=0)
+            waiting = pool.submit(claim, "hot", patience=60)
+            others = [claim(f"cold-{number}", patience=0).guarded for number in range(5)]
+            assert not waiting.done()
+        answer = waiting.result()
+
+    assert (answer.result, answer.replayed, answer.guarded) == ("atomic", True, True)
+    assert others == [True] * 5
+    assert "hot" not in ran
