@@ -434,5 +434,5 @@ def require_transaction(transaction: Transaction | AsyncTransaction) -> None:
     if not (transaction.in_transaction or transaction.begins_by_itself):
         raise Misconfigured(
             "the connection is in no transaction, so nothing would be atomic: begin one first "
-            "(for sqlite3: connection.execute('BEGIN IMMEDIATE'))"
+            "(psycopg and asyncpg: connection.transaction(); sqlite3: connection.execute('BEGIN IMMEDIATE'))"
         )

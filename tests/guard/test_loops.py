@@ -11,7 +11,7 @@ import anyio
 import pytest
 import trio
 
-from samekey import AsyncGuard, Guard, InDoubt, Policy, State, StoreUnavailable
+from samekey import AsyncGuard, Guard, InDoubt, Misconfigured, Policy, State, StoreUnavailable
 from samekey.stores.memory import AsyncMemoryStore, MemoryStore
 from tests.guard.helpers import (
     Ledger,
@@ -420,3 +420,15 @@ def test_a_word_said_in_a_cancelled_trio_scope_is_kept(place: Place):
 
     trio.run(main)
     assert place.peek("charge", "o-1").state is State.RELEASED
+
+
+@pytest.mark.parametrize("address", ["redis://127.0.0.1:1", "postgresql://127.0.0.1:1/shop"])
+def test_a_store_that_knows_only_asyncio_says_so_under_trio(address):
+    async def call() -> None:
+        async def effect() -> int:
+            raise AssertionError("nobody claimed it")
+
+        await AsyncGuard(address).run("charge", effect, key="o-1", payload={})
+
+    with pytest.raises(Misconfigured, match="asyncio only"):
+        trio.run(call)

@@ -23,7 +23,7 @@ import pytest
 
 from samekey import Absent, Asks, Guard, Happened, InDoubt, Opaque, Policy, Repeatable
 from samekey.core.commands import Ask, Begin, Read, Renew, Take, Testify, Wait
-from samekey.core.errors import Misconfigured, RecordUnreadable, StoreUnavailable
+from samekey.core.errors import Misconfigured, RecordUnreadable, StoreBusy, StoreUnavailable
 from samekey.core.ports import Query
 from samekey.core.record import Record
 from samekey.core.register import apply
@@ -1226,7 +1226,7 @@ def test_a_rival_transaction_that_never_ends_is_told(store, url, scene):
     held = store.open(scene.opening())
     with psycopg.connect(url) as rival:
         rival.execute("SELECT 1 FROM samekey_records FOR UPDATE")
-        with pytest.raises(StoreUnavailable, match="another transaction"):
+        with pytest.raises(StoreBusy, match="somebody's transaction"):
             store.settle(settling(held, State.IN_DOUBT))
         assert store.open(scene.opening("other")).attempt == A
 

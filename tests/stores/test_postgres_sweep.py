@@ -185,6 +185,8 @@ def test_partitions_are_chosen_with_the_first_migration(server, url):
     assert migrate(address, partitions=4) == []
     with pytest.raises(Misconfigured, match="chosen with the first migration"):
         migrate(address, partitions=8)
+    with pytest.raises(Misconfigured, match="chosen with the first"):
+        migrate(address, partitions=8, dry_run=True)
     with pytest.raises(Misconfigured, match="from 2 to 1024"):
         migrate(server.create_database(), partitions=5000)
 

@@ -303,7 +303,7 @@ def migrate(
         known = migrations(partitions=partitions)
     with translated(address), _migrating(address) as link:
         wanted = due(known, _done(link), phase, address.name)
-        if partitions and not dry_run:
+        if partitions:
             _check_partitions(address, link, partitions, first=known[0] in wanted)
         if dry_run:
             return wanted

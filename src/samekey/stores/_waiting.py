@@ -5,9 +5,11 @@ The bell is a hint, the read is the truth: a lost ring costs one slow re-read, n
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
+from samekey.core.errors import Misconfigured
 from samekey.core.record import Record
 from samekey.core.states import State
 from samekey.loops import Bells, ThreadBell, running
@@ -64,3 +66,11 @@ async def async_wait(
             await bell.wait(pause_seconds(record, left))
     finally:
         bells.remove(seen.key.digest, bell)
+
+
+def asyncio_loop(store: str) -> asyncio.AbstractEventLoop:
+    """The loop whose connections we use; a driver that knows only asyncio cannot help anybody else."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise Misconfigured(f"{store} runs on asyncio only; under trio there are memory, SQLite and MySQL") from None

@@ -61,7 +61,7 @@ from samekey.stores._postgres_transaction import (
     PostgresTransaction,
     link_of,
 )
-from samekey.stores._waiting import async_wait, wait
+from samekey.stores._waiting import async_wait, asyncio_loop, wait
 
 _INHERITED: list[Any] = []  # what a forked child got from its parent and must not touch
 
@@ -361,7 +361,7 @@ class AsyncPostgresStore:
     def _links(self) -> _Loop:
         if self._closed:
             raise StoreUnavailable(f"{self.name} was closed")
-        loop = asyncio.get_running_loop()
+        loop = asyncio_loop(self.name)
         links = self._loops.get(loop)
         if links is not None and links.pid == os.getpid():
             return links

@@ -47,7 +47,7 @@ from samekey.stores._redis_links import Memory
 from samekey.stores._redis_listen import Subscriber, older
 from samekey.stores._redis_tasks import AsyncLane
 from samekey.stores._redis_vigil import Vigil
-from samekey.stores._waiting import wait
+from samekey.stores._waiting import asyncio_loop, wait
 
 _INHERITED: list[Any] = []  # what a forked child got from its parent and must not touch
 
@@ -332,7 +332,7 @@ class AsyncRedisStore:
     def _loop(self) -> _Loop:
         if self._closed:
             raise StoreUnavailable(f"{self.name} was closed")
-        loop = asyncio.get_running_loop()
+        loop = asyncio_loop(self.name)
         links = self._loops.get(loop)
         if links is not None and links.pid == os.getpid():
             return links
