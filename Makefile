@@ -52,9 +52,10 @@ check: $(DEV) ## linters, types, the import rule and the fast tests, in under ha
 bench: $(DEV) ## measure this machine (ARGS="--help")
 	$(RUN) bench $(ARGS)
 
-# A table of the figures is printed at its end (conftest.py).
-proof: $(DEV) ## the long figures: every slow test with its full budget, in two hours (ARGS="-k chaos")
+# A table of the figures is printed at the end of the tests (conftest.py); without ARGS other libraries come after it.
+proof: $(DEV) $(PEERS) ## the long figures: every slow test with its full budget, in two hours (ARGS="-k chaos")
 	SAMEKEY_BUDGET=full $(RUN) pytest -q -m 'slow or proof' --timeout 0 -n $(JOBS) --dist loadfile $(ARGS)
+	$(if $(ARGS),,$(RUN) tools.peers.programme $(VENV_PEERS)/bin/python)
 
 peers: $(DEV) $(PEERS) ## samekey prove on other libraries, side by side, into docs/peers.md
 	$(RUN) tools.peers $(VENV_PEERS)/bin/python

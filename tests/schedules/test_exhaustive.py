@@ -111,8 +111,10 @@ CASES = {
 }
 
 
-def played(worlds: str, report: Report) -> Report:
-    count(f"search: {worlds}", worlds=1, scenes=report.scenes, schedules=report.schedules)
+def played(worlds: str, name: str, report: Report) -> Report:
+    """Counted for each kind of boundary, which is the first word of every name here."""
+    kind = name.replace(",", " ").split()[0]
+    count(f"search: {worlds}: {kind}", worlds=1, scenes=report.scenes, schedules=report.schedules)
     return report.check()
 
 
@@ -123,7 +125,7 @@ def test_every_promise_holds_in_every_schedule(name):
     case = CASES[name]
     report = explore(case.boundary, provider=case.provider, effect=case.effect, callers=2, crashes=2, expiries=2)
 
-    played("every boundary", report)
+    played("two callers", name, report)
     assert case.reached <= report.reached
     assert not case.never & report.reached
 
@@ -152,6 +154,7 @@ def test_what_an_effect_says_before_it_sends(name, word):
     for effect in ((word, "charge"), ("charge", word, "charge")):
         played(
             "what an effect says before it sends",
+            name,
             explore(KINDS[name], provider=Provider(dedups="keyed" in name), effect=effect),
         )
 
@@ -161,7 +164,7 @@ def test_what_an_effect_says_before_it_sends(name, word):
 
 def test_within_its_window_keyed_needs_no_person():
     """Whatever crashed, whoever comes next gets the answer."""
-    report = played("every boundary", explore(Keyed(), provider=DEDUPS, ages=0))
+    report = played("two callers, no age", "keyed", explore(Keyed(), provider=DEDUPS, ages=0))
 
     assert "Z: completed" in report.reached
     assert "Z: InDoubt" not in report.reached
@@ -170,7 +173,9 @@ def test_within_its_window_keyed_needs_no_person():
 def test_a_crash_before_the_mark_needs_no_person():
     """Marked, and no request ever leaves: the next caller always runs."""
     report = played(
-        "what an effect says before it sends", explore(Opaque(marked=True), effect=("break", "break", "charge"))
+        "what an effect says before it sends",
+        "opaque",
+        explore(Opaque(marked=True), effect=("break", "break", "charge")),
     )
 
     assert "Z: completed" in report.reached
@@ -187,7 +192,7 @@ def test_a_store_that_does_not_answer(name):
     provider, cancels = Provider(dedups="keyed" in name), 1 if PROOF else 0
     report = explore(KINDS[name], provider=provider, crashes=1, expiries=1, outages=1, cancels=cancels)
 
-    played("a store that does not answer", report)
+    played("a store that does not answer", name, report)
 
 
 @pytest.mark.slow
@@ -196,7 +201,7 @@ def test_a_caller_cancelled_in_the_middle_of_a_claim(name):
     """It withdraws; its own claim may reach the store before, in between, or long after."""
     report = explore(KINDS[name], provider=Provider(dedups="keyed" in name), crashes=1, expiries=1, cancels=1)
 
-    played("cancelled claims", report)
+    played("cancelled claims", name, report)
 
 
 @pytest.mark.slow
@@ -211,7 +216,7 @@ def test_no_stale_write_after_the_same_tokens_came_again(name):
 
     report = explore(KINDS[name], provider=Provider(dedups="keyed" in name), losses=1, unless=unless)
 
-    played("a store that forgets", report)
+    played("a store that forgets", name, report)
 
 
 # -- a deploy that changes the boundary ------------------------------------------------------------------------------
@@ -223,7 +228,7 @@ def test_a_deploy_that_changes_the_boundary(old):
     """One old caller, any crash; then new ones, whose code sends the provider key only if they declare Keyed."""
     for new in KINDS:
         if new != old:
-            played("a deploy that changes the boundary", explore((KINDS[old], KINDS[new]), provider=DEDUPS))
+            played("a deploy that changes the boundary", old, explore((KINDS[old], KINDS[new]), provider=DEDUPS))
 
 
 # -- a holder that sleeps for as long as it likes ------------------------------------------------------------------
@@ -235,7 +240,7 @@ def test_a_paused_holder_where_no_promise_rests_on_time(name):
     """Nobody has to be punctual: only a belief, and a provider that forgets, ask for it (see test_windows.py)."""
     provider = Provider(dedups="keyed" in name)
 
-    played("holders that sleep for as long as they like", explore(KINDS[name], provider=provider, punctual=False))
+    played("holders that sleep for as long as they like", name, explore(KINDS[name], provider=provider, punctual=False))
 
 
 # -- found here first: each of these broke a promise before core was mended -------------------------------------------
@@ -324,7 +329,7 @@ if PROOF:  # minutes of work: SAMEKEY_PROOF=1, or `make proof`
     @pytest.mark.parametrize("name", CASES)
     def test_three_callers(name):
         case = CASES[name]
-        played("three callers", explore(case.boundary, provider=case.provider, effect=case.effect, callers=3))
+        played("three callers", name, explore(case.boundary, provider=case.provider, effect=case.effect, callers=3))
 
     @pytest.mark.slow
     @pytest.mark.timeout(0)
@@ -335,5 +340,6 @@ if PROOF:  # minutes of work: SAMEKEY_PROOF=1, or `make proof`
                 boundaries = (KINDS[old], KINDS[old], KINDS[new])
                 played(
                     "a deploy, with two old callers",
+                    old,
                     explore(boundaries, provider=DEDUPS, callers=3, crashes=1, expiries=1),
                 )

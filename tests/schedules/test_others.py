@@ -116,8 +116,10 @@ def provider(name: str) -> Provider:
     return Provider(dedups="keyed" in name, retention=DAY) if "keyed" in name else Provider()
 
 
-def played(worlds: str, report: Report) -> Report:
-    count(f"search: {worlds}", worlds=1, scenes=report.scenes, schedules=report.schedules)
+def played(worlds: str, name: str, report: Report) -> Report:
+    """Counted for each kind of boundary, which is the first word of every name here."""
+    kind = name.replace(",", " ").split()[0]
+    count(f"search: {worlds}: {kind}", worlds=1, scenes=report.scenes, schedules=report.schedules)
     return report.check()
 
 
@@ -135,7 +137,7 @@ def test_every_promise_holds_with_others_about(name, who):
     """Two callers and one of the others, a crash, an expiry, an age; with the proof a timeout, and two of each."""
     options: dict[str, Any] = {"others": OTHERS[who], "retention": 2 * DAY, **bounds(who)}
 
-    played(f"callers and {who}", explore(KINDS[name], provider=provider(name), **options))
+    played(f"callers and {who}", name, explore(KINDS[name], provider=provider(name), **options))
 
 
 @pytest.mark.slow
@@ -146,7 +148,9 @@ def test_every_promise_holds_with_all_of_them_about(name):
     options: dict[str, Any] = {"others": others, "retention": 2 * DAY, "callers": 1, "expiries": 1}
     options |= {"crashes": 1, "timeouts": 1} if PROOF else {"crashes": 0, "timeouts": 0}
 
-    played("a caller among operator, worker and sweeper", explore(KINDS[name], provider=provider(name), **options))
+    played(
+        "a caller among operator, worker and sweeper", name, explore(KINDS[name], provider=provider(name), **options)
+    )
 
 
 @pytest.mark.slow
@@ -155,7 +159,7 @@ def test_an_old_decline_does_not_speak_for_a_request_after_the_operators_word(na
     """A was declined and did not hear it; the operator said not done, B sent, and Z was told of A's decline."""
     options: dict[str, Any] = {"others": OTHERS["an operator"], "crashes": 1, "expiries": 0, "ages": 0}
 
-    played("declined, and an operator", explore(KINDS[name], provider=Provider(broke=True), **options))
+    played("declined, and an operator", name, explore(KINDS[name], provider=Provider(broke=True), **options))
 
 
 def test_the_operator_speaks_through_the_real_rules():
