@@ -19,6 +19,7 @@ from samekey.core.commands import Free, Read
 from samekey.core.key import make_key
 from samekey.core.layers import MayStillReplay
 from samekey.drivers.psycopg import migrate
+from samekey.testing.proxy import FaultProxy
 from samekey.testing.pytest import _missing
 from samekey.testing.redis_servers import RedisServer, flavours, redis_cluster, redis_server
 from samekey.testing.servers import postgres
@@ -193,6 +194,41 @@ async def test_the_async_store_goes_on_without_its_front(back):
             await guard.run("alone", effect, key="o-2", payload=1)
 
     assert len(effects) == 2
+
+
+def test_a_front_that_says_nothing_costs_a_moment_once_in_a_while(back):
+    """Connected and silent, as behind a broken wire: each key runs once, and is replayed by the database."""
+    effects: list[str] = []
+
+    def call(guard: Guard, key: str) -> bool:
+        return guard.run("silent", lambda: effects.append(key), key=key, payload=1).replayed
+
+    with (
+        redis_server() as front,
+        FaultProxy(front.port) as wire,
+        Guard(f"redis://127.0.0.1:{wire.port} {back}") as guard,
+    ):
+        call(guard, "warm")
+        wire.hold()
+        replayed = [call(guard, key) for key in ("o-1", "o-2", "o-1", "o-2")]
+        wire.release()
+
+    assert replayed == [False, False, True, True]
+    assert effects == ["warm", "o-1", "o-2"]
+
+
+def test_replies_lost_by_either_layer_double_nothing(front, database, back):
+    effects: list[str] = []
+    port = int(back.rpartition(":")[2].partition("/")[0])
+    with FaultProxy(front.port) as near, FaultProxy(port) as far:
+        behind = back.replace(f":{port}/", f":{far.port}/")
+        with Guard(f"redis://127.0.0.1:{near.port} {behind}") as guard:
+            for number in range(12):
+                key = f"o-{number // 2}"
+                guard.run("lost", partial(effects.append, key), key=key, payload=1)
+                (near, far)[number % 2].lose_replies(1)
+
+    assert effects == [f"o-{number}" for number in range(6)]
 
 
 def test_free_says_when_the_front_could_not_be_told(back):

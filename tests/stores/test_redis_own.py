@@ -560,12 +560,13 @@ def test_a_failover_under_load_loses_no_claim_that_a_replica_had(colour):
 
     with redis_server() as master, master.replica() as copy, master.sentinel() as watch:
         until(lambda: (row := watch.call("SENTINEL", "MASTER", "main"))[row.index("num-slaves") + 1] == "1")
-        client = redis.Sentinel([("127.0.0.1", watch.port)]).master_for("main")
         if colour == "sync":
-            with Guard(RedisStore(client=client, wait_replicas=0)) as guard, ThreadPoolExecutor(8) as pool:
+            address = f"redis://127.0.0.1:1,127.0.0.1:{watch.port}/0?sentinel=main"  # one sentinel is away
+            with Guard(address) as guard, ThreadPoolExecutor(8) as pool:
                 answers = list(pool.map(lambda key: guard.run("own", lambda: effect(key), key=key, payload=1), keys))
                 again = list(pool.map(lambda key: guard.run("own", lambda: effect(key), key=key, payload=1), keys))
         else:
+            client = redis.Sentinel([("127.0.0.1", watch.port)]).master_for("main")
 
             async def main() -> tuple[list[object], list[object]]:
                 async with AsyncGuard(AsyncRedisStore(client=client)) as guard:
