@@ -323,6 +323,16 @@ def test_c27_with_run_the_effect_runs_unguarded_and_says_so(place: Place, colour
         side.run("charge", lambda: 1 // 0, key="o-2", payload={})
 
 
+def test_with_run_two_calls_without_a_store_are_two_effects(place: Place, colour: str, ledger: Ledger):
+    side, spy = spied_side(place, colour, policy=Policy(store_down="run"))
+    spy.before["open"] = raising(DOWN)
+
+    answers = [side.run("charge", ledger.add, key="o-1", payload={}) for _ in range(2)]
+
+    assert len(ledger) == 2
+    assert not any(answer.guarded for answer in answers)
+
+
 def test_c27_run_is_only_about_the_claim_a_doubt_is_never_run_unguarded(place: Place, colour: str, ledger: Ledger):
     """What is there is known: when the store fails after it told us of a doubt, nothing runs."""
     side, spy = spied_side(place, colour, policy=Policy(store_down="run"))

@@ -593,6 +593,30 @@ def test_a_failover_under_load_loses_no_claim_that_a_replica_had(colour):
     assert set(effects.values()) == {1}
 
 
+@pytest.mark.parametrize("loss", ["failover", "restart", "wipe"])
+def test_a_redis_that_lost_a_claim_charges_twice(loss):
+    """The window of a Redis that is the only store: whoever knew of the claim is gone, and so is the claim."""
+    ran: list[str] = []
+
+    def charge(address: str) -> None:
+        with Guard(address) as guard:  # a process that starts now, and has nothing to compare with
+            guard.run("window", lambda: ran.append(address), key="o-1", payload={})
+
+    volatile = {"appendonly": "no"} if loss == "restart" else {}
+    with redis_server(**volatile) as master, master.replica() as copy:
+        address = f"{master.url()}?allow_volatile=1" if volatile else master.url()
+        if loss == "failover":
+            copy.call("REPLICAOF", "NO", "ONE")  # it hears nothing from here on, and is chosen all the same
+        charge(address)
+        if loss == "restart":
+            master.restart()
+        elif loss == "wipe":
+            master.call("FLUSHALL")
+        charge(copy.url() if loss == "failover" else address)
+
+    assert len(ran) == 2
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[list[RedisServer]]:
     with redis_cluster(3) as nodes:
