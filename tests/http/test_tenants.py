@@ -81,3 +81,18 @@ def test_no_answer_crosses_over_asgi(requests: Any):
         assert got.status in (200, 422)
         if got.status == 200:
             assert json.loads(got.body) == {"for": one[0]}
+
+
+def test_whoever_lost_their_rights_gets_no_replay_of_their_own_answer():
+    known = {"ann"}
+    endpoint = Endpoint(
+        boundary=Opaque(), principal=lambda request: name if (name := whose(request)) in known else None
+    )
+    driver = WsgiDriver(WsgiMiddleware(bare_wsgi(Witness()), guard=Guard("memory://"), endpoint=endpoint))
+    mine = sent("ann", "k", "/x", b"{}", "")
+    before = [driver.send(mine).status, driver.send(mine).header("idempotent-replayed")]
+    known.clear()
+    after = driver.send(mine)
+
+    assert before == [200, "true"]
+    assert (after.status, b'"for"' in after.body) == (401, False)

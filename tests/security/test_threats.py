@@ -139,6 +139,35 @@ def test_hostile_text_is_data_in_postgresql(samekey_postgres):
         attacked(guard)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["redis", "layered"])
+def test_hostile_text_is_data_in_redis_and_before_postgresql(place, samekey_postgres):
+    """Its scripts are constants; keys and values are arguments."""
+    from samekey.drivers import psycopg
+    from samekey.testing.redis_servers import redis_server
+
+    with redis_server() as server:
+        address = server.url()
+        if place == "layered":
+            database = samekey_postgres.create_database()
+            psycopg.migrate(database)
+            address = f"{address} {database}"
+        with Guard(address) as guard:
+            attacked(guard)
+
+
+@pytest.mark.slow
+def test_hostile_text_is_data_in_mariadb():
+    from samekey.drivers import pymysql
+    from samekey.testing.mariadb_servers import mariadb
+
+    with mariadb() as server:
+        database = server.create_database()
+        pymysql.migrate(database)
+        with Guard(database) as guard:
+            attacked(guard)
+
+
 @pytest.mark.parametrize("text", ["a\nb", "a\rb", "a\x00b", "a\x1b[2Jb", "\x7f", "\ud800"])
 def test_what_could_forge_a_log_line_or_a_terminal_is_no_key(guard: Guard, text: str):
     places: list[dict[str, Any]] = [{"key": text}, {"key": "k", "tenant": text}]
