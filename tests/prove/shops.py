@@ -27,6 +27,7 @@ MISTAKES = (
     "the key is deleted on an error",
     "a success after a failure is forgotten",
     "a decline is remembered",
+    "a decline locks the key",
     "tenants share keys",
     "the status is not kept",
     "large bodies are not guarded",
@@ -89,7 +90,8 @@ class Shop:
         except Declined:
             answer = 402, b'{"declined": true}', False
             entry.failed_before = True
-            self.settle(entry, "completed" if self.has("a decline is remembered") else "released", answer)
+            ends = "completed" if self.has("a decline is remembered") else "released"
+            self.settle(entry, "in_doubt" if self.has("a decline locks the key") else ends, answer)
         except RuntimeError:
             answer = 500, b'{"error": true}', False
             if self.has("the key is deleted on an error"):

@@ -99,7 +99,7 @@ def test_an_endpoint_without_keys_breaks_all_four():
 
 
 def test_every_mistake_has_a_name():
-    assert set(MISTAKES) == {*NAMED, "no key at all"}
+    assert set(MISTAKES) == {*NAMED, "no key at all", "a decline locks the key"}
 
 
 def test_every_scenario_is_broken_by_some_mistake():
@@ -141,6 +141,26 @@ def test_a_probe_that_does_not_count_ends_the_examination():
 
     assert unknown(report) == set(SCENARIOS)
     assert report.requests == 2
+
+
+def test_a_key_that_stays_busy_after_nothing_happened_is_not_called_sound():
+    """Nobody can tell a lock that is stuck from an honest doubt, unless the answer says which it is."""
+    report = prove("a decline locks the key")
+
+    assert not broken(report)
+    assert unknown(report) == {"after-a-failure"}
+    assert not report.complete
+
+
+def test_what_there_is_nothing_to_try_with_is_skipped_with_its_reason():
+    report = prove(body=b"7", other_body=b"8", stream_url=None)
+    skipped = {one.scenario: one.evidence for one in report.findings if one.standing is Standing.SKIPPED}
+
+    assert skipped == {
+        "reordered-fields": "the body has no fields to reorder",
+        "unfinished-body": "the body is too short to be cut",
+        "streamed-answer": "the answer is not streamed (--stream-url names an endpoint whose answer is)",
+    }
 
 
 def test_what_was_not_given_is_not_tried_and_says_so():

@@ -60,7 +60,7 @@ def in_parallel(trial: Trial) -> Play:
 def unfinished_body(trial: Trial) -> Play:
     """A body that never came whole claims nothing: whoever sends it again is served."""
     if len(trial.target.body) < 2:
-        trial.note("not tried: the body is too short to be cut")
+        trial.does_not_apply(CLAIM, "the body is too short to be cut")
         return
     yield from trial.start_count()
     request = trial.request(next(trial.keys))

@@ -155,10 +155,13 @@ def _found(name: str, scenario: Scenario, trial: Trial) -> Iterator[Finding]:
     for assumption in scenario.assumptions:
         broken = [text for one, text in trial.broken if one == assumption]
         unknown = [text for one, text in trial.unknown if one == assumption]
+        apart = [text for one, text in trial.apart if one == assumption]
         if broken:
             standing, evidence = Standing.BROKEN, "; ".join(dict.fromkeys(broken))
         elif unknown:
             standing, evidence = Standing.UNKNOWN, "; ".join(dict.fromkeys(unknown))
+        elif apart:
+            standing, evidence = Standing.SKIPPED, "; ".join(apart)
         else:
             standing, evidence = Standing.HOLDS, scenario.right
         yield Finding(name, assumption, standing, evidence, tuple(trial.notes), tuple(trial.story))

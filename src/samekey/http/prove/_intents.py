@@ -48,7 +48,7 @@ def another_body(trial: Trial) -> Play:
 def reordered_fields(trial: Trial) -> Play:
     again = rewritten(trial.target.body, trial.target.content_type)
     if again is None:
-        trial.note("not tried: the body has no fields to reorder")
+        trial.does_not_apply(INTENT, "the body has no fields to reorder")
         return
     key = next(trial.keys)
     yield from _same_intent(

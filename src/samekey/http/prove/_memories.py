@@ -86,8 +86,11 @@ def _one_failure(trial: Trial, way: tuple[str, str] | int) -> Play:
     if retry.good:
         if differs := difference(retry, again):
             trial.wrong(MEMORY, f"after a failure ({told}) and a success, the answer does not stay: {differs}")
-    elif retry.busy:
-        trial.note(f"after a failure {when} ({told}) the key answers {retry.status}: in doubt, or stuck")
+    elif retry.busy and retry.doubtful:
+        trial.note(f"after a failure {when} ({told}) the key answers {retry.status}, and says that a person decides")
+    elif retry.busy:  # a doubt that nobody can know of is a key that is lost
+        patience = f"for {trial.target.patience_seconds:g} s"
+        trial.cannot_tell(MEMORY, f"after a failure {when} ({told}) the key answers {retry.status} {patience}: stuck?")
     elif not difference(failed, retry):
         if trial.target.failures_kept:
             trial.note(f"the failure ({told}, {failed.status}) is kept and replayed, as the endpoint documents")
@@ -105,7 +108,7 @@ def streamed_answer(trial: Trial) -> Play:
     request = trial.request(next(trial.keys), url=trial.target.stream_url)
     first = yield from trial.send("a request", request)
     if trial.target.stream_url is None and not first.chunked:
-        trial.note("not tried: the answer is not streamed (--stream-url names an endpoint whose answer is)")
+        trial.does_not_apply(MEMORY, "the answer is not streamed (--stream-url names an endpoint whose answer is)")
         return
     if not first.chunked:  # a guard may hold a stream back until it is settled
         trial.note("the streamed answer came in one piece")

@@ -19,7 +19,7 @@ class Standing(StrEnum):
     HOLDS = "holds"
     BROKEN = "broken"
     UNKNOWN = "unknown"  # could not be tried, or not be told
-    SKIPPED = "skipped"  # the user said that it does not apply
+    SKIPPED = "skipped"  # it does not apply: the user said so, or there is nothing to try it with
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,11 @@ class Reply:
         return self.status in BUSY
 
     @property
+    def doubtful(self) -> bool:
+        """Whether it says in a problem's type, or in words, that nobody knows how it ended."""
+        return "problem+json" in self.header("content-type") and b"doubt" in self.body.lower()
+
+    @property
     def refused(self) -> bool:
         return 400 <= self.status < 500
 

@@ -36,6 +36,7 @@ class Trial:
     replies: list[Reply] = field(default_factory=list)
     broken: list[tuple[str, str]] = field(default_factory=list)  # (assumption, what was seen)
     unknown: list[tuple[str, str]] = field(default_factory=list)  # (assumption, why it cannot be told)
+    apart: list[tuple[str, str]] = field(default_factory=list)  # (assumption, why this does not apply here)
     notes: list[str] = field(default_factory=list)
     _before: int = 0
 
@@ -144,6 +145,10 @@ class Trial:
 
     def cannot_tell(self, assumption: str, why: str) -> None:
         self.unknown.append((assumption, why))
+
+    def does_not_apply(self, assumption: str, why: str) -> None:
+        """There is nothing to try it with at this endpoint: neither clean nor unknown."""
+        self.apart.append((assumption, why))
 
     def note(self, text: str) -> None:
         self.notes.append(text)
