@@ -21,6 +21,15 @@ def answered(going, status, **headers):
     return going.after_answer(status, named.get, now=0.0, chance=1.0)
 
 
+def test_a_409_that_is_a_problem_without_retry_after_is_an_answer():
+    """In doubt, or done and not kept: our own problem in progress says when to come again."""
+    problem = {"Content-Type": "application/problem+json; charset=utf-8"}
+
+    assert course().after_answer(409, problem.get, now=0.0, chance=0.0) is None
+    assert course().after_answer(409, {**problem, "Retry-After": "1"}.get, now=0.0, chance=0.0) is not None
+    assert course().after_answer(503, problem.get, now=0.0, chance=0.0) is not None
+
+
 def test_waits_grow_and_are_spread_by_chance():
     going = course()
 

@@ -4,6 +4,8 @@
     nothing was sent            again                                               again
     no answer, 408 500 502 504  again: it may have happened, and the key knows      never: it may have happened
     409                         again, with a key only: another attempt is running  never
+    409, a problem that says    never: in doubt, or done and not kept; a person     never
+        no Retry-After          decides
     425 429 503                 again, when Retry-After says so                     never
     422 and the rest            never: the request must change                      never
 
@@ -23,6 +25,7 @@ from samekey.core.errors import Misconfigured
 REPEATABLE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
 RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
 IN_PROGRESS = 409  # the draft's word for "the first one is still running": the only error that needs no correction
+PROBLEM = "application/problem+json"  # who writes one says when to come again, if that helps
 RETRY_AFTER_MAX_CHARS = 64  # an HTTP date has 29
 
 
@@ -66,7 +69,10 @@ class Course:
         """Seconds until the next attempt after an answer, None if it is the answer."""
         if not self._repeatable or not (status in RETRIED or (status == IN_PROGRESS and self.keyed)):
             return None
-        return self._next(retry_after(header("Retry-After"), header("Date"), now=now), chance)
+        later = header("Retry-After")
+        if status == IN_PROGRESS and later is None and PROBLEM in (header("Content-Type") or "").lower():
+            return None
+        return self._next(retry_after(later, header("Date"), now=now), chance)
 
     @property
     def _repeatable(self) -> bool:
