@@ -54,7 +54,7 @@ bench: $(DEV) ## measure this machine (ARGS="--help")
 
 # A table of the figures is printed at the end of the tests (conftest.py); without ARGS other libraries come after it.
 proof: $(DEV) $(PEERS) ## the long figures: every slow test with its full budget, in two hours (ARGS="-k chaos")
-	SAMEKEY_BUDGET=full $(RUN) pytest -q -m 'slow or proof' --timeout 0 -n $(JOBS) --dist loadfile $(ARGS)
+	SAMEKEY_BUDGET=full $(RUN) pytest -q -m 'slow or proof' --timeout 0 -n $(JOBS) --dist worksteal $(ARGS)
 	$(if $(ARGS),,$(RUN) tools.peers.programme $(VENV_PEERS)/bin/python)
 
 peers: $(DEV) $(PEERS) ## samekey prove on other libraries, side by side, into docs/peers.md
