@@ -8,6 +8,7 @@ import json
 import sqlite3
 import threading
 import time
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -95,6 +96,31 @@ def test_probes_see_rows_messages_and_numbers():
     assert "orders moved: new ('o-1',)" in str(told.value)
     assert "mails moved: ({'to': 'ann'},), now ({'to': 'ann'}, {'to': 'ann'})" in str(told.value)
     assert "calls moved: 1, now 2" in str(told.value)
+
+
+@dataclass
+class Account:
+    paid: int = 0
+
+
+@pytest.mark.parametrize("inside", [{"paid": 0}, [0], Account()], ids=lambda one: type(one).__name__)
+def test_probes_see_what_moves_deep_inside(inside):
+    """A probe that returns the accounts themselves is kept as they were, not as they became."""
+    accounts = {"ann": inside}
+
+    def pay() -> None:
+        match inside:
+            case Account():
+                inside.paid += 1
+            case dict():
+                inside["paid"] += 1
+            case list():
+                inside[0] += 1
+
+    with pytest.raises(AssertionError, match="the second run changed something: accounts moved: "):
+        run_twice(pay, probes={"accounts": lambda: accounts})
+    with pytest.raises(AssertionError, match="delivery 2 changed something: accounts moved: "):
+        redeliver(pay, probes={"accounts": lambda: accounts})
 
 
 def test_two_answers_and_an_answer_that_turns_into_an_error_are_told():

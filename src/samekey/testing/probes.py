@@ -8,6 +8,7 @@ moves it by, and by no more.
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Callable, Mapping, Sized
 from typing import Any
@@ -63,12 +64,20 @@ class Snapshot:
 
 
 def _kept(seen: Any) -> Any:
-    """A copy of what may go on changing: a probe often returns the list itself."""
+    """A copy of what may go on changing, however deep: a probe often returns the list itself."""
+    try:
+        hash(seen)
+    except TypeError:
+        pass
+    else:
+        return seen  # as far as == can tell it stays as it is
     if isinstance(seen, list | tuple):
-        return tuple(seen)
-    if isinstance(seen, set | frozenset):
+        return tuple(_kept(one) for one in seen)
+    if isinstance(seen, set):
         return frozenset(seen)
-    return dict(seen) if isinstance(seen, Mapping) else seen
+    if isinstance(seen, Mapping):
+        return {name: _kept(one) for name, one in seen.items()}
+    return copy.deepcopy(seen)
 
 
 def _count(seen: Any) -> int | float | None:
