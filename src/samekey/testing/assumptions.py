@@ -46,13 +46,14 @@ class Report:
 
     @property
     def holds(self) -> bool:
-        return not self.broken
+        """Whether all four do; one that could not be tried or seen does not."""
+        return all(finding.holds for finding in self.findings)
 
     def __str__(self) -> str:
         return "\n".join([f"the four assumptions, for {self.handler}", *map(str, self.findings)])
 
     def check(self) -> Report:
-        """Itself, or an AssertionError with the stories of what is broken."""
+        """Itself, or an AssertionError with the stories of what is broken, and the reasons of what is unknown."""
         if not self.holds:
             raise AssertionError(str(self))
         return self
@@ -134,7 +135,7 @@ def _apart(trial: Trial) -> Iterator[Schedule]:
     schedule.begin_again()
     schedule.story.append(f"another {trial.key}, all else equal")
     honest = schedule.call(payload=trial.operation())
-    if any(trial.one.values()) and schedule.moved() is None:
+    if trial.measure.moves and schedule.moved() is None:
         schedule.problem = f"another operation {honest}, and was not done: its {trial.key} is not part of the key"
     yield schedule
 

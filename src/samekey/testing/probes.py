@@ -1,16 +1,14 @@
 """Probes: how a test sees what really happened.
 
 A probe is any function without arguments that returns something comparable: the rows of a table, a provider's
-books, the messages that were sent, a number. Where a snapshot has a length or is a number it can also be *counted*,
-which is what judges calls that overlap or died half-way: one operation may move a probe by what one clean call
-moves it by, and by no more.
+books, the messages that were sent, a number. What can be counted of it judges calls that overlap: counting.py.
 """
 
 from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from samekey.testing.provider import LedgerProvider
@@ -30,7 +28,7 @@ class Probes:
     def __init__(self, probes: Mapping[str, Probe], provider: LedgerProvider | None) -> None:
         self._probes = dict(probes)
         if provider is not None:
-            self._probes.setdefault("provider", lambda: (*provider.charges, *provider.on_the_way))
+            self._probes.setdefault("provider", lambda: provider.accepted)
         if not self._probes:
             raise ValueError("give probes= or provider=: without them nothing can be seen to move")
 
@@ -44,23 +42,21 @@ class Snapshot:
     def __init__(self, seen: Mapping[str, Any]) -> None:
         self._seen = seen
 
-    def moved(self, since: Snapshot) -> str | None:
-        """What is different, by name and in words; None if nothing is."""
+    @property
+    def names(self) -> Collection[str]:
+        return self._seen.keys()
+
+    def __getitem__(self, name: str) -> Any:
+        return self._seen[name]
+
+    def moved(self, since: Snapshot, *, of: Collection[str] | None = None) -> str | None:
+        """What is different (of these probes, or of all), by name and in words; None if nothing is."""
         changes = [
-            f"{name} moved: {_difference(was, now)}"
-            for name, was in since._seen.items()
-            if (now := self._seen[name]) != was
+            f"{name} moved: {_difference(since[name], self[name])}"
+            for name in since.names
+            if (of is None or name in of) and self[name] != since[name]
         ]
         return "; ".join(changes) or None
-
-    def growth(self, since: Snapshot) -> dict[str, int | float]:
-        """By how much each probe that can be counted has grown."""
-        grown = {}
-        for name, was in since._seen.items():
-            before, after = _count(was), _count(self._seen[name])
-            if before is not None and after is not None:
-                grown[name] = after - before
-        return grown
 
 
 def _kept(seen: Any) -> Any:
@@ -78,12 +74,6 @@ def _kept(seen: Any) -> Any:
     if isinstance(seen, Mapping):
         return {name: _kept(one) for name, one in seen.items()}
     return copy.deepcopy(seen)
-
-
-def _count(seen: Any) -> int | float | None:
-    if isinstance(seen, int | float):
-        return seen
-    return len(seen) if isinstance(seen, Sized) and not isinstance(seen, str | bytes) else None
 
 
 def _difference(was: Any, now: Any) -> str:

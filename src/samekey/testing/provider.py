@@ -233,6 +233,12 @@ class LedgerProvider:
         with self._mutex:
             return tuple(one for one in self._books if one.lands_at > self._clock())
 
+    @property
+    def accepted(self) -> tuple[Charge, ...]:
+        """Both, in the order in which they came: what cannot be undone."""
+        with self._mutex:
+            return tuple(self._books)
+
     def count(self, *, order: str | None = None, key: str | None = None, reference: str | None = None) -> int:
         """How many charges landed, of this order, key or reference; of all without one."""
         return sum(

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 from uuid import UUID
 
-from samekey.testing.probes import Probe, Probes
+from samekey.testing.counting import Measure
+from samekey.testing.probes import Probe, Probes, Snapshot
 from samekey.testing.provider import LedgerProvider
 from samekey.testing.stops import CALL_SECONDS_MAX, Caller, Handler, Outcome, Tapped
 
@@ -43,14 +44,14 @@ class Finding:
     """
 
     name: str
-    holds: bool | None  # None: it could not be tried, and `notes` say why
+    holds: bool | None  # None: unknown, because it could not be tried or seen, and `notes` say why
     schedules: int
     problem: str = ""
     story: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        word = {True: "holds", False: "BROKEN", None: "not tried"}[self.holds]
+        word = {True: "holds", False: "BROKEN", None: "unknown"}[self.holds]
         lines = [f"{self.name:<9} {word}, {self.schedules} schedules played"]
         lines += [f"    {number}. {step}" for number, step in enumerate(self.story, 1)]
         lines += [f"    => {self.problem}"] if self.problem else []
@@ -97,20 +98,27 @@ class Trial:
         self.guard = getattr(handler, "guard", None) if guard is None else guard
         self._elsewhere = elsewhere
         self.comparable = True  # False: a plain replay answers differently already, so answers say nothing more
-        self.one: dict[str, int | float] = {}  # by how much one clean call moves each probe
         self.points: list[str] = []
 
     @contextlib.contextmanager
     def prepared(self) -> Iterator[Trial]:
         """With the guard's commands as points, and knowing what one clean call does."""
         with contextlib.nullcontext() if self.guard is None else self.guard.through(Tapped):
-            before = self.probes.look()
-            alone = Caller("A", self.handler, self.operation()).call()
-            outcome = alone.end()
-            if not outcome.answered:
-                raise ValueError(f"called once, and alone, the handler already {outcome}") from outcome.error
-            self.one, self.points = self.probes.look().growth(before), alone.points
+            first = self._alone()
+            if self.clock is not None:
+                self.clock.advance(LATER_SECONDS)  # so that a time is not taken for a number that is always the same
+            self.measure = Measure(first, self._alone())
             yield self
+
+    def _alone(self) -> tuple[Snapshot, Snapshot]:
+        """What one clean call does."""
+        before = self.probes.look()
+        alone = Caller("A", self.handler, self.operation()).call()
+        outcome = alone.end()
+        if not outcome.answered:
+            raise ValueError(f"called once, and alone, the handler already {outcome}") from outcome.error
+        self.points = max(self.points, alone.points, key=len)  # the first call may have more: it gets things ready
+        return before, self.probes.look()
 
     def operation(self, **changes: Any) -> dict[str, Any]:
         """The payload of an operation that nobody has asked for yet."""
@@ -126,13 +134,16 @@ class Trial:
             self.guard.as_new_process()
 
     def play(self, name: str, schedules: Iterator[Schedule], notes: Collection[str] = ()) -> Finding:
-        """Play them until one breaks."""
-        played, told = 0, dict.fromkeys(notes)
+        """Play them until one breaks; without a probe that moves none could."""
+        played, told = 0, dict.fromkeys([*notes, *self.measure.notes])
         for schedule in schedules:
             played += 1
             if schedule.problem is not None:
                 return Finding(name, False, played, schedule.problem, tuple(schedule.story), tuple(told))
             told.update(dict.fromkeys(schedule.notes))
+        if not self.measure.moves:
+            unseen = "one clean call moved none of the probes, so nothing could be seen: probe what the handler does"
+            return Finding(name, None, played, notes=(unseen, *told))
         return Finding(name, True, played, notes=tuple(told))
 
 
@@ -152,13 +163,22 @@ class Schedule:
         self._callers: list[Caller] = []
         self._answers: list[tuple[str, Any]] = []
         self._names = itertools.cycle("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+        self._again: str | None = None  # what a call did although an earlier one was answered
 
     # -- what can be done
 
     def call(self, *, payload: Mapping[str, Any] | None = None, ours: bool = False, hasty: bool = False) -> Outcome:
-        """Somebody calls - another worker, unless it is `ours` - and is waited for."""
+        """Somebody calls - another worker, unless it is `ours` - and is waited for.
+
+        Whoever was stopped is dead or done by now: so if one was answered before, this call may move nothing.
+        """
         caller = self._caller(self.trial.handler if ours else self.trial.other_worker(), payload, hasty=hasty)
-        return self.hear(caller.call())
+        answered, before = self._answered, self._look() if self._answers else None
+        outcome = self.hear(caller.call())
+        moved = None if before is None else self._look().moved(before)
+        if moved is not None and self._again is None:
+            self._again = f"{answered} got an answer, and the call of {caller.name} changed something again: {moved}"
+        return outcome
 
     def stop_at(self, point: int) -> Caller:
         """Somebody calls, and stops at this point."""
@@ -230,30 +250,29 @@ class Schedule:
 
     def judge(self) -> Schedule:
         """Hold what the probes and the callers say against what is promised; the dead are buried after it."""
-        # Died with a lock that a probe needs: then they are buried first, or we would look for ever.
+        if self.problem is None:
+            self.problem = self._wrong()
+        self._bury()
+        return self
+
+    def _look(self) -> Snapshot:
+        """At the probes; if one needs a lock that somebody died with, the dead are buried: else we look for ever."""
         watchdog = threading.Timer(LOOK_SECONDS_MAX, self._bury)
         watchdog.daemon = True
         watchdog.start()
         try:
-            if self.problem is None:
-                self.problem = self._wrong()
+            return self.trial.probes.look()
         finally:
             watchdog.cancel()
-            self._bury()
-        return self
 
     def _bury(self) -> None:
         for caller in self._stopped:
             caller.bury()
 
     def _wrong(self) -> str | None:
-        grown = self.trial.probes.look().growth(self._before)
-        answered = ", ".join(name for name, _ in self._answers)
-        for name, one in self.trial.one.items():
-            if grown[name] > one:
-                return f"{name} moved by {grown[name]} for one operation; one clean call moves it by {one}"
-            if grown[name] < one and self._answers:
-                return f"{answered} got an answer, but {name} moved by {grown[name]} instead of {one}: nothing was done"
+        wrong = self.trial.measure.wrong(self._before, self._look(), answered=self._answered) or self._again
+        if wrong is not None:
+            return wrong
         for (first, answer), (second, other) in itertools.pairwise(self._answers):
             if self.trial.comparable and not same(answer, other):
                 return f"two answers for one operation: {first} got {answer!r}, {second} got {other!r}"
@@ -266,6 +285,10 @@ class Schedule:
     def begin_again(self) -> None:
         """From here on nothing more may move."""
         self._before = self.trial.probes.look()
+
+    @property
+    def _answered(self) -> str:
+        return ", ".join(name for name, _ in self._answers)
 
     @property
     def _stopped(self) -> list[Caller]:
