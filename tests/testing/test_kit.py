@@ -293,6 +293,7 @@ def test_what_was_not_tried_is_said(guarded):
     )
 
     assert "another payload under the same key was not tried: give other_payload=" in report.intent.notes
+    assert report.intent.schedules == 1  # another key, all else equal
     assert "declines and lost answers were not tried: give provider=" in report.boundary.notes
     assert "no lease ended and no time passed: give clock=" in report.claim.notes
 

@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from samekey.core.errors import Uncertain
-from samekey.testing.crashes import crashes, crowded, meetings
+from samekey.testing.crashes import crashes, meetings, unstopped
 from samekey.testing.probes import Probe
 from samekey.testing.provider import LedgerProvider
 from samekey.testing.repeats import CALLERS
@@ -121,10 +121,10 @@ def four_assumptions(
         answers = [] if replays.holds else ["answers were not compared: a plain replay differs already, see Memory"]
         return Report(
             name,
-            trial.play("Claim", _claim(trial), [*timeless, *answers, *crowded(trial)]),
+            trial.play("Claim", _claim(trial), [*timeless, *answers, *unstopped(trial)], at_points=True),
             trial.play("Intent", _intent(trial, other, ignore), [*answers, *compared]),
             trial.play("Memory", _declines(trial), [*timeless, *judged]) if replays.holds else replays,
-            trial.play("Boundary", _boundary(trial), [*timeless, *answers, *judged, *crowded(trial)]),
+            trial.play("Boundary", _boundary(trial), [*timeless, *answers, *judged, *unstopped(trial)], at_points=True),
         )
 
 
@@ -156,6 +156,7 @@ def _claim(trial: Trial) -> Iterator[Schedule]:
 
 def _intent(trial: Trial, other: Mapping[str, Any] | None, ignore: Collection[str]) -> Iterator[Schedule]:
     """The same key carries the same intent: no more is told apart, and no less."""
+    yield from _apart(trial)
     if ignore:
         retry = Schedule(trial)
         first = retry.call(ours=True)

@@ -40,7 +40,7 @@ def crash_everywhere(
         guard=guard,
     )
     with trial.prepared():
-        return trial.play("crashes", crashes(trial), crowded(trial)).check()
+        return trial.play("crashes", crashes(trial), unstopped(trial), at_points=True).check()
 
 
 def lose_lease(
@@ -66,7 +66,7 @@ def lose_lease(
         guard=guard,
     )
     with trial.prepared():
-        return trial.play("lease", meetings(trial, later=True), crowded(trial)).check()
+        return trial.play("lease", meetings(trial, later=True), unstopped(trial), at_points=True).check()
 
 
 def crashes(trial: Trial) -> Iterator[Schedule]:
@@ -97,6 +97,10 @@ def meetings(trial: Trial, *, later: bool) -> Iterator[Schedule]:
         yield schedule.judge()
 
 
-def crowded(trial: Trial) -> list[str]:
-    """What to say of a handler with more points than are tried."""
-    return [f"only the first {POINTS_MAX} points were tried"] if len(trial.points) >= POINTS_MAX else []
+def unstopped(trial: Trial) -> list[str]:
+    """Where it was not stopped, though somebody might think so."""
+    told = [f"only the first {POINTS_MAX} points were tried"] if len(trial.points) >= POINTS_MAX else []
+    if trial.passed_by:
+        names = ", ".join(sorted(trial.passed_by))
+        told.append(f"it was not stopped inside {names}: if that is your code, install it from its folder")
+    return told

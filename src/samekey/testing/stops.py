@@ -1,11 +1,11 @@
 """One call of a handler that can be stopped at any point: what crashes, pauses and races are made of.
 
 Theory. A call runs in a thread of its own. *Points* are where it can be stopped: before each line of your own code
-(not of the standard library, of installed packages or of samekey), when one of your functions ends, and before and
-after each command to the store of a guard. A stopped call just stands there. If it never goes on, it has crashed
-as a killed process crashes - no `except` and no `finally` ran. If it goes on after somebody else came, that was a
-race; if time passed meanwhile, it is a holder that slept through its lease. So one mechanism plays all three, for
-sync and async handlers, guarded or not, and the same points come in the same order every time.
+(own_code.py says which that is), when one of your functions ends, and before and after each command to the store of
+a guard. A stopped call just stands there. If it never goes on, it has crashed as a killed process crashes - no
+`except` and no `finally` ran. If it goes on after somebody else came, that was a race; if time passed meanwhile, it is
+a holder that slept through its lease. So one mechanism plays all three, for sync and async handlers, guarded or not,
+and the same points come in the same order every time.
 
 What is ugly: a stopped thread keeps the locks of this process, which a killed process would not. When the next
 caller is seen to wait for it, the dead one is unwound with `Crashed`; then its `finally` blocks do run.
@@ -18,7 +18,6 @@ import functools
 import inspect
 import linecache
 import sys
-import sysconfig
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -26,8 +25,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
-import samekey
 from samekey.testing.faulty import Crashed
+from samekey.testing.own_code import OwnCode, installed
 
 POLL_SECONDS = 0.005
 STILL_POLLS = 10  # polls without a single step: it waits for somebody; counted, so that a busy machine slows both
@@ -41,15 +40,6 @@ Handler = Callable[..., Any]
 # The verbs after which the world may look different, or before which somebody may have come.
 STORE_VERBS = frozenset({"open", "take", "begin", "settle", "ask", "testify", "read", "batch"})
 
-_FOREIGN = tuple(
-    {
-        *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-        str(Path(samekey.__file__).parent),
-        "<frozen",
-        "<string>",  # what dataclasses and the like generate
-        "<attrs",
-    }
-)
 _here = threading.local()  # .call: the call that this thread runs
 
 
@@ -83,9 +73,11 @@ class Caller:
         self.name = name
         self.hasty = hasty  # its rival is dead, so it waits only as long as it takes to see that
         self.points: list[str] = []  # met so far, in words
+        self.passed_by: set[str] = set()  # installed packages that your code called, where it was not stopped
         self.stopped_at: str | None = None
         self.outcome = Outcome()
         self._handler, self._payload, self._stop_at, self._traced = handler, payload, stop_at, traced
+        self._own = OwnCode(handler)
         self._rest = threading.Event()  # it ended, or it stands at its point
         self._go = threading.Event()
         self._dead = False
@@ -172,7 +164,12 @@ class Caller:
             self._rest.set()
 
     def _trace(self, frame: FrameType, event: str, arg: Any) -> Any:
-        return None if frame.f_code.co_filename.startswith(_FOREIGN) else self._step
+        filename = frame.f_code.co_filename
+        if filename in self._own:
+            return self._step
+        if frame.f_back is not None and frame.f_back.f_code.co_filename in self._own and installed(filename):
+            self.passed_by.add(str(frame.f_globals.get("__name__", filename)).partition(".")[0])
+        return None
 
     def _step(self, frame: FrameType, event: str, arg: Any) -> Any:
         if event == "line":

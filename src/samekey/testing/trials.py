@@ -26,6 +26,12 @@ from samekey.testing.stops import CALL_SECONDS_MAX, Caller, Handler, Outcome, Ta
 LATER_SECONDS = 3600.0  # past every lease, and within every retention worth its name
 LOOK_SECONDS_MAX = 1.0  # for the probes, while the dead still stand around
 
+UNSEEN = "one clean call moved none of the probes, so nothing could be seen: probe what the handler does"
+UNSTOPPED = (
+    "it was stopped nowhere, because no line of its code is known for yours: give the handler itself instead of what "
+    "calls it, install its package from its folder (pip install -e .), or give guard="
+)
+
 _numbers = itertools.count(1)  # never twice in a process: a handler may be tried again on the same records
 
 
@@ -99,6 +105,7 @@ class Trial:
         self._elsewhere = elsewhere
         self.comparable = True  # False: a plain replay answers differently already, so answers say nothing more
         self.points: list[str] = []
+        self.passed_by: set[str] = set()
 
     @contextlib.contextmanager
     def prepared(self) -> Iterator[Trial]:
@@ -118,6 +125,7 @@ class Trial:
         if not outcome.answered:
             raise ValueError(f"called once, and alone, the handler already {outcome}") from outcome.error
         self.points = max(self.points, alone.points, key=len)  # the first call may have more: it gets things ready
+        self.passed_by |= alone.passed_by
         return before, self.probes.look()
 
     def operation(self, **changes: Any) -> dict[str, Any]:
@@ -133,18 +141,19 @@ class Trial:
         if self.guard is not None and self._elsewhere is None:
             self.guard.as_new_process()
 
-    def play(self, name: str, schedules: Iterator[Schedule], notes: Collection[str] = ()) -> Finding:
-        """Play them until one breaks; without a probe that moves none could."""
+    def play(
+        self, name: str, schedules: Iterator[Schedule], notes: Collection[str] = (), *, at_points: bool = False
+    ) -> Finding:
+        """Play them until one breaks; if no probe moves, or there is no point to stop at, it is unknown what would."""
         played, told = 0, dict.fromkeys([*notes, *self.measure.notes])
         for schedule in schedules:
             played += 1
             if schedule.problem is not None:
                 return Finding(name, False, played, schedule.problem, tuple(schedule.story), tuple(told))
             told.update(dict.fromkeys(schedule.notes))
-        if not self.measure.moves:
-            unseen = "one clean call moved none of the probes, so nothing could be seen: probe what the handler does"
-            return Finding(name, None, played, notes=(unseen, *told))
-        return Finding(name, True, played, notes=tuple(told))
+        unknown = [] if self.measure.moves else [UNSEEN]
+        unknown += [UNSTOPPED] if at_points and not self.points else []
+        return Finding(name, None if unknown else True, played, notes=(*unknown, *told))
 
 
 @dataclass
