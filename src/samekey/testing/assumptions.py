@@ -1,6 +1,6 @@
 """Which of the four assumptions behind a key hold for this handler?
 
-    report = four_assumptions(charge, payload={"order_id": "o-1", "amount": 200}, key="order_id",
+    report = four_assumptions(charge, payload={"order_id": "o-1", "amount": 200},
                               other_payload={"order_id": "o-1", "amount": 500}, provider=provider, clock=clock)
     print(report)           # which hold, and the schedule that breaks one, in words
     report.check()          # AssertionError if one does not
@@ -70,7 +70,7 @@ def four_assumptions(
     handler: Handler,
     *,
     payload: Mapping[str, Any],
-    key: str,
+    key: str | None = None,
     other_payload: Mapping[str, Any] | None = None,
     ignore: Collection[str] = (),
     provider: LedgerProvider | None = None,
@@ -82,7 +82,9 @@ def four_assumptions(
     """Try the handler against Claim, Intent, Memory and Boundary.
 
     `payload`        what it is called with: `handler(**payload)`
-    `key`            the field that makes two operations different, whatever the handler uses as its key
+    `key`            the field that makes two operations different, whatever the handler uses as its key; without it
+                     a decorated handler is asked, and else it is the only field that it can be, or that is named
+                     like one (order_id) - a note says which
     `other_payload`  the same operation asked for with another intent: another amount
     `ignore`         fields that differ from retry to retry and mean nothing: a timestamp of the client
     `provider`       the LedgerProvider that stands for yours: its books judge, and it is made to decline, to lose an
@@ -92,6 +94,8 @@ def four_assumptions(
     `elsewhere`      makes the handler as another process has it; without it the second caller is in this process
     `guard`          the guard whose store commands are points too; that of a decorated handler is found by itself
     """
+    intent = other_payload or {}
+    never_key = {*ignore, *(name for name in intent if intent[name] != payload.get(name))}
     trial = Trial(
         handler,
         payload,
@@ -101,11 +105,12 @@ def four_assumptions(
         clock=clock,
         elsewhere=elsewhere,
         guard=guard,
+        never_key=never_key,
     )
     unknown = [name for name in ignore if name not in payload]
     if unknown:
         raise ValueError(f"the payload has no {unknown[0]!r}, which ignore= names: nothing of it would be tried")
-    other = None if other_payload is None else {name: other_payload[name] for name in other_payload if name != key}
+    other = None if other_payload is None else {name: intent[name] for name in intent if name != trial.key}
     timeless = [] if clock is not None else ["no lease ended and no time passed: give clock="]
     compared = [] if other is not None else ["another payload under the same key was not tried: give other_payload="]
     judged = [] if provider is not None else ["declines and lost answers were not tried: give provider="]

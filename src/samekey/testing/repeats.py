@@ -78,17 +78,18 @@ def redeliver(
 def run_in_parallel(
     handler: Handler,
     payload: Mapping[str, Any],
-    *,
-    key: str,
     n: int = CALLERS,
+    *,
+    key: str | None = None,
     probes: Mapping[str, Probe] | None = None,
     provider: LedgerProvider | None = None,
     elsewhere: Callable[[], Handler] | None = None,
 ) -> Finding:
     """`n` callers of one operation at once, in threads; then once more. Together they may do what one does alone.
 
-    `key` names the field of the payload that makes two operations different; a call with another one shows first
-    what one call does. `elsewhere()` makes the handler as another process has it: then each caller gets its own.
+    `key` names the field of the payload that makes two operations different (a guarded handler is asked, see
+    `four_assumptions`); calls with other ones show first what one call does. `elsewhere()` makes the handler as
+    another process has it: then each caller gets its own.
     """
     trial = Trial(
         handler,

@@ -16,9 +16,9 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
-from uuid import UUID
 
 from samekey.testing.counting import Measure
+from samekey.testing.operations import key_field, likely_field, renewed
 from samekey.testing.probes import Probe, Probes, Snapshot
 from samekey.testing.provider import LedgerProvider
 from samekey.testing.stops import CALL_SECONDS_MAX, Caller, Handler, Outcome, Tapped
@@ -31,8 +31,6 @@ UNSTOPPED = (
     "it was stopped nowhere, because no line of its code is known for yours: give the handler itself instead of what "
     "calls it, install its package from its folder (pip install -e .), or give guard="
 )
-
-_numbers = itertools.count(1)  # never twice in a process: a handler may be tried again on the same records
 
 
 class Clock(Protocol):
@@ -89,13 +87,19 @@ class Trial:
         handler: Handler,
         payload: Mapping[str, Any],
         *,
-        key: str,
+        key: str | None,
         probes: Mapping[str, Probe],
         provider: LedgerProvider | None,
         clock: Clock | None,
         elsewhere: Callable[[], Handler] | None,
         guard: Any,
+        never_key: Collection[str] = (),
     ) -> None:
+        self._notes: list[str] = []
+        key = key_field(handler, payload) if key is None else key
+        if key is None:
+            key = likely_field(payload, never_key)
+            self._notes.append(f"{key} was taken for what makes two operations different: give key= if it is not")
         if key not in payload:
             raise ValueError(f"the payload has no {key!r}, so no two operations could be told apart")
         self.handler, self.payload, self.key = handler, dict(payload), key
@@ -130,7 +134,7 @@ class Trial:
 
     def operation(self, **changes: Any) -> dict[str, Any]:
         """The payload of an operation that nobody has asked for yet."""
-        return {**self.payload, **changes, self.key: _numbered(self.payload[self.key], next(_numbers))}
+        return {**self.payload, **changes, self.key: renewed(self.payload[self.key])}
 
     def other_worker(self) -> Handler:
         """The handler as another process has it."""
@@ -145,7 +149,7 @@ class Trial:
         self, name: str, schedules: Iterator[Schedule], notes: Collection[str] = (), *, at_points: bool = False
     ) -> Finding:
         """Play them until one breaks; if no probe moves, or there is no point to stop at, it is unknown what would."""
-        played, told = 0, dict.fromkeys([*notes, *self.measure.notes])
+        played, told = 0, dict.fromkeys([*notes, *self.measure.notes, *self._notes])
         for schedule in schedules:
             played += 1
             if schedule.problem is not None:
@@ -312,14 +316,3 @@ class Schedule:
 def same(one: Any, other: Any) -> bool:
     """Whether two answers are the same to whoever gets them; 1 is not True, and a tuple is no list."""
     return type(one) is type(other) and bool(one == other)
-
-
-def _numbered(value: Any, number: int) -> Any:
-    """The same kind of key, not used before."""
-    if isinstance(value, str):
-        return f"{value}-{number}"
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value + number
-    if isinstance(value, UUID):
-        return UUID(int=(value.int + number) % (1 << 128))
-    raise ValueError(f"a key that can be numbered is a str, an int or a UUID, not {type(value).__name__}")
