@@ -6,6 +6,6 @@ from tests.chaos.judging import private_postgres
 
 
 @pytest.fixture(scope="module")
-def server(request):
-    with private_postgres(request) as running:
+def server():
+    with private_postgres() as running:
         yield running

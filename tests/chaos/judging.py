@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from samekey.drivers.psycopg import migrate
-from samekey.testing.pytest import _missing
-from samekey.testing.servers import NoServer, PrivatePostgres, postgres
+from samekey.testing.servers import PrivatePostgres, postgres
 from tests.chaos.trial import Verdict
 from tests.figures import figure
 
@@ -23,14 +21,11 @@ def seconds(brief: float) -> float:
 
 
 @contextlib.contextmanager
-def private_postgres(request: pytest.FixtureRequest) -> Iterator[PrivatePostgres]:
+def private_postgres() -> Iterator[PrivatePostgres]:
     if os.environ.get("SAMEKEY_TEST_PG"):
         pytest.skip("SAMEKEY_TEST_PG names a server that is not ours to restart")
-    with contextlib.ExitStack() as stack:
-        try:
-            server: Any = stack.enter_context(postgres())
-        except NoServer as missing:
-            _missing(request.config, "postgres", str(missing))
+    with postgres() as server:
+        assert isinstance(server, PrivatePostgres)
         yield server
 
 

@@ -67,8 +67,8 @@ def synchronous(primary: PrivatePostgres) -> Iterator[PrivatePostgres]:
 
 
 @pytest.mark.parametrize(("follow", "effects"), [(synchronous, "opaque"), (asynchronous, "keyed")])
-def test_postgres_fails_over(follow, effects, request):
-    with private_postgres(request) as server:
+def test_postgres_fails_over(follow, effects):
+    with private_postgres() as server:
         url = server.create_database()
         migrate(url)
         with contextlib.closing(Pair(server, follow, lambda main: main.stop("immediate"))) as pair:

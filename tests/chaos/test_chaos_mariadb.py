@@ -8,8 +8,6 @@ import pytest
 
 from samekey.drivers.pymysql import migrate
 from samekey.testing.mariadb_servers import mariadb
-from samekey.testing.pytest import _missing
-from samekey.testing.servers import NoServer
 from tests.chaos.judging import FULL, judged, seconds
 from tests.chaos.trial import Trial
 
@@ -17,14 +15,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
-def mortal(request):
+def mortal():
     if os.environ.get("SAMEKEY_TEST_MYSQL"):
         pytest.skip("SAMEKEY_TEST_MYSQL names a server that is not ours to kill")
-    try:
-        with mariadb(innodb_flush_log_at_trx_commit="1") as running:
-            yield running
-    except NoServer as missing:
-        _missing(request.config, "mariadb", str(missing))
+    with mariadb(innodb_flush_log_at_trx_commit="1") as running:
+        yield running
 
 
 @pytest.mark.parametrize("effects", ["asks", "opaque"] if FULL else ["asks"])

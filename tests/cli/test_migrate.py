@@ -15,17 +15,14 @@ from samekey.core.errors import Misconfigured
 from samekey.drivers import psycopg as driver
 from samekey.drivers._psycopg_greeting import SCHEMA
 from samekey.drivers._psycopg_migrations import MIGRATION_LOCK
-from samekey.testing.servers import NoServer, postgres
+from samekey.testing.servers import postgres
 from tests.cli.conftest import Shell
 
 
 @pytest.fixture(scope="module")
 def server():
-    try:
-        with postgres() as running:
-            yield running
-    except NoServer as missing:
-        pytest.skip(str(missing))
+    with postgres() as running:
+        yield running
 
 
 @pytest.fixture

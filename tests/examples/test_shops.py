@@ -15,7 +15,6 @@ from typing import Any
 import httpx
 import pytest
 
-from samekey.testing.servers import NoServer
 from tests.examples.streets import FOLDER, KINDS, Street, street_with
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]  # eight workers are started, and two leases waited for
@@ -25,11 +24,8 @@ LINES_MAX = 120  # of a file: an example is read, not studied
 
 @pytest.fixture(scope="module", params=KINDS)
 def street(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Street]:
-    try:
-        with street_with(request.param, tmp_path_factory.mktemp("shop"), workers=4) as opened:
-            yield opened
-    except NoServer as missing:
-        pytest.skip(str(missing))
+    with street_with(request.param, tmp_path_factory.mktemp("shop"), workers=4) as opened:
+        yield opened
 
 
 def kill(held: Any) -> None:

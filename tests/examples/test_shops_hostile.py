@@ -25,7 +25,6 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from samekey.testing.servers import NoServer
 from tests.examples.raw_requests import RAW, bytes_of
 from tests.examples.streets import FOLDER, KINDS, Street, street_with
 
@@ -55,11 +54,8 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def street(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Street]:
-    try:
-        with street_with(kind, tmp_path_factory.mktemp("shop"), workers=2) as opened:
-            yield opened
-    except NoServer as missing:
-        pytest.skip(str(missing))
+    with street_with(kind, tmp_path_factory.mktemp("shop"), workers=2) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module")

@@ -25,20 +25,17 @@ from samekey.http.asgi import SamekeyMiddleware
 from samekey.http.django import guarded
 from samekey.http.fastapi import samekey_route
 from samekey.testing._http_drivers import Got, Sent, asgi_send
-from samekey.testing.servers import NoServer, postgres
+from samekey.testing.servers import postgres
 
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    try:
-        with postgres() as server:
-            made = server.create_database()
-            migrate(made)
-            with psycopg.connect(made) as connection:
-                connection.execute("CREATE TABLE charges (who text)")
-            yield made
-    except NoServer as missing:
-        pytest.skip(str(missing))
+    with postgres() as server:
+        made = server.create_database()
+        migrate(made)
+        with psycopg.connect(made) as connection:
+            connection.execute("CREATE TABLE charges (who text)")
+        yield made
 
 
 def rows(url: str, who: str) -> int:

@@ -20,8 +20,7 @@ from samekey.core.key import make_key
 from samekey.core.layers import MayStillReplay
 from samekey.drivers.psycopg import migrate
 from samekey.testing.proxy import FaultProxy
-from samekey.testing.pytest import _missing
-from samekey.testing.redis_servers import RedisServer, flavours, redis_cluster, redis_server
+from samekey.testing.redis_servers import RedisServer, redis_cluster, redis_server
 from samekey.testing.servers import postgres
 from samekey.testing.store_suite import AsyncStoreSuite, StoreSuite
 
@@ -43,9 +42,7 @@ def back(database):
 
 
 @pytest.fixture(scope="module")
-def front(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
-    if not flavours():
-        _missing(request.config, "redis", "no Redis here: apt-get install redis-server")
+def front() -> Iterator[RedisServer]:
     with redis_server() as server:
         yield server
 

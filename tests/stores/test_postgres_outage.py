@@ -24,7 +24,7 @@ from samekey.drivers import psycopg as driver
 from samekey.stores import _postgres_batches
 from samekey.stores.postgres import AsyncPostgresStore, PostgresStore
 from samekey.testing._store_scenarios.scene import A, Scene, settling
-from samekey.testing.servers import NoServer, PrivatePostgres, postgres
+from samekey.testing.servers import PrivatePostgres, postgres
 
 pytestmark = pytest.mark.slow
 
@@ -35,11 +35,8 @@ HANGS_SECONDS = 60.0  # many times what all timeouts together allow: whoever is 
 def server():
     if os.environ.get("SAMEKEY_TEST_PG"):
         pytest.skip("SAMEKEY_TEST_PG names a server that is not ours to stop")
-    try:
-        with postgres() as running:
-            yield running
-    except NoServer as missing:
-        pytest.skip(str(missing))
+    with postgres() as running:
+        yield running
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,7 @@ from samekey.stores import _postgres_batches
 from samekey.stores.postgres import AsyncPostgresStore, PostgresStore
 from samekey.testing._store_scenarios.agreement import _compare, _moment
 from samekey.testing._store_scenarios.scene import LEASE, A, B, Scene, settling
-from samekey.testing.servers import NoServer, postgres
+from samekey.testing.servers import postgres
 
 pytestmark = pytest.mark.slow
 
@@ -43,12 +43,9 @@ MAJOR = int(os.environ.get("SAMEKEY_TEST_PG_MAJOR", "18"))
 
 @pytest.fixture(scope="module")
 def server():
-    try:
-        # Without autovacuum no transaction id is anybody's but ours.
-        with postgres(MAJOR, autovacuum="off") as running:
-            yield running
-    except NoServer as missing:
-        pytest.skip(str(missing))
+    # Without autovacuum no transaction id is anybody's but ours.
+    with postgres(MAJOR, autovacuum="off") as running:
+        yield running
 
 
 @pytest.fixture
@@ -56,11 +53,8 @@ def own_server():
     """A server that a test may stop."""
     if os.environ.get("SAMEKEY_TEST_PG"):
         pytest.skip("SAMEKEY_TEST_PG names a server that is not ours to stop")
-    try:
-        with postgres(MAJOR) as running:
-            yield running
-    except NoServer as missing:
-        pytest.skip(str(missing))
+    with postgres(MAJOR) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from samekey.core.states import State
 from samekey.drivers.psycopg import migrate
 from samekey.stores.postgres import AsyncPostgresStore, PostgresStore
 from samekey.testing._store_scenarios.scene import A, Scene, settling
-from samekey.testing.servers import NoServer, pgbouncer, postgres
+from samekey.testing.servers import pgbouncer, postgres
 from samekey.testing.store_suite import AsyncStoreSuite, StoreSuite
 
 pytestmark = pytest.mark.slow
@@ -29,14 +29,11 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def addresses():
     """One database, migrated through PgBouncer too: the address behind it, and the straight one."""
-    try:
-        with postgres() as server, pgbouncer(server) as bouncer:
-            straight = server.create_database()
-            behind = bouncer.url(straight) + "?pgbouncer=1"
-            assert len(migrate(behind)) >= 1
-            yield behind, straight
-    except NoServer as missing:
-        pytest.skip(str(missing))
+    with postgres() as server, pgbouncer(server) as bouncer:
+        straight = server.create_database()
+        behind = bouncer.url(straight) + "?pgbouncer=1"
+        assert len(migrate(behind)) >= 1
+        yield behind, straight
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from samekey.core.states import Role
 from samekey.drivers.psycopg import migrate
 from samekey.stores.postgres import PostgresStore
 from samekey.testing._store_scenarios.scene import Scene, settling
-from samekey.testing.servers import USER, NoServer, postgres
+from samekey.testing.servers import USER, postgres
 
 pytestmark = pytest.mark.slow
 
@@ -26,12 +26,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "postgresql.md"
 
 @pytest.fixture(scope="module")
 def server():
-    try:
-        with postgres() as running:
-            running.sql("CREATE ROLE app LOGIN")
-            yield running
-    except NoServer as missing:
-        pytest.skip(str(missing))
+    with postgres() as running:
+        running.sql("CREATE ROLE app LOGIN")
+        yield running
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 
 from samekey.drivers.psycopg import migrate
 from samekey.stores.postgres import AsyncPostgresStore, PostgresStore
-from samekey.testing.servers import NoServer, postgres
+from samekey.testing.servers import postgres
 from samekey.testing.store_suite import AsyncStoreSuite, StoreSuite
 
 # Majors and partitions; the whole suite in partitions with the full budget, tests of their own in test_postgres_sweep.
@@ -21,13 +21,10 @@ if os.environ.get("SAMEKEY_BUDGET") == "full":
 def address(request: pytest.FixtureRequest):
     """One database for both suites: no scenario needs an empty one."""
     major, partitions = request.param
-    try:
-        with postgres(major) as server:
-            url = server.create_database()
-            migrate(url, partitions=partitions)
-            yield url
-    except NoServer as missing:
-        pytest.skip(str(missing))
+    with postgres(major) as server:
+        url = server.create_database()
+        migrate(url, partitions=partitions)
+        yield url
 
 
 class TestPostgresStore(StoreSuite):

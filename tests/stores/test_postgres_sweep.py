@@ -21,7 +21,7 @@ from samekey.drivers.psycopg import migrate
 from samekey.ops.sweeping import sweeping
 from samekey.stores.postgres import PostgresStore
 from samekey.testing._store_scenarios.scene import B, Scene, settling
-from samekey.testing.servers import NoServer, postgres
+from samekey.testing.servers import postgres
 
 pytestmark = pytest.mark.slow
 
@@ -30,11 +30,8 @@ LIVES = 200 if os.environ.get("SAMEKEY_BUDGET") == "full" else 10
 
 @pytest.fixture(scope="module")
 def server():
-    try:
-        with postgres() as running:
-            yield running
-    except NoServer as missing:
-        pytest.skip(str(missing))
+    with postgres() as running:
+        yield running
 
 
 @pytest.fixture(scope="module", params=[0, 8], ids=["one-piece", "partitions"])

@@ -28,8 +28,8 @@ from samekey.core.states import Role, State
 from samekey.drivers import redis as driver
 from samekey.stores.redis import AsyncRedisStore, RedisStore
 from samekey.testing.proxy import FaultProxy
-from samekey.testing.pytest import _missing
 from samekey.testing.redis_servers import RedisServer, flavours, redis_cluster, redis_server, until
+from samekey.testing.servers import NoServer
 
 FULL = os.environ.get("SAMEKEY_BUDGET") == "full"
 FINGERPRINT = Fingerprint(b"\x01" * 32, "1", (("amount", b"\x02" * 8),))
@@ -742,10 +742,10 @@ async def test_over_a_unix_socket(server):
     await run_once_async(AsyncRedisStore(f"unix://{server.socket}"))
 
 
-async def test_with_tls(tmp_path, pytestconfig):
+async def test_with_tls(tmp_path):
     """rediss:// checks the certificate of the server; one that it does not know is refused."""
     if "redis-7" not in flavours():
-        _missing(pytestconfig, "redis", "the servers in wheels speak no TLS: apt-get install redis-tools")
+        raise NoServer("the servers in wheels speak no TLS: apt-get install redis-tools", "redis")
     make_certificates(tmp_path)
     with redis_server(
         "redis-7",

@@ -57,7 +57,9 @@ def mariadb(**settings: str) -> Iterator[Mariadb]:
         return
     program = shutil.which("mariadbd", path=os.environ.get("PATH", "") + os.pathsep + "/usr/sbin")
     if program is None:
-        raise NoServer("no MariaDB here: apt-get install mariadb-server-core, or name a server in SAMEKEY_TEST_MYSQL")
+        raise NoServer(
+            "no MariaDB here: apt-get install mariadb-server-core, or name a server in SAMEKEY_TEST_MYSQL", "mariadb"
+        )
     # Short: a socket's path has 107 characters at most.
     with tempfile.TemporaryDirectory(prefix="samekey-my-", dir="/tmp", ignore_cleanup_errors=True) as folder:
         server = PrivateMariadb(program, Path(folder), settings)
@@ -72,7 +74,7 @@ def mariadb(**settings: str) -> Iterator[Mariadb]:
 def _client() -> str:
     program = shutil.which("mariadb") or shutil.which("mysql")
     if program is None:
-        raise NoServer("no client for MariaDB here: apt-get install mariadb-client-core")
+        raise NoServer("no client for MariaDB here: apt-get install mariadb-client-core", "mariadb")
     return program
 
 
@@ -111,13 +113,13 @@ class Mariadb:
         return done.stdout.strip()
 
     def start(self) -> None:
-        raise NoServer("SAMEKEY_TEST_MYSQL names a server that is not ours to start and stop")
+        raise NoServer("SAMEKEY_TEST_MYSQL names a server that is not ours to start and stop", "mariadb")
 
     def stop(self, how: str = "fast") -> None:
-        raise NoServer("SAMEKEY_TEST_MYSQL names a server that is not ours to start and stop")
+        raise NoServer("SAMEKEY_TEST_MYSQL names a server that is not ours to start and stop", "mariadb")
 
     def restart(self, how: str = "kill", **settings: str) -> None:
-        raise NoServer("SAMEKEY_TEST_MYSQL names a server that is not ours to start and stop")
+        raise NoServer("SAMEKEY_TEST_MYSQL names a server that is not ours to start and stop", "mariadb")
 
 
 class PrivateMariadb(Mariadb):
@@ -138,7 +140,7 @@ class PrivateMariadb(Mariadb):
     @property
     def pid(self) -> int:
         if self._process is None:
-            raise NoServer("the server is not running")
+            raise NoServer("the server is not running", "mariadb")
         return self._process.pid
 
     def create(self) -> None:
@@ -150,7 +152,7 @@ class PrivateMariadb(Mariadb):
         scripts = Path(self._settings["lc-messages-dir"])
         missing = [name for name in SYSTEM_TABLES if not (scripts / name).exists()]
         if missing:
-            raise NoServer(f"MariaDB's {missing[0]} is not in {scripts}")
+            raise NoServer(f"MariaDB's {missing[0]} is not in {scripts}", "mariadb")
         said = "CREATE DATABASE mysql;\nUSE mysql;\nSET @auth_root_socket=NULL;\n" + "\n".join(
             (scripts / name).read_text(encoding="utf-8") for name in SYSTEM_TABLES
         )
@@ -165,7 +167,7 @@ class PrivateMariadb(Mariadb):
             **self._as_user,
         )
         if done.returncode:
-            raise NoServer(f"MariaDB could not make its tables: {done.stderr.strip()[-2000:]}")
+            raise NoServer(f"MariaDB could not make its tables: {done.stderr.strip()[-2000:]}", "mariadb")
         (self.folder / "init.sql").write_text(INIT)
 
     def start(self, **settings: str) -> None:
@@ -192,7 +194,7 @@ class PrivateMariadb(Mariadb):
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.stop("kill")
-                raise NoServer(f"MariaDB did not start:\n{self.log()[-2000:]}")
+                raise NoServer(f"MariaDB did not start:\n{self.log()[-2000:]}", "mariadb")
             time.sleep(0.02)
 
     def stop(self, how: str = "fast") -> None:

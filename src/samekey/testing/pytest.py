@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
@@ -18,6 +18,7 @@ from samekey.testing.clock import ManualClock
 from samekey.testing.mariadb_servers import Mariadb, mariadb
 from samekey.testing.off import off
 from samekey.testing.provider import LedgerProvider
+from samekey.testing.redis_servers import Redis, shared_redis
 from samekey.testing.servers import NoServer, Postgres, postgres
 
 EPOCH = 1_700_000_000  # where the clock of a test starts: a day like any other
@@ -34,7 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--samekey-require",
         metavar="SERVERS",
         default="",
-        help="a test server that is missing fails its tests instead of skipping them: postgres, mariadb, ... or all",
+        help="a server that is missing fails its tests instead of skipping them: postgres, mariadb, redis, ... or all",
     )
 
 
@@ -42,6 +43,30 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--samekey-off"):
         switch.turn(1)
         config.add_cleanup(lambda: switch.turn(-1))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[Any]:
+    with _told_if_missing(item.config):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[Any]:
+    with _told_if_missing(item.config):
+        return (yield)
+
+
+@contextlib.contextmanager
+def _told_if_missing(config: pytest.Config) -> Iterator[None]:
+    """A test that lacks a server is skipped, or fails if it must - whoever missed it: any fixture, or itself."""
+    try:
+        yield
+    except NoServer as missing:
+        required = str(config.getoption("--samekey-require")).replace(" ", "").split(",")
+        if missing.server in required or "all" in required:
+            pytest.fail(f"--samekey-require={missing.server}: {missing}", pytrace=False)
+        pytest.skip(str(missing))
 
 
 @pytest.fixture
@@ -78,32 +103,24 @@ def samekey_async_guard(samekey_clock: ManualClock) -> AsyncGuard:
 
 
 @pytest.fixture(scope="session")
-def samekey_postgres(request: pytest.FixtureRequest) -> Iterator[Postgres]:
+def samekey_postgres() -> Iterator[Postgres]:
     """A private PostgreSQL server for the whole run, or the one in SAMEKEY_TEST_PG; `create_database()` for a test."""
-    with contextlib.ExitStack() as stack:
-        try:
-            server = stack.enter_context(postgres())
-        except NoServer as missing:
-            _missing(request.config, "postgres", str(missing))
+    with postgres() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def samekey_mariadb(request: pytest.FixtureRequest) -> Iterator[Mariadb]:
+def samekey_mariadb() -> Iterator[Mariadb]:
     """A private MariaDB server for the whole run, or the one in SAMEKEY_TEST_MYSQL; `create_database()` for a test."""
-    with contextlib.ExitStack() as stack:
-        try:
-            server = stack.enter_context(mariadb())
-        except NoServer as missing:
-            _missing(request.config, "mariadb", str(missing))
+    with mariadb() as server:
         yield server
 
 
-def _missing(config: pytest.Config, name: str, why: str) -> NoReturn:
-    required = str(config.getoption("--samekey-require")).replace(" ", "").split(",")
-    if name in required or "all" in required:
-        pytest.fail(f"--samekey-require={name}: {why}", pytrace=False)
-    pytest.skip(why)
+@pytest.fixture(scope="session")
+def samekey_redis() -> Iterator[Redis]:
+    """A private Redis for the whole run, or the one in SAMEKEY_TEST_REDIS; `create_database()` for a test."""
+    with shared_redis() as server:
+        yield server
 
 
 def _memory() -> Any:

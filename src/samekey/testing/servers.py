@@ -41,7 +41,14 @@ STOPS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIG
 
 
 class NoServer(Exception):
-    """There is no such PostgreSQL here; the message says what to install."""
+    """There is no such server here; the message says what to install.
+
+    A test or fixture that lets it pass is skipped by our pytest plugin, or fails where `server` is required.
+    """
+
+    def __init__(self, why: str, server: str = "postgres") -> None:
+        super().__init__(why)
+        self.server = server
 
 
 def majors() -> dict[int, Path]:
@@ -283,7 +290,7 @@ def pgbouncer(server: Postgres) -> Iterator[PgBouncer]:
         raise NoServer("SAMEKEY_TEST_PG names a server that PgBouncer knows nothing of")
     program = shutil.which("pgbouncer", path=os.environ.get("PATH", "") + os.pathsep + "/usr/sbin")
     if program is None:
-        raise NoServer("no PgBouncer here: apt-get install pgbouncer")
+        raise NoServer("no PgBouncer here: apt-get install pgbouncer", "pgbouncer")
     with tempfile.TemporaryDirectory(prefix="samekey-pgb-", dir="/tmp", ignore_cleanup_errors=True) as folder:
         bouncer = PgBouncer(program, Path(folder), server.port)
         try:
@@ -325,7 +332,7 @@ class PgBouncer:
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.stop()
-                raise NoServer(f"PgBouncer did not start:\n{(self._folder / 'log').read_text()[-2000:]}")
+                raise NoServer(f"PgBouncer did not start:\n{(self._folder / 'log').read_text()[-2000:]}", "pgbouncer")
             time.sleep(0.02)
 
     def stop(self) -> None:

@@ -14,7 +14,7 @@ import pytest
 from samekey import AsyncGuard, Atomic, Guard, Policy
 from samekey.core.record import Record
 from samekey.drivers.psycopg import migrate
-from samekey.testing.servers import NoServer, postgres
+from samekey.testing.servers import postgres
 from tests.guard.atomic_postgres.libraries import LIBRARIES, Conn, Effect, finished
 from tests.guard.helpers import together
 
@@ -25,11 +25,8 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Any]:
-    try:
-        with postgres(deadlock_timeout="100ms") as started:
-            yield started
-    except NoServer as missing:
-        pytest.skip(str(missing))
+    with postgres(deadlock_timeout="100ms") as started:
+        yield started
 
 
 @pytest.fixture(scope="session")

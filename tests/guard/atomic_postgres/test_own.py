@@ -27,6 +27,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from samekey import AsyncGuard, Atomic, Guard, Misconfigured, NotDone, Policy, StoreUnavailable
 from samekey.core.errors import StoreBusy
 from samekey.drivers.psycopg import migrate
+from samekey.testing.servers import NoServer
 from tests.guard.atomic_postgres.conftest import Shop
 from tests.guard.atomic_postgres.libraries import Asyncpg, Django, Order, Psycopg, finished
 from tests.guard.atomic_postgres.libraries import SqlalchemySession as OrmConn
@@ -579,7 +580,7 @@ def bouncer(url: str, tmp_path: Any) -> Iterator[str]:
     """PgBouncer in transaction mode with two server connections: a session keeps nothing between transactions."""
     program = shutil.which("pgbouncer")
     if program is None:
-        pytest.skip("no pgbouncer here: apt-get install pgbouncer")
+        raise NoServer("no PgBouncer here: apt-get install pgbouncer", "pgbouncer")
     parts = urlsplit(url)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
