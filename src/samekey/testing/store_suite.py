@@ -49,13 +49,13 @@ class _Suite:
         """How another process makes a store on the same data: "module:callable", and its one argument."""
         raise NotImplementedError("give address(), or say survives_process = False")
 
-    def _scene(self, colour: str) -> Scene:
-        address = self.address() if self.survives_process else ("", "")
+    def _scene(self, colour: str, scenario: Scenario) -> Scene:
+        address = self.address() if scenario in PROCESS_SCENARIOS else ("", "")
         return Scene(self.short_seconds, address, colour, self.random_steps, expires_by_itself=self.expires_by_itself)
 
 
 class StoreSuite(_Suite):
-    """Inherit from it and give `make_store`."""
+    """Inherit from it and give `make_store` and `address`."""
 
     def make_store(self) -> Store:
         """A new connection to this test's data; called twice where a scenario wants two."""
@@ -69,13 +69,13 @@ class StoreSuite(_Suite):
         __tracebackhide__ = True
         player = _Player(self)
         try:
-            drive(scenario(self._scene("sync")), player.perform)
+            drive(scenario(self._scene("sync", scenario)), player.perform)
         finally:
             player.close()
 
 
 class AsyncStoreSuite(_Suite):
-    """Inherit from it and give an async `make_store`; for trio also `run` and `gather`."""
+    """Inherit from it and give an async `make_store` and `address`; for trio also `run` and `gather`."""
 
     async def make_store(self) -> AsyncStore:
         """A new connection to this test's data; called twice where a scenario wants two."""
@@ -103,7 +103,7 @@ class AsyncStoreSuite(_Suite):
         async def main() -> None:
             player = _AsyncPlayer(self)
             try:
-                await adrive(scenario(self._scene("async")), player.perform)
+                await adrive(scenario(self._scene("async", scenario)), player.perform)
             finally:
                 await player.close()
 
