@@ -137,6 +137,24 @@ def test_a_guarded_handler_passes_however_it_is_seen(bank: Bank, clock: ManualCl
     run_in_parallel(pay, ORDER, key="order_id", probes=bank.probes)
 
 
+@pytest.mark.parametrize("dicts", [False, True])
+def test_an_amount_that_is_written_twice_into_a_new_row_is_told(bank, clock, dicts):
+    """No row too many, and no later call moves it: INSERT ... ON CONFLICT DO UPDATE SET paid = paid + 200."""
+    paid, done = dict[str, int](), set[str]()
+
+    def pay(order_id: str, amount: int) -> str:
+        if order_id not in done:
+            paid[order_id] = paid.get(order_id, 0) + amount
+            done.add(order_id)
+        return "paid"
+
+    probe = (lambda: paid) if dicts else (lambda: list(paid.items()))
+    found = lose_lease(pay, {"order_id": "o", "amount": 200}, probes={"paid": probe}, clock=clock)
+
+    place = "paid in all" if dicts else "paid[1]"
+    assert [note for note in found.notes if note.startswith(f"{place} moved by 400 in a new row")]
+
+
 def test_what_changes_with_every_operation_is_no_measure(clock):
     """Times, ids and attempts in the rows, and a row that only the first operation makes: no operation is a double."""
     guard, orders, customers = Guard(MemoryStore(clock)), list[tuple[Any, ...]](), dict[str, float]()
@@ -156,6 +174,7 @@ def test_what_changes_with_every_operation_is_no_measure(clock):
     )
 
     assert [note for note in found.notes if note.startswith("customers cannot be counted")]
+    assert not [note for note in found.notes if "in a new row" in note]
 
 
 def test_a_probe_that_one_call_leaves_alone_may_not_move_at_all(bank):

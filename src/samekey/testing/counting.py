@@ -7,7 +7,8 @@ Theory. Two operations are done alone. What both change by the same amount is *s
 change it by that much: a number, how many rows there are, the sum of a column of rows that were there before. What
 differs between the two (an id, a time, the size of a text) says nothing about the next. So each probe is one of three:
 it stays *still* (then nothing may move it), it is *counted*, or it is *uncounted*: it moves, and nothing about it is
-steady. Of an uncounted one only later calls are judged, and `notes` say so.
+steady. Of an uncounted one only later calls are judged, and `notes` say so. New rows are counted and not weighed: an
+amount that was written twice into one row looks like a number of attempts or a state, so it is only told.
 """
 
 from __future__ import annotations
@@ -33,14 +34,18 @@ class Measure:
             second = first  # swallowed: operations that should have been done will be missed by the first's measure
         self._still: set[str] = set()
         self._one: dict[str, Amounts] = {}
+        self._weights: dict[str, Amounts] = {}
         self._uncounted: list[str] = []
         for name in first[0].names:
             one, other = (_change(before[name], after[name]) for before, after in (first, second))
-            steady = {at: amount for at, amount in one.items() if at in other and _close(amount, other[at])}
+            steady = _steady(one, other)
             if all(before[name] == after[name] for before, after in (first, second)):
                 self._still.add(name)
             elif any(steady.values()):
                 self._one[name] = steady
+                self._weights[name] = _steady(
+                    *(_weights(before[name], after[name]) for before, after in (first, second))
+                )
             else:
                 self._uncounted.append(name)
 
@@ -75,13 +80,35 @@ class Measure:
                     return f"{answered} got an answer, but {told} instead of {one}: {missing} was done"
         return None
 
+    def heavier(self, before: Snapshot, now: Snapshot) -> list[str]:
+        """What new rows hold at least twice of."""
+        return [
+            f"{name}{at} moved by {amount} in a new row, and one clean call moves it by {one}: "
+            "if that is an effect, it was done more than once"
+            for name, weights in self._weights.items()
+            for at, amount in _weights(before[name], now[name]).items()
+            if (one := weights.get(at)) and amount / one > 2 - CLOSE
+        ]
+
+
+def _steady(one: Amounts, other: Amounts) -> Amounts:
+    return {at: amount for at, amount in one.items() if at in other and _close(amount, other[at])}
+
+
+def _weights(was: Any, now: Any) -> Amounts:
+    """What the columns of a table, or the entries of a dict, have become more, where there are new ones."""
+    if isinstance(was, tuple | frozenset | dict) and isinstance(now, tuple | frozenset | dict) and len(was) != len(now):
+        old, new = (_sums(one.values() if isinstance(one, dict) else one, "") for one in (was, now))
+        return _difference({at: old.get(at, 0) for at in new}, new)
+    return {}
+
 
 def _change(was: Any, now: Any, at: str = "") -> Amounts:
     """What can be counted of a change; where a number stayed as it was, nothing is said of it."""
     if _number(was) and _number(now):
         return _difference({at: was}, {at: now})
     if isinstance(was, tuple | frozenset) and isinstance(now, tuple | frozenset):
-        if len(was) != len(now):  # new rows are counted, not weighed: their columns are ids, times and states
+        if len(was) != len(now):
             return {at: len(now) - len(was)}
         return {at: 0, **_difference(_sums(was, at), _sums(now, at))}
     if isinstance(was, dict) and isinstance(now, dict):

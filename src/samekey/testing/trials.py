@@ -283,9 +283,11 @@ class Schedule:
             caller.bury()
 
     def _wrong(self) -> str | None:
-        wrong = self.trial.measure.wrong(self._before, self._look(), answered=self._answered) or self._again
+        measure, now = self.trial.measure, self._look()
+        wrong = measure.wrong(self._before, now, answered=self._answered) or self._again
         if wrong is not None:
             return wrong
+        self.notes.extend(measure.heavier(self._before, now))
         for (first, answer), (second, other) in itertools.pairwise(self._answers):
             if self.trial.comparable and not same(answer, other):
                 return f"two answers for one operation: {first} got {answer!r}, {second} got {other!r}"
