@@ -28,6 +28,9 @@ BUSY_SECONDS = 5.0  # how long another process's write may keep us waiting; ours
 BUSY_FIRST_PAUSE_SECONDS = 0.0005
 BUSY_LAST_PAUSE_SECONDS = 0.01
 STATEMENTS_CACHED = 64
+# So many pages of log are written to the file together: a fourth as often as SQLite's own 1000, for 16 MB of log. Not
+# more: SQLite indexes the log in pieces of 4096 pages, and one piece is searched as fast as before.
+LOG_PAGES = 4000
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,7 @@ def connect(path: Path, *, synchronous: Synchronous, read_only: bool = False) ->
             with needing_the_file(str(path)):
                 patiently(lambda: connection.execute("PRAGMA journal_mode = WAL").fetchone())
             connection.execute(f"PRAGMA synchronous = {synchronous.upper()}")
+            connection.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}")
             if read_only:
                 connection.execute("PRAGMA query_only = ON")
         except BaseException:
