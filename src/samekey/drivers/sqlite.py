@@ -20,6 +20,7 @@ from samekey.core.errors import Misconfigured, RecordUnreadable, StoreBusy, Stor
 from samekey.drivers._urls import split
 
 Connection = sqlite3.Connection
+Cursor = sqlite3.Cursor
 DriverError = sqlite3.Error
 Synchronous = Literal["full", "normal"]
 

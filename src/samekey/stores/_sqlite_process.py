@@ -90,6 +90,7 @@ class Process:
         self._path, self._synchronous, self._name = path, synchronous, name
         self._heir: Process | None = None  # has the file that came in place of ours
         self._writer: driver.Connection | None = None
+        self._cursor: driver.Cursor | None = None
         self._reader: driver.Connection | None = None
         self._file = str(path)  # looked at before every write: a Path would be turned into text each time
         self._commit, self._reopen = commit, reopen
@@ -111,7 +112,7 @@ class Process:
             self.epoch, self.born = self._find_epoch(name, now)
             self.floor = 0
             self.find_floor()
-            self._device, self._inode = driver.file_id(path) or (0, 0)
+            self._inode_and_device = (driver.file_id(path) or (0, 0))[::-1]
 
     @property
     def writer(self) -> driver.Connection:
@@ -119,6 +120,13 @@ class Process:
         if self._writer is None:
             self._writer = driver.connect(self._path, synchronous=self._synchronous)
         return self._writer
+
+    @property
+    def cursor(self) -> driver.Cursor:
+        """One of the writing connection, for statements that are done when they return: a new one costs more."""
+        if self._cursor is None:
+            self._cursor = self.writer.cursor()
+        return self._cursor
 
     @property
     def reader(self) -> driver.Connection:
@@ -143,7 +151,7 @@ class Process:
         for connection in (self._writer, self._reader):
             if connection is not None:
                 connection.close()
-        self._writer = self._reader = None
+        self._writer = self._cursor = self._reader = None
 
     def enqueue(self, *jobs: Job, soon: Callable[[Callable[[], object]], None] | None = None) -> None:
         """Have them written; `soon` of the caller's event loop, if it has one.
@@ -174,10 +182,9 @@ class Process:
     def in_place(self) -> bool:
         """Whether the file at our path still is the one we have open."""
         try:
-            found = os.stat(self._file)
+            return os.stat(self._file)[1:3] == self._inode_and_device
         except OSError:
             return False
-        return found.st_ino == self._inode and found.st_dev == self._device
 
     def rollback(self) -> None:
         try:

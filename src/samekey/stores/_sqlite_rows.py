@@ -12,7 +12,7 @@ from operator import is_not, itemgetter
 from typing import Any
 
 from samekey.core._json import fast_encoder
-from samekey.core.commands import Free, Read, Redact, Settle, StoreCommand
+from samekey.core.commands import Free, Open, Read, Redact, Settle, StoreCommand
 from samekey.core.errors import RecordUnreadable, StoreUnavailable
 from samekey.core.key import Key
 from samekey.core.ports import LIST_MAX, Query
@@ -34,20 +34,24 @@ _COLUMNS = [
 ]
 # fmt: on
 _at = Record._fields.index
-_KEY, _STATE, _FIELDS, _UNSURE, _RESULT = map(_at, ("key", "state", "fields", "unsure", "result"))
+_version_and_fence = itemgetter(*map(_at, ("version", "token", "attempt")))
+_of_claim = itemgetter(
+    *map(_at, ("token", "attempt", "fingerprint", "form", "boundary", "created_at", "lease_until", "lease_clock"))
+)
+_KEY, _STATE, _FIELDS, _RESULT = map(_at, ("key", "state", "fields", "result"))
 _ATTRIBUTES, _EVIDENCE, _MOVES = map(_at, ("attributes", "evidence", "moves"))
-_of_story = itemgetter(_FIELDS, _ATTRIBUTES, _EVIDENCE, _MOVES)
-_MOVES_ONLY = (False, False, False, True)
 
 SELECT = f"SELECT {', '.join(_COLUMNS)} FROM samekey_records WHERE digest = ?"  # noqa: S608 - constants only
 
 
 def _insert(*options: str) -> str:
     """A claim. What it never fills in is left out, or stands here as the constant it is."""
-    columns = [*_COLUMNS[:2], *_COLUMNS[3:16], *options]
+    columns = ["digest", "operation", "key", "token", "attempt", "fingerprint", "form", "boundary", "created_at"]
+    columns += ["lease_until", "lease_clock", "story", *options]
     return f"""
-INSERT INTO samekey_records ({", ".join(columns)}, unsure, round, ask_until, story)
-VALUES ({", ".join("?" * len(columns))}, 0, 0, 0.0, ?)
+INSERT INTO samekey_records
+       ({", ".join(columns)}, state, version, attempts, changed_at, unsure, round, ask_until)
+VALUES ({", ".join("?" * len(columns))}, 'started', 1, 1, ?9, 0, 0, 0.0)  -- changed when created
 ON CONFLICT (digest) DO NOTHING  -- the write is the check: whoever inserts holds the key
 """  # noqa: S608 - constants only
 
@@ -57,8 +61,11 @@ INSERT_WITH_OPTIONS = _insert("tenant", "first_sent_at")
 
 
 @lru_cache(maxsize=UPDATES_MAX)
-def _update(changed: tuple[bool, ...], tells: bool) -> tuple[str, Callable[[list[Any]], tuple[Any, ...]]]:
-    """The UPDATE of a record in which these fields changed, and what picks its values from the list of all."""
+def _update(changed: tuple[bool, ...], tells: bool) -> tuple[str, Callable[[list[Any]], tuple[Any, ...]], str]:
+    """The UPDATE of a record in which these fields changed, what picks its values from the list of all, and the news.
+
+    The news is what of its story changed: nothing, a move, or more.
+    """
     at = [number for number in range(_ATTRIBUTES) if changed[number] and number not in (_KEY, _FIELDS)]
     columns = [Record._fields[number] for number in at]
     if tells:
@@ -72,7 +79,9 @@ UPDATE samekey_records
    AND token = ?    -- and it is not a later life of the key that reached the same version
    AND attempt = ?
 """  # noqa: S608 - constants only
-    return statement, itemgetter(*at)  # at least version and changed_at: a tuple
+    more = changed[_FIELDS] or changed[_ATTRIBUTES] or changed[_EVIDENCE]
+    news = "more" if more else "move" if changed[_MOVES] else ""
+    return statement, itemgetter(*at), news  # at least version and changed_at: a tuple
 
 
 DELETE = """
@@ -107,68 +116,80 @@ SELECT at, who, action, operation, tenant, key, before, after, why
 """
 
 
-def execute(connection: Any, command: StoreCommand, moment: Moment) -> tuple[Record | None, Record | None]:
+def execute(cursor: Any, command: StoreCommand, moment: Moment) -> tuple[Record | None, Record | None]:
     """Carry out one command by compare-and-set; the record before and after it (the same: nothing changed)."""
-    if type(command) is Read:
-        row = connection.execute(SELECT, (command.key.digest,)).fetchone()
-        record = None if row is None else record_of(row, command.key)
+    if type(command) is Open:
+        claim = apply(None, command, moment)
+        if claim is not None and _claimed(cursor, claim):
+            return None, claim
+        before, certain = _found(cursor, command.key), True
+    elif type(command) is Read:
+        record = _found(cursor, command.key)
         shown = None if record is None or expired(record, moment) else record
         return shown, shown
-    before: Record | None = getattr(command, "seen", None)
-    certain = False  # `before` was read from the file just now
+    else:
+        before, certain = getattr(command, "seen", None), False  # whether it was read from the file just now
     for _ in range(CAS_MAX):
         after = apply(before, command, moment)
         if after is before:
             if certain:
                 return before, after
-        elif _wrote(connection, before, after):
+        elif _wrote(cursor, before, after):
             return before, after
-        row = connection.execute(SELECT, (command.key.digest,)).fetchone()
-        before, certain = (None if row is None else record_of(row, command.key)), True
+        before, certain = _found(cursor, command.key), True
     raise StoreUnavailable(f"{command.key} changes faster than it can be written")
 
 
-def _wrote(connection: Any, before: Record | None, after: Record | None) -> bool:
-    # Bytes are bound as bytearray, and None not at all where it can be avoided: for both, sqlite3 looks for an adapter
-    # first, which takes five times as long as binding a number.
+def _found(cursor: Any, key: Key) -> Record | None:
+    row = cursor.execute(SELECT, (key.digest,)).fetchone()
+    return None if row is None else record_of(row, key)
+
+
+def _wrote(cursor: Any, before: Record | None, after: Record | None) -> bool:
     if before is None:
-        return after is None or _claimed(connection, after)
-    fence = (bytearray(before.key.digest), before.version, before.token, before.attempt)
+        return after is None or _claimed(cursor, after)
+    fence = (bytearray(before.key.digest), *_version_and_fence(before))
     if after is None:
-        deleted = bool(connection.execute(DELETE, fence).rowcount == 1)
+        deleted = bool(cursor.execute(DELETE, fence).rowcount == 1)
         if deleted:
-            connection.execute(RAISE_FLOOR, {"token": before.token})
+            cursor.execute(RAISE_FLOOR, {"token": before.token})
         return deleted
     changed = tuple(map(is_not, before, after))
-    story = _of_story(changed)
-    tells = any(story) and not (story == _MOVES_ONLY and before.state is State.STARTED and _plain(after))
+    statement, chosen, news = _update(changed, False)
     values: list[Any] = list(after)
     values[_STATE] = str(after.state)
     if after.result is not None:
         values[_RESULT] = bytearray(after.result)
-    if tells:
-        values[_MOVES] = _story(after)
-    statement, chosen = _update(changed, tells)
-    return bool(connection.execute(statement, chosen(values) + fence).rowcount == 1)
+    if news:
+        plain = _plain(after)
+        if news == "more" or not plain or before.state is not State.STARTED:
+            statement, chosen, _ = _update(changed, True)
+            values[_MOVES] = _story(after, () if plain else after.moves)
+    return bool(cursor.execute(statement, chosen(values) + fence).rowcount == 1)
 
 
-def _claimed(connection: Any, claim: Record) -> bool:
+def _claimed(cursor: Any, claim: Record) -> bool:
+    # Bytes are bound as bytearray, and None not at all where it can be avoided: for both, sqlite3 looks for an adapter
+    # first, which takes five times as long as binding a number.
     operation, tenant, text, digest = claim.key
+    token, attempt, fingerprint, form, boundary, created_at, lease_until, lease_clock = _of_claim(claim)
     values = (
         bytearray(digest),
         operation,
         text,
-        str(claim.state),
-        claim.token,
-        claim.attempt,
-        bytearray(claim.fingerprint),
-        claim.form,
-        *claim[_FIELDS + 1 : _UNSURE],
+        token,
+        attempt,
+        bytearray(fingerprint),
+        form,
+        boundary,
+        created_at,
+        lease_until,
+        lease_clock,
+        _story(claim, ()),  # its one move is what the columns say
     )
     if tenant is None and claim.first_sent_at is None:
-        return bool(connection.execute(INSERT, (*values, _story(claim))).rowcount == 1)
-    options = (tenant, claim.first_sent_at, _story(claim))
-    return bool(connection.execute(INSERT_WITH_OPTIONS, values + options).rowcount == 1)
+        return bool(cursor.execute(INSERT, values).rowcount == 1)
+    return bool(cursor.execute(INSERT_WITH_OPTIONS, (*values, tenant, claim.first_sent_at)).rowcount == 1)
 
 
 def list_statement(query: Query, now: float) -> tuple[str, dict[str, Any]]:
@@ -196,7 +217,7 @@ def list_statement(query: Query, now: float) -> tuple[str, dict[str, Any]]:
 
 
 def audited(command: StoreCommand) -> bool:
-    return isinstance(command, (Redact, Free)) or (isinstance(command, Settle) and command.role is Role.OPERATOR)
+    return command.role is Role.OPERATOR if type(command) is Settle else type(command) in (Redact, Free)
 
 
 # -- rows ------------------------------------------------------------------------------------------------------
@@ -206,23 +227,26 @@ VERSION = "SELECT version, token FROM samekey_records WHERE digest = ?"
 _dump = fast_encoder(json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False))
 
 
-def _story(record: Record) -> str:
+def _story(record: Record, moves: tuple[Move, ...]) -> str:
     """What the columns do not say, as JSON."""
-    return _dump(
-        (
-            [(name, digest.hex()) for name, digest in record.fields],
-            record.attributes,
-            [(*one[:4], None if one.result is None else one.result.hex(), one.why) for one in record.evidence],
-            () if _plain(record) else record.moves,
-        )
-    )
+    fields = ",".join([f'{_name_text(name)}{digest.hex()}"]' for name, digest in record.fields])
+    if not (moves or record.attributes or record.evidence):
+        return f"[[{fields}],[],[],[]]"
+    evidence = [(*one[:4], None if one.result is None else one.result.hex(), one.why) for one in record.evidence]
+    return f"[[{fields}],{_dump(record.attributes)},{_dump(evidence)},{_dump(moves)}]"
+
+
+@lru_cache(maxsize=1024)
+def _name_text(name: str) -> str:
+    """A field up to its digest. Remembered: an operation's are the same every time."""
+    return f'[{_dump(name)},"'
 
 
 def _plain(record: Record) -> bool:
     """Whether its moves are only what the columns say: claimed, or claimed and settled by its holder without a word."""
-    return record.moves == _plain_moves(
-        record.created_at, record.token, record.attempt, str(record.state), record.settled_at, record.settled_by
-    )
+    moves = record.moves
+    last = moves[-1]
+    return len(moves) == 1 or (len(moves) == 2 and last.who == record.settled_by and not last.why)
 
 
 def _plain_moves(

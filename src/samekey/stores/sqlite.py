@@ -89,6 +89,7 @@ class SqliteStore:
         self._clock_id = "manual" if clock else driver.boot_id()
         self._incarnation: str | None = None
         self._lost_at: float | None = None
+        self._shown: Callable[[Record, Moment], Record] = seen_at
         self._opening = threading.Lock()
         self._connect()
 
@@ -126,30 +127,6 @@ class SqliteStore:
             raise RecordUnreadable(f"{self.name} took the claim of {command.key} and shows no record of it")
         here.expects_new = record.attempt == command.attempt
         return record
-
-    def take(self, command: Take) -> Record | None:
-        return self._write(command)
-
-    def begin(self, command: Begin) -> Record | None:
-        return self._write(command)
-
-    def renew(self, command: Renew) -> Record | None:
-        return self._write(command)
-
-    def settle(self, command: Settle) -> Record | None:
-        return self._write(command)
-
-    def ask(self, command: Ask) -> Record | None:
-        return self._write(command)
-
-    def testify(self, command: Testify) -> Record | None:
-        return self._write(command)
-
-    def redact(self, command: Redact) -> Record | None:
-        return self._write(command)
-
-    def free(self, command: Free) -> Record | None:
-        return self._write(command)
 
     def read(self, command: Read) -> Record | None:
         return self._read(self._here(), command.key)
@@ -243,6 +220,7 @@ class SqliteStore:
         if self._incarnation is not None and self._process.epoch != self._incarnation:
             # The store lost its memory: all that was claimed since asks first, where it can.
             self._lost_at = self._process.born
+            self._shown = self._shown_after_loss
         self._incarnation = self._process.epoch
 
     def _here(self) -> Process:
@@ -298,17 +276,18 @@ class SqliteStore:
         finally:
             here.pass_turn()
 
+    take = begin = renew = settle = ask = testify = redact = free = _write
+
     def _my_turn(self) -> Process | None:
         """The turn to write, if nobody else has it or waits for it; whoever took it passes it on."""
-        here = self._here()
-        if here.queue or here.turn.locked():
+        here = self._process
+        if here.pid != os.getpid():
+            here = self._here()
+        if here.queue or not here.turn.acquire(False):
             return None  # the writer looks which file is there once for all who wait, and just before it writes
-        if not here.in_place():
-            here = self._reopen(here)
-        if not here.turn.acquire(False):
-            return None
-        if here.closed:  # since we looked
-            here.turn.release()
+        if here.closed or not here.in_place():
+            here.pass_turn()
+            self._same_file()  # opened here, so that nothing is read from the old one; then it is the writer's turn
             return None
         return here
 
@@ -320,20 +299,20 @@ class SqliteStore:
 
     def _inline(self, here: Process, command: StoreCommand, *, patient: bool) -> Record | None:
         """One command, committed by its own statement (or its own transaction, with an audit entry)."""
-        if audited(command):
+        if type(command) is not Open and audited(command):
             job = Job(command, None)
             self._commit_together(here, [job])
             return job.outcome()
         moment = self._moment()
         try:
-            before, after = execute(here.writer, command, moment)
+            before, after = execute(here.cursor, command, moment)
         except sqlite3.Error as error:
             if not (patient and driver.is_busy(error)):
                 raise driver.store_error(self.name, error) from error
             if type(command) is Open and (found := self._select(here.writer, command.key)) is not None:
                 return found  # a record that is there is shown while another process writes
             with driver.translated(self.name):
-                before, after = driver.patiently(lambda: execute(here.writer, command, moment))
+                before, after = driver.patiently(lambda: execute(here.cursor, command, moment))
         return self._told(here, before, after, moment)
 
     def _commit_together(self, here: Process, jobs: Sequence[Job]) -> None:
@@ -350,7 +329,7 @@ class SqliteStore:
         try:
             with driver.translated(self.name):
                 for job in jobs:
-                    before, after = execute(here.writer, job.command, moment)
+                    before, after = execute(here.cursor, job.command, moment)
                     entry = audit_entry(job.command, before, after, moment) if after is not before else None
                     if entry is not None:
                         here.writer.execute(AUDIT, entry)
@@ -369,24 +348,25 @@ class SqliteStore:
 
     def _told(self, here: Process, before: Record | None, after: Record | None, moment: Moment) -> Record | None:
         """After the commit: ring for those who wait, and show the record on our clock."""
-        record = after or before
-        if after is not before and record is not None:
-            here.bells.ring(record.key.digest)
-            if after is None:
-                here.floor = max(here.floor, record.token)
-        return None if after is None else self._shown(after, moment)
-
-    def _shown(self, record: Record, moment: Moment) -> Record:
-        shown = seen_at(record, moment)
-        # Whoever takes over a record made after the loss must ask first, too: its first holder may have crashed before.
-        if self._lost_at is not None and self._lost_at <= record.created_at < self._lost_at + AFTER_LOSS_SECONDS:
-            return shown._replace(after_loss=True)
-        return shown
+        if after is None:
+            if before is not None:
+                here.bells.ring(before.key.digest)
+                here.floor = max(here.floor, before.token)
+            return None
+        if after is not before:
+            here.bells.ring(after.key.digest)
+        return self._shown(after, moment)
 
     def _moment(self) -> Moment:
         wall = self._wall()
         token, floor = int(wall * 1_000_000), self._process.floor
         return Moment(wall, self._tick(), self._clock_id, token if token > floor else floor + 1)
+
+    def _shown_after_loss(self, record: Record, moment: Moment) -> Record:
+        # Whoever takes over a record made after the loss must ask first, too: its first holder may have crashed before.
+        lost = self._lost_at is not None and self._lost_at <= record.created_at < self._lost_at + AFTER_LOSS_SECONDS
+        shown = seen_at(record, moment)
+        return shown._replace(after_loss=True) if lost else shown
 
 
 class AsyncSqliteStore:
