@@ -577,6 +577,7 @@ def test_a_retention_below_the_providers_window_is_refused(place: Place):
         place.guard(policy=Policy(retention=60)).run("charge", int, key="o-1", payload={}, boundary=Keyed(window=61))
 
 
+@pytest.mark.usefixtures("looks_each_time")
 def test_whoever_takes_over_a_claim_made_after_a_loss_asks_first_too(sqlite: Place, ledger: Ledger):
     """The file was replaced; the first to claim anew crashed before it asked. The next must not run blindly."""
     asked = []

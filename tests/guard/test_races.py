@@ -94,6 +94,7 @@ def test_opening_a_store_does_not_wait_for_somebody_elses_write(sqlite: Place):
     assert time.monotonic() - began < 2
 
 
+@pytest.mark.usefixtures("looks_each_time")
 def test_a_file_that_is_replaced_is_noticed_before_the_next_claim(sqlite: Place, colour: str, ledger: Ledger):
     """Restored from a backup: a process that writes on into the old file would win keys that others win too."""
     here = sqlite.side(colour)
@@ -108,6 +109,7 @@ def test_a_file_that_is_replaced_is_noticed_before_the_next_claim(sqlite: Place,
     assert sqlite.store().read is not None
 
 
+@pytest.mark.usefixtures("looks_each_time")
 def test_a_batch_notices_a_replaced_file_too(sqlite: Place, colour: str, ledger: Ledger):
     here = sqlite.side(colour)
     here.run("charge", ledger.add, key="before", payload={})
@@ -121,6 +123,7 @@ def test_a_batch_notices_a_replaced_file_too(sqlite: Place, colour: str, ledger:
     assert len(ledger) == 2
 
 
+@pytest.mark.usefixtures("looks_each_time")
 def test_a_file_replaced_while_an_effect_runs_does_not_lose_its_answer_silently(sqlite: Place, colour: str):
     """The claim is gone with the old file; the holder must not be told that its answer is recorded."""
     side = sqlite.side(colour, policy=Policy(lease=0.2))

@@ -14,6 +14,7 @@ from samekey.core.errors import RecordUnreadable
 from samekey.core.key import Key
 from samekey.core.states import State
 from samekey.drivers import sqlite as driver
+from samekey.stores import _sqlite_process
 from samekey.stores.sqlite import AsyncSqliteStore, SqliteStore
 from samekey.testing._store_scenarios.scene import A, B, C, Scene, assert_same, settling
 from samekey.testing.clock import ManualClock
@@ -133,7 +134,14 @@ def _replace(file: Path) -> None:
         os.unlink(one)
 
 
+@pytest.fixture
+def looks_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which file lies there is looked at before every write, however short ago that was done."""
+    monkeypatch.setattr(_sqlite_process, "LOOK_SECONDS", 0.0)
+
+
 @pytest.mark.timeout(20)
+@pytest.mark.usefixtures("looks_each_time")
 def test_a_replaced_file_is_noticed_by_the_next_claim(file: Path):
     """The claim is written to the file that is there, and says that memory was lost."""
     store = SqliteStore(file)
@@ -152,6 +160,25 @@ def test_a_replaced_file_is_noticed_by_the_next_claim(file: Path):
 
 
 @pytest.mark.timeout(20)
+def test_a_busy_process_notices_a_replaced_file_a_moment_later(file: Path, monkeypatch: pytest.MonkeyPatch):
+    """What it wrote to the old one in that moment is gone, as if it had been written just before the file was."""
+    monkeypatch.setattr(_sqlite_process, "LOOK_SECONDS", 3600.0)
+    store = SqliteStore(file)
+    store.open(scene.opening("before"))
+    _replace(file)
+
+    at_once = store.open(scene.opening("at once"))
+    store._process._look_again_at = 0.0  # the moment is over
+    later = store.open(scene.opening("later"))
+
+    assert (at_once.after_loss, later.after_loss) == (False, True)
+    assert store.settle(settling(at_once, State.COMPLETED)) is None
+    assert store.read(Read(later.key)) is not None
+    store.close()
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.usefixtures("looks_each_time")
 async def test_a_replaced_file_is_noticed_by_the_next_async_claim(file: Path):
     store = AsyncSqliteStore(file)
     await store.open(scene.opening("before"))
