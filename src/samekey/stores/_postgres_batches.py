@@ -15,7 +15,7 @@ there is confirmed by a write: it may have been committed by a primary whose sta
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -24,7 +24,8 @@ from samekey.core.errors import Misconfigured, SamekeyError, StoreUnavailable
 from samekey.core.record import Record
 from samekey.core.states import Role, State
 from samekey.drivers import psycopg as driver
-from samekey.stores._postgres_wire import many, record_at, record_in, rows_of, single
+from samekey.stores._postgres_rows import told
+from samekey.stores._postgres_wire import answers_in, many, record_at, record_in, single
 
 BATCH_MAX = 256  # commands in one go: bounds how long the first of them waits for the last
 BATCH_BYTES_MAX = 8 << 20  # results in one statement: bounds the memory on both sides
@@ -53,7 +54,7 @@ class Closed(StoreUnavailable):
 class Job:
     """One command, and what became of it."""
 
-    __slots__ = ("command", "digest", "done", "error", "reply", "same_as")
+    __slots__ = ("command", "digest", "done", "error", "reply")
 
     def __init__(self, command: StoreCommand) -> None:
         self.command = command
@@ -61,7 +62,6 @@ class Job:
         self.reply: Record | None = None
         self.error: Exception | None = None
         self.done = False
-        self.same_as: Job | None = None
 
     def answer(self, reply: Record | None) -> None:
         self.reply, self.done = reply, True
@@ -75,30 +75,41 @@ class Job:
         return self.reply
 
 
-def plan(jobs: Sequence[Job]) -> list[list[Job]]:
-    """The jobs in groups, each of one kind and with each key once, in an order that keeps that of every key."""
+def plan(jobs: Sequence[Job]) -> tuple[list[list[Job]], list[tuple[Job, Job]]]:
+    """The jobs in groups, each of one kind and with each key once, in an order that keeps that of every key.
+
+    And whoever asks what another one asked right before it: these two share an answer.
+    """
     if len(jobs) == 1:
-        return [list(jobs)]
-    for job in jobs:
-        job.same_as = None
-    if len({job.digest for job in jobs}) == len(jobs):  # nobody stands behind anybody: the common case
-        kinds: dict[Any, list[Job]] = {}
-        for job in jobs:
-            kinds.setdefault(_kind(job.command), []).append(job)
-        return [part for group in kinds.values() for part in _parts(group)]
+        return [list(jobs)], []
+    if len(set(map(_digest, jobs))) == len(jobs):  # nobody stands behind anybody: the common case
+        return [part for group in _kinds(jobs) for part in _parts(group)], []
     waves: list[dict[Any, list[Job]]] = []
     last: dict[bytes, tuple[int, Job]] = {}
+    followers: list[tuple[Job, Job]] = []
     for job in jobs:
         wave, before = last.get(job.digest, (-1, None))
         if before is not None and _same(before.command, job.command):
-            job.same_as = before
+            followers.append((job, before))
             continue
         wave += 1
         if wave == len(waves):
             waves.append({})
         waves[wave].setdefault(_kind(job.command), []).append(job)
         last[job.digest] = (wave, job)
-    return [part for wave in waves for group in wave.values() for part in _parts(group)]
+    return [part for wave in waves for group in wave.values() for part in _parts(group)], followers
+
+
+def _kinds(jobs: Sequence[Job]) -> Iterable[list[Job]]:
+    (kind, *others) = set(map(type, map(_command, jobs)))
+    if not others and kind is not Settle:
+        return (list(jobs),)
+    if not others and Role.OPERATOR not in map(_role, jobs):
+        return (list(jobs),)
+    kinds: dict[Any, list[Job]] = {}
+    for job in jobs:
+        kinds.setdefault(_kind(job.command), []).append(job)
+    return kinds.values()
 
 
 def _kind(command: StoreCommand) -> Any:
@@ -118,11 +129,13 @@ def _same(one: StoreCommand, other: StoreCommand) -> bool:
 
 def _parts(group: list[Job]) -> list[list[Job]]:
     group.sort(key=_digest)
+    heavy = type(group[0].command) in _HEAVY
+    if len(group) <= BATCH_MAX and not (heavy and sum(map(len, filter(None, map(_result, group)))) > BATCH_BYTES_MAX):
+        return [group]
     parts: list[list[Job]] = [[]]
     size = 0
     for job in group:
-        command = job.command
-        bytes_ = len(command.result or b"") if isinstance(command, (Settle, Testify)) else 0
+        bytes_ = len(_result(job) or b"") if heavy else 0
         if parts[-1] and (len(parts[-1]) >= BATCH_MAX or size + bytes_ > BATCH_BYTES_MAX):
             parts.append([])
             size = 0
@@ -131,20 +144,22 @@ def _parts(group: list[Job]) -> list[list[Job]]:
     return parts
 
 
-_digest = attrgetter("digest")
+_HEAVY = (Settle, Testify)  # they bring results
+# For map(): a loop of ours over each job of each batch is what a batch costs.
+_command, _digest = attrgetter("command"), attrgetter("digest")
+_role, _result = attrgetter("command.role"), attrgetter("command.result")
 
 
 def carrying_all(jobs: Sequence[Job], address: driver.Address, facts: Facts) -> Steps:
     """Every job to its end; whoever stood behind another with the same question shares its answer."""
-    for group in plan(jobs):
+    groups, followers = plan(jobs)
+    for group in groups:
         yield from carrying(group, address, facts)
-    for job in jobs:
-        if job.same_as is not None:
-            shared = job.same_as
-            if shared.error is None:
-                job.answer(shared.reply)
-            elif not job.done:
-                yield from carrying([job], address, facts)  # the failure was its own
+    for job, before in followers:
+        if before.error is None:
+            job.answer(before.reply)
+        else:
+            yield from carrying([job], address, facts)  # the failure was its own
 
 
 class Facts:
@@ -158,11 +173,9 @@ class Facts:
 
 def carrying(jobs: list[Job], address: driver.Address, facts: Facts) -> Steps:
     """One group: sent together; on an error that is not the connection's, one by one."""
-    query = _query(jobs, address)
+    query, jobs = _query(jobs, address)
     if query is None:
         return
-    if any(job.done for job in jobs):
-        jobs = [job for job in jobs if not job.done]
     deadline: float | None = None  # for answers that were lost
     conflicts = 0
     pause = REASK_PAUSE_SECONDS
@@ -197,10 +210,10 @@ def carrying(jobs: list[Job], address: driver.Address, facts: Facts) -> Steps:
         yield from _confirming(jobs, address, facts)
 
 
-def _query(jobs: list[Job], address: driver.Address) -> driver.Query | None:
-    """The query for these jobs; one whose command cannot be said at all fails by itself."""
+def _query(jobs: list[Job], address: driver.Address) -> tuple[driver.Query | None, list[Job]]:
+    """The query, and whom it is for; one whose command cannot be said at all fails by itself."""
     try:
-        return _said([job.command for job in jobs])
+        return _said(jobs), jobs
     except (SamekeyError, UnicodeError):
         for job in jobs:
             try:
@@ -209,25 +222,32 @@ def _query(jobs: list[Job], address: driver.Address) -> driver.Query | None:
                 job.fail(error)
             except UnicodeError as error:
                 job.fail(Misconfigured(f"{address.name} cannot keep this text: {error}"))
-    left = [job.command for job in jobs if not job.done]
-    return _said(left) if left else None
+    left = [job for job in jobs if not job.done]
+    return (_said(left) if left else None), left
 
 
-def _said(commands: list[StoreCommand]) -> driver.Query:
-    return single(commands[0]) if len(commands) == 1 else many(commands)
+def _said(jobs: list[Job]) -> driver.Query:
+    return single(jobs[0].command) if len(jobs) == 1 else many(list(map(_command, jobs)))
 
 
 def _answer(jobs: list[Job], answer: Any, lost_at: float | None) -> None:
-    rows = rows_of(answer) if len(jobs) > 1 else None
-    for job in jobs:
+    if len(jobs) == 1:
+        (job,) = jobs
         try:
-            if rows is None:
-                job.answer(record_in(answer, job.command, lost_at))
-            else:
-                row = rows.get(job.digest)
-                job.answer(None if row is None else record_at(answer, row, job.command, lost_at))
+            job.answer(record_in(answer, job.command, lost_at))
         except SamekeyError as error:
             job.fail(error)
+        return
+    tokens, told_at, rows = answers_in(answer)
+    for job in jobs:
+        try:
+            if (token := tokens.get(job.digest)) is not None:
+                job.reply = told(job.command, token, told_at, lost_at)
+            elif (row := rows.get(job.digest)) is not None:
+                job.reply = record_at(answer, row, job.command, lost_at)
+        except SamekeyError as error:
+            job.error = error
+        job.done = True
 
 
 def _confirming(jobs: list[Job], address: driver.Address, facts: Facts) -> Steps:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from samekey.core.boundary import parse_terms
@@ -94,11 +95,11 @@ def _open(command: Open) -> Values:
         _attempt(command.attempt),
         fingerprint.digest,
         fingerprint.form,
-        _pairs([f'[{_quoted(name)},"{digest.hex()}"]' for name, digest in fingerprint.fields]),
+        _fields(fingerprint.fields) if fingerprint.fields else None,
         command.boundary,
         command.lease_seconds,
         command.sends,
-        _pairs([f"[{_quoted(name)},{_quoted(value)}]" for name, value in command.attributes]),
+        _attributes(command.attributes) if command.attributes else None,
     )
 
 
@@ -127,27 +128,35 @@ _FROM = {
 
 
 def _settle(command: Settle) -> Values:
-    by, role, error = mended(command.by), command.role, command.error
-    where = _FROM[role, command.state]
-    if role is Role.OPERATOR:  # a person decided about what was shown, and about nothing else
-        where = command.seen.state.value if command.seen.state.value in where.split() else ""
+    seen, role, state = command.seen, command.role, command.state
+    by, error, why = command.by, command.error, command.why
+    fence = _fence(seen)
+    where = _FROM[role, state]
+    holder, person = role is Role.HOLDER, role is Role.OPERATOR
+    if person:  # who decided about what was shown, and about nothing else
+        where = seen.state.value if seen.state.value in where.split() else ""
+    if holder and by == seen.attempt:
+        who = f'"{by}"'  # digits, as was seen to with the fence
+    else:
+        by = mended(by)
+        who = _quoted(by if holder or role is Role.PASSER_BY else f"{role}:{by}")
     # Whoever settles what it held knows what becomes of it; of a text that we mend the server knows better.
-    known = role is Role.HOLDER and not ("\x00" in command.why or (error is not None and "\x00" in error))
+    known = holder and not ("\x00" in why or (error is not None and "\x00" in error))
     return (
-        *_fence(command.seen),
+        *fence,
         where,
         role is Role.PASSER_BY,
-        role is Role.LOOKUP or role is Role.OPERATOR,
-        command.state.value,
+        person or role is Role.LOOKUP,
+        state.value,
         by,
         command.result,
         None if error is None else mended(error),
-        _quoted(by if role is Role.HOLDER or role is Role.PASSER_BY else f"{role}:{by}"),
-        _quoted(mended(command.why or error or "")),
+        who,
+        _quoted(mended(why or error or "")),
         command.retain_seconds,
         command.next_round,
-        mended(command.why) if role is Role.OPERATOR else None,
-        command.seen.version if known else None,
+        mended(why) if person else None,
+        seen.version if known else None,
     )
 
 
@@ -289,17 +298,15 @@ _NEWLINE = "\n"
 def told(command: StoreCommand | None, token: int, wall: float, lost_at: float | None) -> Record:
     """The record of a write that the server tells in short: nothing was there, or nothing but what was seen."""
     moment = Moment(wall, wall, "", token)
-    seen = None
-    record = None
-    if type(command) is Open:
-        record = apply(None, command, moment)
-    elif type(command) is Settle:
-        seen = command.seen
-        record = apply(seen, command, moment)
+    kind = type(command)
+    seen = command.seen if kind is Settle else None  # type: ignore[union-attr]
+    record = apply(seen, command, moment) if kind is Settle or kind is Open else None  # type: ignore[arg-type]
     if record is None or record is seen:
         raise RecordUnreadable(f"the server carried out what it should have refused: {command!r}")
     record = seen_at(record, moment)
-    return record.changed(after_loss=True) if _after_loss(record.created_at, lost_at) else record
+    if lost_at is not None and _after_loss(record.created_at, lost_at):
+        return record.changed(after_loss=True)
+    return record
 
 
 def _after_loss(created_at: float, lost_at: float | None) -> bool:
@@ -315,9 +322,18 @@ def _evidence(at: float, token: int, attempt: str, state: str, result: str | Non
 _quoted: Callable[[str], str] = json.encoder.encode_basestring_ascii  # ASCII: any text at all can be kept
 
 
-def _pairs(pairs: list[str]) -> str | None:
-    """A JSON array of what is JSON already; a general encoder takes three times as long for these few."""
-    return f"[{','.join(pairs)}]" if pairs else None
+# JSON of what is known to be pairs: a general encoder takes three times as long for these few.
+
+
+def _attributes(pairs: Sequence[tuple[str, str]]) -> str:
+    return "[" + ",".join([f"[{_quoted(name)},{_quoted(value)}]" for name, value in pairs]) + "]"
+
+
+def _fields(pairs: Sequence[tuple[str, bytes]]) -> str:
+    return "[" + ",".join([f'[{_quoted_name(name)},"{digest.hex()}"]' for name, digest in pairs]) + "]"
+
+
+_quoted_name = lru_cache(maxsize=1024)(_quoted)  # the parameters of a function have the same names every time
 
 
 _scan = json.JSONDecoder().raw_decode

@@ -27,7 +27,8 @@ class AsyncLane:
         self._address = address
         self._durable, self._desk = durable, desk
         self._connection: driver.AsyncConnection | None = None
-        self._queue: deque[tuple[Callable[[], Awaitable[None]] | Sequence[Job], asyncio.Future[None]]] = deque()
+        self._asked: deque[tuple[Callable[[], Awaitable[None]], asyncio.Future[None]]] = deque()
+        self._wanted: list[tuple[Sequence[Job], asyncio.Future[None]]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._busy = False
         self._slow: asyncio.Task[None] | None = None  # kept, or the garbage collector takes it
@@ -38,7 +39,13 @@ class AsyncLane:
 
     def perform(self, jobs: Sequence[Job]) -> asyncio.Future[None]:
         """Carry these out together with whatever others want at the same time; done when all have their answers."""
-        return self._enqueue(jobs)
+        loop = self._loop or self._begin()
+        future: asyncio.Future[None] = loop.create_future()
+        self._wanted.append((jobs, future))
+        if not self._busy:
+            self._busy = True
+            loop.call_soon(self._flush)  # after everybody who runs right now has had its say
+        return future
 
     async def ask(self, statement: Statement) -> list[Any]:
         """The rows of one statement that is no command, in our turn."""
@@ -48,8 +55,14 @@ class AsyncLane:
             connection.rest()
             rows.extend(await (await connection.execute(*statement, binary=True)).fetchall())
 
+        loop = self._loop or self._begin()
+        future: asyncio.Future[None] = loop.create_future()
+        self._asked.append((lambda: self._on_connection(fetch), future))
+        if not self._busy:
+            self._busy = True
+            loop.call_soon(self._flush)
         with driver.translated(self._address):
-            await self._enqueue(lambda: self._on_connection(fetch))
+            await future
         return rows
 
     async def close(self) -> None:
@@ -73,34 +86,31 @@ class AsyncLane:
 
     # -- taking turns --------------------------------------------------------------------------------------
 
-    def _enqueue(self, work: Callable[[], Awaitable[None]] | Sequence[Job]) -> asyncio.Future[None]:
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = self._loop.create_future()
-        self._queue.append((work, future))
-        if not self._busy:
-            self._busy = True
-            self._loop.call_soon(self._flush)  # after everybody who runs right now has had its say
-        return future
+    def _begin(self) -> asyncio.AbstractEventLoop:
+        self._loop = asyncio.get_running_loop()
+        return self._loop
 
     def _flush(self) -> None:
         """The connection is free: send what queued up."""
-        if not self._queue:
+        if self._asked:
+            work, future = self._asked.popleft()
+            self._go_slowly(work, [future])
+        elif self._wanted:
+            jobs, futures = self._gather()
+            self._advance(carrying_all(jobs, self._address, self._known), futures, None)
+        else:
             self._busy = False
             if self._idle is not None and not self._idle.done():
                 self._idle.set_result(None)
-            return
-        work, future = self._queue.popleft()
-        futures = [future]
-        if callable(work):
-            self._go_slowly(work, futures)
-            return
-        jobs = list(work)
-        while self._queue and len(jobs) < BATCH_MAX and not callable(self._queue[0][0]):
-            more, another = self._queue.popleft()
-            jobs += more  # type: ignore[arg-type]
-            futures.append(another)
-        self._advance(carrying_all(jobs, self._address, self._known), futures, None)
+
+    def _gather(self) -> tuple[list[Job], list[asyncio.Future[None]]]:
+        """As many as may travel together."""
+        wanted, self._wanted = self._wanted[:BATCH_MAX], self._wanted[BATCH_MAX:]
+        jobs = [job for some, _ in wanted for job in some]
+        while len(jobs) > BATCH_MAX and len(wanted) > 1:  # somebody brought several
+            self._wanted.insert(0, wanted.pop())
+            del jobs[-len(self._wanted[0][0]) :]
+        return jobs, [future for _, future in wanted]
 
     def _advance(self, steps: Steps, futures: list[asyncio.Future[None]], reply: Any) -> None:
         """The next step, straight from the event loop where nothing has to be waited for but the answer."""
@@ -149,9 +159,10 @@ class AsyncLane:
         except Exception as raised:
             error = raised
         except BaseException:
-            for one in (*futures, *(waiting for _, waiting in self._queue)):
+            for one in (*futures, *(future for _, future in (*self._asked, *self._wanted))):
                 one.cancel()  # the loop is being closed under us
-            self._queue.clear()
+            self._asked.clear()
+            self._wanted.clear()
             self._flush()
             raise
         self._answer(futures, error)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from samekey.core.commands import Open, Read, Settle, StoreCommand
 from samekey.core.record import Record
@@ -72,9 +72,10 @@ def many(commands: Sequence[StoreCommand]) -> Query:
 
 # -- rows --------------------------------------------------------------------------------------------------
 
-# The answer to many commands. Most are told in short, so what that is made of stands beside a row that then is null.
-_ROW, _NOW, _DIGEST, _TOKEN, _CHANGED_AT = range(5)
-_ROWS = "CASE WHEN r.state IS NOT NULL THEN r END, clock_timestamp(), r.digest, r.token, r.changed_at"
+# The answer: a record and when it was read, and to many claims or settles also what all of them are told in short.
+_ROW, _NOW, _DIGESTS, _TOKENS, _TOLD_AT = range(5)
+_ROWS = "CASE WHEN r.state IS NOT NULL THEN r END, clock_timestamp()"
+_TOLD = "shown, clock_timestamp(), told_digests, told_tokens, told_at"
 
 
 def record_in(answer: Any, command: StoreCommand, lost_at: float | None) -> Record | None:
@@ -90,26 +91,39 @@ def record_in(answer: Any, command: StoreCommand, lost_at: float | None) -> Reco
     return record_of([*_values(raw), _time(answer.get_value(0, _NOW))], command, lost_at)
 
 
-def rows_of(answer: Any) -> dict[bytes, int]:
-    """Which row is about which digest; where there are two the later one is the newer."""
+class Answers(NamedTuple):
+    """What came back for many commands: digests and tokens of those told in short, and rows of those shown."""
+
+    tokens: dict[bytes, int]
+    told_at: float
+    rows: dict[bytes, int]  # where there were two, the later one: it is the newer
+
+
+def answers_in(answer: Any) -> Answers:
     value = answer.get_value
-    return {value(row, _DIGEST): row for row in range(answer.ntuples)}
+    tokens, told_at, rows = {}, 0.0, {}
+    for row in range(answer.ntuples):
+        raw = value(row, _ROW)
+        if raw is not None:
+            rows[raw[_DIGEST]] = row
+        elif answer.nfields > _TOLD_AT and (digests := value(row, _DIGESTS)) is not None:
+            count = _count(digests)[0]
+            told_at = _float(value(row, _TOLD_AT))
+            tokens = dict(zip(_items("16s", count)(digests), _items("q", count)(value(row, _TOKENS)), strict=True))
+    return Answers(tokens, told_at, rows)
 
 
 def record_at(answer: Any, row: int, command: StoreCommand, lost_at: float | None) -> Record | None:
     """The record in this row of the answer to many."""
     value = answer.get_value
-    raw = value(row, _ROW)
-    if raw is not None:
-        return record_of([*_values(raw), _time(value(row, _NOW))], command, lost_at)
-    token = value(row, _TOKEN)
-    return None if token is None else told(command, _long(token), _float(value(row, _CHANGED_AT)), lost_at)
+    return record_of([*_values(value(row, _ROW)), _time(value(row, _NOW))], command, lost_at)
 
 
 # A row is the number of its columns, and for each of them its type, its size and so many bytes. What is never null has
 # its fixed place, and is read in one go.
 _NOTHING = -1  # the size of a null
 _short = struct.Struct(">8xi16x4xi4x4xq4x4x4x4xd").unpack_from  # digest, attempt, token, created_at (null), changed_at
+_DIGEST = slice(12, 28)  # of a row
 _size = struct.Struct(">i").unpack_from
 _first = struct.Struct(">4x8x16s8x16s8xq8xd8xd8xd")  # digest to lease_until
 _counts = struct.Struct(">8xi8xi8xi8x?8x?")  # version to happened
@@ -141,6 +155,15 @@ def _sized(raw: bytes, at: int, loads: Sequence[Callable[[bytes], Any]], values:
 
 def _long(raw: bytes) -> int:
     return int.from_bytes(raw, "big", signed=True)
+
+
+_count = struct.Struct(">12xi4x").unpack_from  # of an array's items
+
+
+@lru_cache(maxsize=1024)
+def _items(form: str, count: int) -> Callable[[bytes], tuple[Any, ...]]:
+    """Reads an array of so many items, none of which is null."""
+    return struct.Struct(">20x" + f"4x{form}" * count).unpack
 
 
 _unpack_float = struct.Struct(">d").unpack
@@ -188,45 +211,32 @@ _ONE: dict[str, Callable[[Any], bytes]] = {
 _head = struct.Struct(">iiIii").pack  # dimensions, whether there are nulls, the elements' type, how many, from where
 _NULL = b"\xff\xff\xff\xff"
 _OIDS = {"uuid": 2950, "bytea": 17, "text": 25, "word": 25, "float8": 701, "bigint": 20, "integer": 23, "boolean": 16}
-_item_float = struct.Struct(">id").pack
-_item_long = struct.Struct(">iq").pack
-_item_int = struct.Struct(">ii").pack
-_TRUE, _FALSE = b"\x00\x00\x00\x01\x01", b"\x00\x00\x00\x01\x00"
-
-
-def _item_bytes(value: bytes) -> bytes:
-    return _pack_int(len(value)) + value
-
-
-def _item_text(value: str) -> bytes:
-    raw = value.encode()
-    return _pack_int(len(raw)) + raw
-
-
-_ITEMS: dict[str, Callable[[Any], bytes]] = {
-    "uuid": _item_bytes,
-    "bytea": _item_bytes,
-    "text": _item_text,
-    "word": lru_cache(maxsize=1024)(_item_text),
-    "float8": lambda value: _item_float(8, value),
-    "bigint": lambda value: _item_long(8, value),
-    "integer": lambda value: _item_int(4, value),
-    "boolean": lambda value: _TRUE if value else _FALSE,
-}
 
 
 def _array(kind: str) -> Callable[[tuple[Any, ...]], bytes]:
-    oid, item = _OIDS[kind], _ITEMS[kind]
+    oid, code = _OIDS[kind], _ONE[kind]
+    plain = code is bytes
 
     def array(values: tuple[Any, ...]) -> bytes:
         first, count = values[0], len(values)
         if values[-1] == first and values.count(first) == count:  # most columns say the same for all of a batch
-            body = (_NULL if first is None else item(first)) * count
+            body = (_NULL if first is None else _sized_bytes(code(first))) * count
+        elif None in values:
+            body = b"".join([_NULL if value is None else _sized_bytes(code(value)) for value in values])
         else:
-            body = b"".join([_NULL if value is None else item(value) for value in values])
+            coded = values if plain else [code(value) for value in values]
+            if len(set(map(len, coded))) == 1:  # digests, ids, numbers, and mostly keys: their size stands between them
+                size = _pack_int(len(coded[0]))
+                body = size + size.join(coded)
+            else:
+                body = b"".join(map(_sized_bytes, coded))
         return _head(1, 1, oid, count, 1) + body
 
     return array
+
+
+def _sized_bytes(value: bytes) -> bytes:
+    return _pack_int(len(value)) + value
 
 
 _ARRAYS = {kind: _array(kind) for kind in _OIDS}
@@ -252,8 +262,8 @@ _MANY: dict[type[StoreCommand], Shape] = {
     kind: Shape(
         f"{call.function}s",
         call.types,
-        _ROWS,
-        f"FROM {call.together}($*) AS r" if call.together else _each(call.function, call.types),
+        _TOLD if call.together else _ROWS,
+        f"FROM {call.together}($*)" if call.together else _each(call.function, call.types),
         many=True,
     )
     for kind, call in CALLS.items()

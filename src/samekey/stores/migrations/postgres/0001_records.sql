@@ -175,35 +175,36 @@ $$;
 
 
 -- Many claims as one transaction, and so one flush to disk. Each digest once, sorted by the caller: two batches in
--- opposite order would deadlock. A row may come back twice; the later one is the newer.
+-- opposite order would deadlock. What the client can tell for itself comes in one row for all of it: whose claims were
+-- won, with which tokens, when. The others are shown, each in a row; one may come twice, and the later one is the newer.
 CREATE FUNCTION samekey_open_many(
   p_digests uuid[], p_operations text[], p_tenants text[], p_keys text[], p_attempts uuid[], p_fingerprints bytea[],
   p_forms text[], p_fields text[], p_boundaries text[], p_leases double precision[], p_sends boolean[],
   p_attributes text[]
-) RETURNS SETOF samekey_records LANGUAGE plpgsql AS $$
+) RETURNS TABLE (
+  shown samekey_records, told_digests uuid[], told_tokens bigint[], told_at double precision
+) LANGUAGE plpgsql AS $$
 DECLARE
   wall double precision := date_part('epoch', clock_timestamp());
-  short samekey_records;
   there integer;
-  made integer := 0;
+  made integer;
 BEGIN
   RETURN QUERY
-    SELECT * FROM samekey_records
+    SELECT known, NULL::uuid[], NULL::bigint[], NULL::double precision FROM samekey_records known
     WHERE digest = ANY (p_digests)
       AND (state IN ('completed', 'closed', 'released') AND retain_until <= wall) IS NOT TRUE;
   GET DIAGNOSTICS there = ROW_COUNT;
   IF there = cardinality(p_digests) THEN
     RETURN;  -- only replays: nothing is written
   END IF;
-  FOR short.digest, short.token, short.changed_at IN
-    WITH claims AS MATERIALIZED (
-      SELECT c.*, nextval('samekey_tokens') AS fresh
-      FROM unnest(
-        p_digests, p_operations, p_tenants, p_keys, p_attempts, p_fingerprints, p_forms, p_fields, p_boundaries,
-        p_leases, p_sends, p_attributes
-      ) AS c (digest, operation, tenant, key, attempt, fingerprint, form, fields, boundary, lease, sends, attributes)
-      WHERE there = 0 OR NOT EXISTS (SELECT FROM samekey_records known WHERE known.digest = c.digest)
-    )
+  WITH claims AS MATERIALIZED (
+    SELECT c.*, nextval('samekey_tokens') AS fresh
+    FROM unnest(
+      p_digests, p_operations, p_tenants, p_keys, p_attempts, p_fingerprints, p_forms, p_fields, p_boundaries,
+      p_leases, p_sends, p_attributes
+    ) AS c (digest, operation, tenant, key, attempt, fingerprint, form, fields, boundary, lease, sends, attributes)
+    WHERE there = 0 OR NOT EXISTS (SELECT FROM samekey_records known WHERE known.digest = c.digest)
+  ), won AS (
     INSERT INTO samekey_records AS r (
       digest, operation, tenant, key, state, token, attempt, fingerprint, form, fields, boundary, version, attempts,
       created_at, changed_at, lease_until, unsure, happened, first_sent_at, round, attributes, moves
@@ -214,15 +215,15 @@ BEGIN
       concat('[', wall, ',', fresh, ',"","started","', replace(attempt::text, '-', ''), '",""]')
     FROM claims
     ON CONFLICT (digest) DO NOTHING
-    RETURNING r.digest, r.token, r.changed_at
-  LOOP
-    made := made + 1;
-    RETURN NEXT short;
-  END LOOP;
+    RETURNING r.digest, r.token
+  )
+  SELECT count(*), array_agg(digest), array_agg(token) INTO made, told_digests, told_tokens FROM won;
+  told_at := wall;
+  RETURN NEXT;
   IF there + made < cardinality(p_digests) THEN
     -- Somebody was faster, or a record is past its retention: one by one, each with a new snapshot.
     RETURN QUERY
-      SELECT r.*
+      SELECT r, NULL::uuid[], NULL::bigint[], NULL::double precision
       FROM unnest(
         p_digests, p_operations, p_tenants, p_keys, p_attempts, p_fingerprints, p_forms, p_fields, p_boundaries,
         p_leases, p_sends, p_attributes
@@ -382,22 +383,20 @@ END
 $$;
 
 
--- Many settles as one transaction; not for operators, whose actions are audited one by one.
+-- Many settles as one transaction; not for operators, whose actions are audited one by one. Told as many claims are.
 CREATE FUNCTION samekey_settle_many(
   p_digests uuid[], p_seen_tokens bigint[], p_seen_attempts uuid[], p_froms text[], p_spares_lives boolean[],
   p_for_alls boolean[], p_states text[], p_bys text[], p_results bytea[], p_errors text[], p_whos text[],
   p_whys text[], p_retains double precision[], p_next_rounds boolean[], p_operator_whys text[],
   p_seen_versions integer[]
-) RETURNS SETOF samekey_records LANGUAGE plpgsql AS $$
+) RETURNS TABLE (
+  shown samekey_records, told_digests uuid[], told_tokens bigint[], told_at double precision
+) LANGUAGE plpgsql AS $$
 DECLARE
   wall double precision := date_part('epoch', clock_timestamp());
-  short samekey_records;
-  became integer;
-  seen integer;
-  told integer := 0;
+  told integer;
 BEGIN
-  short.changed_at := wall;
-  FOR short.digest, short.token, became, seen IN
+  WITH moved AS (
     UPDATE samekey_records r SET
       state = s.state,
       version = r.version + 1,
@@ -427,16 +426,16 @@ BEGIN
       AND r.attempt = s.attempt
       AND r.state = ANY (string_to_array(s.froms, ' '))
       AND NOT (s.spares_live AND r.lease_until > date_part('epoch', clock_timestamp()))
-    RETURNING r.digest, r.token, r.version, s.seen_version
-  LOOP
-    IF became = seen + 1 THEN
-      told := told + 1;
-      RETURN NEXT short;
-    END IF;
-  END LOOP;
+    RETURNING r.digest, r.token, r.version = s.seen_version + 1 AS as_seen
+  )
+  SELECT count(*), array_agg(digest), array_agg(token) INTO told, told_digests, told_tokens FROM moved WHERE as_seen;
+  told_at := wall;
+  RETURN NEXT;
   IF told < cardinality(p_digests) THEN
     -- Refused, or written to since it was seen: shown as they stand now.
-    RETURN QUERY SELECT * FROM samekey_records WHERE digest = ANY (p_digests);
+    RETURN QUERY
+      SELECT known, NULL::uuid[], NULL::bigint[], NULL::double precision FROM samekey_records known
+      WHERE digest = ANY (p_digests);
   END IF;
 END
 $$;
