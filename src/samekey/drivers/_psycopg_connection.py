@@ -77,7 +77,8 @@ class AsyncConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
     _loop: asyncio.AbstractEventLoop | None = None  # whose eyes are on the socket
     _steps: Generator[bool, None, Any] | None = None
     _landed: Landed | None = None
-    _alarm: asyncio.TimerHandle | None = None
+    _deadline = 0.0
+    _alarm: asyncio.TimerHandle | None = None  # one for many statements: to set and to cancel one costs as much as one
     _watched = -1  # libpq forgets its socket when the server hangs up
     _writes = False
 
@@ -102,16 +103,27 @@ class AsyncConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
 
     def start(self, query: Query, landed: Landed) -> None:
         """Send it. `landed` is called with its rows or its error: by the event loop, or here if it cannot be sent."""
-        loop = asyncio.get_running_loop()
-        self._landed = landed
-        self._steps = exchange(self.pgconn, query, self.prepared)
-        seconds = self.silence_seconds or SILENCE_SECONDS
-        self._alarm = loop.call_later(seconds, self._land, None, Silent(f"no answer within {seconds:.0f} s"))
-        if self._loop is None:
+        loop = self._loop
+        if loop is None:
+            loop = self._loop = asyncio.get_running_loop()
             self._watched = self.pgconn.socket
             loop.add_reader(self._watched, self._step)
-            self._loop = loop
+        self._landed = landed
+        self._steps = exchange(self.pgconn, query, self.prepared)
+        self._deadline = loop.time() + (self.silence_seconds or SILENCE_SECONDS)
+        if self._alarm is None:
+            self._alarm = loop.call_at(self._deadline, self._struck, loop)
         self._step()
+
+    def _struck(self, loop: asyncio.AbstractEventLoop) -> None:
+        """The alarm of some statement, perhaps of one that was answered long ago."""
+        self._alarm = None
+        if self._steps is None:
+            return
+        if loop.time() < self._deadline:
+            self._alarm = loop.call_at(self._deadline, self._struck, loop)
+        else:
+            self._land(None, Silent(f"no answer within {self.silence_seconds or SILENCE_SECONDS:.0f} s"))
 
     def _step(self) -> None:
         """Something came, or the socket takes more."""
@@ -140,8 +152,6 @@ class AsyncConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
 
     def _land(self, answer: Any, error: psycopg.Error | None) -> None:
         landed, self._landed, self._steps = self._landed, None, None
-        if self._alarm is not None:
-            self._alarm.cancel()
         if isinstance(error, Silent):
             self.drop()
         if landed is not None:
@@ -158,14 +168,19 @@ class AsyncConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
     def drop(self) -> None:
         """Hang up without a goodbye, and without a word to whoever waits."""
         self._landed = self._steps = None
-        if self._alarm is not None:
-            self._alarm.cancel()
+        self._silence_alarm()
         self.rest()
         self.pgconn.finish()
 
     async def close(self) -> None:
+        self._silence_alarm()
         self.rest()
         await super().close()
+
+    def _silence_alarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
 
     async def wait(self, gen: Any, interval: float = _WAIT_INTERVAL, timeout: float | None = None) -> Any:
         try:

@@ -298,9 +298,8 @@ _NEWLINE = "\n"
 def told(command: StoreCommand | None, token: int, wall: float, lost_at: float | None) -> Record:
     """The record of a write that the server tells in short: nothing was there, or nothing but what was seen."""
     moment = Moment(wall, wall, "", token)
-    kind = type(command)
-    seen = command.seen if kind is Settle else None  # type: ignore[union-attr]
-    record = apply(seen, command, moment) if kind is Settle or kind is Open else None  # type: ignore[arg-type]
+    seen = command.seen if type(command) is Settle else None
+    record = None if command is None else apply(seen, command, moment)
     if record is None or record is seen:
         raise RecordUnreadable(f"the server carried out what it should have refused: {command!r}")
     record = seen_at(record, moment)

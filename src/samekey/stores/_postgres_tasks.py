@@ -3,7 +3,9 @@
 As among threads (`_postgres_lanes`): while the connection is busy commands queue up, and when it is free they go out
 together. The event loop's own callbacks send and answer. No task of anybody's is under way with a statement, so
 cancelling a caller never cancels one; an answer goes straight to whoever waits for it; and what all who run right now
-want is sent after them, together. Only what may take longer has a task: connecting, pausing, asking again.
+want is sent after them, together. Whoever was answered wants the next thing at once, mostly of another lane: so an
+answer looks after all lanes of its loop once those who got it have run. Only what may take longer has a task:
+connecting, pausing, asking again.
 """
 
 from __future__ import annotations
@@ -20,11 +22,26 @@ from samekey.stores._postgres_batches import BATCH_MAX, Closed, Facts, Job, Paus
 from samekey.stores._postgres_rows import Statement
 
 
+class Round:
+    """Calls on the lanes of one event loop when everybody who runs right now has had its say."""
+
+    def __init__(self) -> None:
+        self.lanes: list[AsyncLane] = []  # that have something to send
+        self.due = False
+
+    def go(self) -> None:
+        self.due = False
+        lanes, self.lanes = self.lanes, []
+        for lane in lanes:
+            lane.flush()
+
+
 class AsyncLane:
     """A connection that the tasks of one event loop take turns on."""
 
-    def __init__(self, address: driver.Address, *, durable: bool = True, desk: bool = False) -> None:
+    def __init__(self, address: driver.Address, round: Round, *, durable: bool = True, desk: bool = False) -> None:
         self._address = address
+        self._round = round
         self._durable, self._desk = durable, desk
         self._connection: driver.AsyncConnection | None = None
         self._asked: deque[tuple[Callable[[], Awaitable[None]], asyncio.Future[None]]] = deque()
@@ -43,8 +60,7 @@ class AsyncLane:
         future: asyncio.Future[None] = loop.create_future()
         self._wanted.append((jobs, future))
         if not self._busy:
-            self._busy = True
-            loop.call_soon(self._flush)  # after everybody who runs right now has had its say
+            self._line_up(loop)
         return future
 
     async def ask(self, statement: Statement) -> list[Any]:
@@ -59,8 +75,7 @@ class AsyncLane:
         future: asyncio.Future[None] = loop.create_future()
         self._asked.append((lambda: self._on_connection(fetch), future))
         if not self._busy:
-            self._busy = True
-            loop.call_soon(self._flush)
+            self._line_up(loop)
         with driver.translated(self._address):
             await future
         return rows
@@ -90,7 +105,14 @@ class AsyncLane:
         self._loop = asyncio.get_running_loop()
         return self._loop
 
-    def _flush(self) -> None:
+    def _line_up(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._busy = True
+        self._round.lanes.append(self)
+        if not self._round.due:
+            self._round.due = True
+            loop.call_soon(self._round.go)
+
+    def flush(self) -> None:
         """The connection is free: send what queued up."""
         if self._asked:
             work, future = self._asked.popleft()
@@ -118,10 +140,10 @@ class AsyncLane:
             step = steps.send(reply)
         except StopIteration:
             self._answer(futures, None)
-            return self._flush()
+            return self.flush()
         except Exception as error:
             self._answer(futures, error)
-            return self._flush()
+            return self.flush()
         link = self._connection
         if isinstance(step, Pause) or link is None or link.closed or self._closed:
             self._go_slowly(lambda: self._drive(steps, step), futures)
@@ -145,6 +167,9 @@ class AsyncLane:
                 one.set_result(None)
             else:
                 one.set_exception(error)
+        if not self._round.due and self._loop is not None:
+            self._round.due = True
+            self._loop.call_soon(self._round.go)  # behind those who were answered just now
 
     # -- sending, with what may take longer: connecting, pausing, asking again -----------------------------
 
@@ -163,10 +188,10 @@ class AsyncLane:
                 one.cancel()  # the loop is being closed under us
             self._asked.clear()
             self._wanted.clear()
-            self._flush()
+            self.flush()
             raise
         self._answer(futures, error)
-        self._flush()
+        self.flush()
 
     async def _drive_on(self, steps: Steps, error: driver.DriverError) -> None:
         await self._give_up_spent(error)

@@ -52,7 +52,7 @@ from samekey.stores._postgres_desk import (
 from samekey.stores._postgres_lanes import Crowd, Lane
 from samekey.stores._postgres_listen import LISTEN_SECONDS, Listener, LoopBells
 from samekey.stores._postgres_rows import record_of
-from samekey.stores._postgres_tasks import AsyncLane
+from samekey.stores._postgres_tasks import AsyncLane, Round
 from samekey.stores._postgres_transaction import (
     IDENTITY,
     IDENTITY_UNTOLD,
@@ -385,10 +385,11 @@ class _Loop:
     def __init__(self, address: driver.Address) -> None:
         self.pid = os.getpid()
         self._bells: LoopBells | None = None
-        self.claims = AsyncLane(address, durable=address.durability != "fast")
-        self.settles = AsyncLane(address, durable=address.durability == "durable")
-        self.reads = AsyncLane(address)
-        self.desk = AsyncLane(address, desk=True)
+        round = Round()
+        self.claims = AsyncLane(address, round, durable=address.durability != "fast")
+        self.settles = AsyncLane(address, round, durable=address.durability == "durable")
+        self.reads = AsyncLane(address, round)
+        self.desk = AsyncLane(address, round, desk=True)
         self.lanes = (self.claims, self.settles, self.reads, self.desk)
 
     def bells(self, here: _Here) -> LoopBells:

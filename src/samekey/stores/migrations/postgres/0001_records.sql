@@ -163,12 +163,12 @@ DECLARE
   r samekey_records;
   before text := current_setting('lock_timeout');
 BEGIN
-  PERFORM set_config('lock_timeout', p_lock_timeout, true);
+  p_lock_timeout := set_config('lock_timeout', p_lock_timeout, true);  -- PERFORM would run a query for it
   r := samekey_open(
     p_digest, p_operation, p_tenant, p_key, p_attempt, p_fingerprint, p_form, p_fields, p_boundary, p_lease, p_sends,
     p_attributes
   );
-  PERFORM set_config('lock_timeout', before, true);
+  before := set_config('lock_timeout', before, true);
   RETURN r;
 END
 $$;
