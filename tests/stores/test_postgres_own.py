@@ -430,6 +430,46 @@ def test_a_silent_server_is_not_waited_for_for_ever(store, url, scene, monkeypat
     assert store.open(scene.opening(by=B)).fence == held.fence
 
 
+async def test_the_alarm_of_an_earlier_statement_cuts_no_later_one_off(url, scene):
+    """One alarm serves many statements: when it strikes, whoever is under way still has its own time."""
+    store, key = AsyncPostgresStore(url), scene.opening().key
+    await store.open(scene.opening("earlier"))
+    connection = store._links().claims._connection
+    assert connection is not None
+    with psycopg.connect(url) as rival:
+        rival.execute(
+            "SELECT samekey_open(%s, %s, NULL, %s, %s, '', '1', NULL, 'opaque', 30, false, NULL)",
+            (key.digest.hex(), key.operation, key.text, B),
+        )
+        claim = asyncio.create_task(store.open(scene.opening()))
+        while connection._steps is None:
+            await asyncio.sleep(0)
+        connection._struck(asyncio.get_running_loop())
+        rival.rollback()
+        held = await claim
+
+    assert held.attempt == A
+    assert store._links().claims._connection is connection  # nobody hung up
+    await store.close()
+
+
+async def test_many_who_bring_many_travel_in_turns(url, scene):
+    """Three bring 200 claims each at once: more than one statement takes, and each gets its own answers."""
+    store = AsyncPostgresStore(url)
+    brought = [[scene.opening(f"{who}-{number}", by=attempt(who)) for number in range(200)] for who in range(3)]
+    lone = asyncio.create_task(store.open(scene.opening("lone")))
+    answers = await asyncio.gather(*(store.batch(some) for some in brought))
+
+    assert [{one.attempt for one in some if isinstance(one, Record)} for some in answers] == [
+        {attempt(who)} for who in range(3)
+    ]
+    assert [[one.key.text for one in some if isinstance(one, Record)] for some in answers] == [
+        [command.key.text for command in some] for some in brought
+    ]
+    assert (await lone).attempt == A
+    await store.close()
+
+
 async def test_cancelling_a_caller_cancels_no_statement(url, scene):
     """Whoever is cancelled in the middle of a claim finds it there when it asks again."""
     store = AsyncPostgresStore(url)
