@@ -430,6 +430,35 @@ def test_a_silent_server_is_not_waited_for_for_ever(store, url, scene, monkeypat
     assert store.open(scene.opening(by=B)).fence == held.fence
 
 
+def test_a_record_that_is_swept_while_its_batch_waits_is_claimed(store, url, scene):
+    """Past retention when the batch looked, gone when its turn came: then it is made, and told in short."""
+    store.settle(settling(store.open(scene.opening("there")), State.COMPLETED, retain=3600.0))
+    store.settle(settling(store.open(scene.opening("past")), State.COMPLETED, retain=0.001))
+    past, blocked = scene.opening("past", by=B), scene.opening("blocked", by=B)
+    with psycopg.connect(url) as rival, ThreadPoolExecutor(1) as pool:
+        rival.execute(
+            "SELECT samekey_open(%s, %s, NULL, %s, %s, '', '1', NULL, 'opaque', 30, false, NULL)",
+            (blocked.key.digest.hex(), blocked.key.operation, blocked.key.text, A),
+        )
+        claims = pool.submit(store.batch, [scene.opening("there", by=B), past, blocked])
+        _until(
+            lambda: sql(
+                url,
+                "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = 'samekey'",
+            )
+        )
+        sql(url, f"DELETE FROM samekey_records WHERE digest = '{past.key.digest.hex()}'")
+        rival.rollback()
+        replies = claims.result(10)
+
+    found = [(one.key.text, one.attempt, one.state) for one in replies if isinstance(one, Record)]
+    assert found == [
+        (scene.opening("there").key.text, A, State.COMPLETED),
+        (past.key.text, B, State.STARTED),
+        (blocked.key.text, B, State.STARTED),
+    ]
+
+
 async def test_the_alarm_of_an_earlier_statement_cuts_no_later_one_off(url, scene):
     """One alarm serves many statements: when it strikes, whoever is under way still has its own time."""
     store, key = AsyncPostgresStore(url), scene.opening().key

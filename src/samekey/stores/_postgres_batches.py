@@ -25,7 +25,7 @@ from samekey.core.record import Record
 from samekey.core.states import Role, State
 from samekey.drivers import psycopg as driver
 from samekey.stores._postgres_rows import told
-from samekey.stores._postgres_wire import answers_in, many, record_at, record_in, single
+from samekey.stores._postgres_wire import answers_in, many, record_in, single
 
 BATCH_MAX = 256  # commands in one go: bounds how long the first of them waits for the last
 BATCH_BYTES_MAX = 8 << 20  # results in one statement: bounds the memory on both sides
@@ -244,7 +244,7 @@ def _answer(jobs: list[Job], answer: Any, lost_at: float | None) -> None:
             if (token := tokens.get(job.digest)) is not None:
                 job.reply = told(job.command, token, told_at, lost_at)
             elif (row := rows.get(job.digest)) is not None:
-                job.reply = record_at(answer, row, job.command, lost_at)
+                job.reply = record_in(answer, job.command, lost_at, row)
         except SamekeyError as error:
             job.error = error
         job.done = True

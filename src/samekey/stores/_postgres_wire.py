@@ -78,9 +78,9 @@ _ROWS = "CASE WHEN r.state IS NOT NULL THEN r END, clock_timestamp()"
 _TOLD = "shown, clock_timestamp(), told_digests, told_tokens, told_at"
 
 
-def record_in(answer: Any, command: StoreCommand, lost_at: float | None) -> Record | None:
-    """The record in the answer to one command, or None where there is none."""
-    raw = answer.get_value(0, _ROW) if answer.ntuples else None
+def record_in(answer: Any, command: StoreCommand, lost_at: float | None, row: int = 0) -> Record | None:
+    """The record in this row of the answer, or None where there is none."""
+    raw = answer.get_value(row, _ROW) if answer.ntuples else None
     if raw is None:
         return None
     digest_size, attempt_size, token, changed_at = _short(raw)
@@ -88,7 +88,7 @@ def record_in(answer: Any, command: StoreCommand, lost_at: float | None) -> Reco
         return None
     if attempt_size == _NOTHING:  # told in short: most answers are, so nothing else is looked at
         return told(command, token, changed_at, lost_at)
-    return record_of([*_values(raw), _time(answer.get_value(0, _NOW))], command, lost_at)
+    return record_of([*_values(raw), _time(answer.get_value(row, _NOW))], command, lost_at)
 
 
 class Answers(NamedTuple):
@@ -111,12 +111,6 @@ def answers_in(answer: Any) -> Answers:
             told_at = _float(value(row, _TOLD_AT))
             tokens = dict(zip(_items("16s", count)(digests), _items("q", count)(value(row, _TOKENS)), strict=True))
     return Answers(tokens, told_at, rows)
-
-
-def record_at(answer: Any, row: int, command: StoreCommand, lost_at: float | None) -> Record | None:
-    """The record in this row of the answer to many."""
-    value = answer.get_value
-    return record_of([*_values(value(row, _ROW)), _time(value(row, _NOW))], command, lost_at)
 
 
 # A row is the number of its columns, and for each of them its type, its size and so many bytes. What is never null has
