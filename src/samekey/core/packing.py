@@ -57,7 +57,7 @@ def unpack(data: bytes, key: Key, now: float | None = None) -> Record:
 
 @lru_cache(maxsize=CACHED)
 def _read(line: bytes) -> tuple[Any, ...]:
-    """What a line says. The result is not in it, so that answers are not kept here; whose record it is, is."""
+    """What a line says. The answer stands behind it and is not remembered here, unless a short one is evidence."""
     values = _load(line.decode())
     values[0] = tuple(values[0])
     values[1] = _STATES[values[1]]
