@@ -10,23 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import multiprocessing
 import os
 import statistics
-import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
 import redis
 import redis.asyncio
 
-from bench.figures import Experiment, Figure, Reading, at_least, at_most, exactly
-from bench.groups import storm as storms
+from bench.figures import Experiment, Figure, Reading, at_least, at_most
 from bench.groups.sqlite import ENVELOPE, command
-from bench.groups.storm import STORMS_MAX, TASKS, next_key, readings
 from bench.measure import (
     Effort,
     Lap,
@@ -35,22 +30,15 @@ from bench.measure import (
     cpu_ratios,
     interleave,
     microseconds,
-    percentile,
-    quiet,
     wall_ratios,
 )
-from samekey import AsyncGuard
-from samekey.core.commands import Open, Settle, Wait
+from samekey.core.commands import Open, Settle
 from samekey.core.record import Record
 from samekey.core.states import Role, State
 from samekey.stores.redis import AsyncRedisStore, RedisStore
 from samekey.testing.redis_servers import RedisServer, redis_server
 
 CALLERS = 32
-WAITERS = 500
-WAITS_MAX = 15
-WAIT_SECONDS = 30.0
-HEAD_START_SECONDS = 0.2  # until the waiters of the other process surely wait
 RETAIN_SECONDS = 60.0
 
 T = TypeVar("T")
@@ -301,79 +289,6 @@ def _ratio(ours: Sequence[Lap], theirs: Sequence[Lap], note: str) -> Reading:
     return Reading(statistics.median(ratios), ratios, note)
 
 
-# -- storms and waiters ------------------------------------------------------------------------------------------
-
-
-def storm(effort: Effort) -> Sequence[Reading]:
-    with redis_server() as server:
-        return asyncio.run(_storm(effort, AsyncGuard(server.url())))
-
-
-async def _storm(effort: Effort, guard: AsyncGuard) -> Sequence[Reading]:
-    seen = []
-    await storms.among_tasks(guard, "warm")
-    for number in range(min(effort.rounds, STORMS_MAX)):
-        with quiet():
-            seen.append(await storms.among_tasks(guard, f"key-{number}"))
-    await guard.close()
-    return readings(seen)
-
-
-def waiters(effort: Effort) -> Sequence[Reading]:
-    """We hold and settle; 500 tasks in another process wait. From the call of settle to the end of each wait."""
-    waited: list[float] = []
-    calls = []
-    with redis_server() as server:
-        store = RedisStore(server.url())
-        context = multiprocessing.get_context("spawn")
-        here, there = context.Pipe()
-        child = context.Process(target=wait_there, args=(server.url(), there), daemon=True)
-        child.start()
-        here.recv()
-        for number in range(min(effort.rounds, WAITS_MAX)):
-            held = store.open(command(f"key-{number}"))
-            server.call("CONFIG", "RESETSTAT")
-            here.send(f"key-{number}")
-            time.sleep(HEAD_START_SECONDS)
-            settled_at = time.monotonic()  # the same clock in both processes
-            store.settle(settling(held))
-            waited += [(answered_at - settled_at) * 1e3 for answered_at in here.recv()]
-            told = server.call("INFO", "commandstats")
-            calls.append(float(sum(_calls(told, name) for name in ("evalsha", "eval", "subscribe", "unsubscribe"))))
-        here.send(None)
-        child.join()
-        store.close()
-    note = f"p99 {percentile(waited, 0.99):.1f}"
-    return [
-        Reading(percentile(waited, 0.50), waited[:: max(1, len(waited) // 100)], note),
-        Reading(max(calls), calls),
-    ]
-
-
-def _calls(told: str, name: str) -> int:
-    return int(told.partition(f"cmdstat_{name}:calls=")[2].partition(",")[0] or 0)
-
-
-def wait_there(url: str, parent: Connection) -> None:
-    """The other process: for each key it is given, the times at which those who wait for it came back."""
-    asyncio.run(_wait_there(url, parent))
-
-
-async def _wait_there(url: str, parent: Connection) -> None:
-    store = AsyncRedisStore(url)
-
-    async def waiter(seen: Record) -> float:
-        await store.wait(Wait(seen), WAIT_SECONDS)
-        return time.monotonic()
-
-    parent.send("ready")
-    loop = asyncio.get_running_loop()
-    while (text := await loop.run_in_executor(None, next_key, parent)) is not None:
-        seen = await store.open(command(text))
-        parent.send(await asyncio.gather(*(waiter(seen) for _ in range(WAITERS))))
-    await store.close()
-
-
 PAIR = "SET NX + SET by hand"
 OURS = "ours: store.open + store.settle"
 
@@ -414,26 +329,5 @@ EXPERIMENTS = (
             Figure(f"redis.{CALLERS}.sync.replay", "x", f"{PAIR}; ours: one claim that replays", at_most(1.0)),
         ),
         crowd_of_threads,
-    ),
-    Experiment(
-        (
-            Figure("redis.storm.effects", "effects", f"{TASKS} tasks, one key", exactly(1)),
-            Figure("redis.storm.wrong", "answers", "callers without the result", exactly(0)),
-            Figure("redis.storm.p50", "ms", "50 ms of effect"),
-            Figure("redis.storm.p99", "ms", "50 ms of effect", at_most(120.0)),
-        ),
-        storm,
-    ),
-    Experiment(
-        (
-            Figure(
-                "redis.waiters.p50",
-                "ms",
-                f"settle in one process, p50 of {WAITERS} store.wait in another",
-                at_most(2.0),
-            ),
-            Figure("redis.waiters.commands", "commands", "settle, wait and wake, of both processes", at_most(10)),
-        ),
-        waiters,
     ),
 )

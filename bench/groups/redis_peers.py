@@ -10,14 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import multiprocessing
 import statistics
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from importlib import import_module
 from importlib.metadata import version
-from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -27,27 +24,18 @@ import redis.asyncio
 from bench.figures import Experiment, Figure, Reading, at_least, exactly
 from bench.groups.sqlite import PAYLOAD, RESULT
 from bench.measure import Effort
+from bench.peers import CALLERS, EFFECT_SECONDS, Effect, Run, obey, require, rush_of_new_keys, samekey, taking_turns
 from bench.postgres import new_text
 from bench.postgres.pairs import Rush, among_tasks, among_threads
-from samekey import AsyncGuard, Guard
+from samekey import AsyncGuard
 from samekey.testing.redis_servers import redis_server
 
-CALLERS = 32
-ROUNDS_MAX = 5
 REPLAYED_KEYS = 100
-EFFECT_SECONDS = 0.05
-Effect = Callable[[], Any]
-Run = Callable[[str, Effect], Any]  # one guarded call: its key, and what it does
-AsyncRun = Callable[[str, Callable[[], Awaitable[Any]]], Awaitable[Any]]
+AsyncEffect = Callable[[], Awaitable[Any]]
+AsyncRun = Callable[[str, AsyncEffect], Awaitable[Any]]
 
 
 # -- contenders with threads -----------------------------------------------------------------------------------
-
-
-@contextmanager
-def samekey_sync(url: str) -> Iterator[Run]:
-    with Guard(url) as guard:
-        yield lambda key, effect: guard.run("charge", effect, key=key, payload=PAYLOAD).result
 
 
 class _Invocation:
@@ -89,7 +77,7 @@ def powertools(url: str) -> Iterator[Run]:
 async def samekey_async(url: str) -> AsyncIterator[AsyncRun]:
     async with AsyncGuard(url) as guard:
 
-        async def run(key: str, effect: Callable[[], Awaitable[Any]]) -> Any:
+        async def run(key: str, effect: AsyncEffect) -> Any:
             return (await guard.run("charge", effect, key=key, payload=PAYLOAD)).result
 
         yield run
@@ -103,7 +91,7 @@ async def idempotency_kit(url: str) -> AsyncIterator[AsyncRun]:
     coordinator = kit.AsyncIdempotencyCoordinator(
         storage.RedisAsyncIdempotencyRepository(client), kit.IdempotencyDomainService()
     )
-    effects: dict[str, Callable[[], Awaitable[Any]]] = {}
+    effects: dict[str, AsyncEffect] = {}
 
     @kit.async_idempotent(  # type: ignore[untyped-decorator]
         operation="charge",
@@ -114,7 +102,7 @@ async def idempotency_kit(url: str) -> AsyncIterator[AsyncRun]:
     async def charge(*, idempotency_key: str, payload: dict[str, Any], coordinator: Any) -> Any:
         return await effects[idempotency_key]()
 
-    async def run(key: str, effect: Callable[[], Awaitable[Any]]) -> Any:
+    async def run(key: str, effect: AsyncEffect) -> Any:
         effects[key] = effect
         return await charge(idempotency_key=key, payload=PAYLOAD, coordinator=coordinator)
 
@@ -127,7 +115,7 @@ async def pyidempotent(url: str) -> AsyncIterator[AsyncRun]:
     module = import_module("pyidempotent")
     client = redis.asyncio.Redis.from_url(url)
     backend = import_module("pyidempotent.backends.redis").RedisBackend(client)
-    effects: dict[str, Callable[[], Awaitable[Any]]] = {}
+    effects: dict[str, AsyncEffect] = {}
 
     def key_of(key: str, payload: dict[str, Any], _key_header: str) -> str:
         return key
@@ -136,7 +124,7 @@ async def pyidempotent(url: str) -> AsyncIterator[AsyncRun]:
     async def charge(key: str, payload: dict[str, Any]) -> Any:
         return await effects[key]()
 
-    async def run(key: str, effect: Callable[[], Awaitable[Any]]) -> Any:
+    async def run(key: str, effect: AsyncEffect) -> Any:
         effects[key] = effect
         return await charge(key, PAYLOAD)
 
@@ -144,7 +132,7 @@ async def pyidempotent(url: str) -> AsyncIterator[AsyncRun]:
     await client.aclose()
 
 
-THREADED: dict[str, Callable[[str], Any]] = {"samekey.sync": samekey_sync, "powertools": powertools}
+THREADED: dict[str, Callable[[str], Any]] = {"samekey.sync": samekey, "powertools": powertools}
 TASKED: dict[str, Callable[[str], Any]] = {
     "samekey.async": samekey_async,
     "idempotency_kit": idempotency_kit,
@@ -167,58 +155,26 @@ class Lapped(NamedTuple):
 
 
 def stand_there(peer: str, url: str, parent: Connection) -> None:
-    """A contender's process: does what it is told, and says what came of it."""
     if peer in TASKED:
         asyncio.run(_stand_there(peer, url, parent))
         return
     with THREADED[peer](url) as run:
-        parent.send("ready")
-        while (seconds := parent.recv()) is not None:
-            parent.send(laps(run, seconds) if seconds else effects_of_a_storm(run))
+        obey(run, laps, parent)
 
 
 def laps(run: Run, seconds: float) -> Lapped:
-    effects, calls = list[None](), list[None]()
+    new, extra = rush_of_new_keys(run, seconds)
+    effects, keys = list[None](), [new_text() for _ in range(REPLAYED_KEYS)]
 
     def effect() -> dict[str, object]:
         effects.append(None)
         return RESULT
 
-    def new() -> None:
-        run(new_text(), effect)
-        calls.append(None)
-
-    fresh = among_threads(CALLERS, seconds, lambda _: new)
-    keys = [new_text() for _ in range(REPLAYED_KEYS)]
     for key in keys:
         run(key, effect)
     each = itertools.cycle(keys)
-    replayed = among_threads(CALLERS, seconds, lambda _: lambda: run(next(each), effect))
-    return Lapped(fresh, replayed, len(effects) - len(calls) - len(keys))
-
-
-def effects_of_a_storm(run: Run) -> int:
-    """All at once with one key: how often it ran. Whoever is refused instead of answered does not count."""
-    effects, start, key = list[None](), threading.Barrier(CALLERS), new_text()
-
-    def effect() -> dict[str, object]:
-        effects.append(None)
-        threading.Event().wait(EFFECT_SECONDS)
-        return RESULT
-
-    def caller() -> None:
-        start.wait()
-        try:
-            run(key, effect)
-        except Exception:  # noqa: S110 - a peer's way to say "in progress"
-            pass
-
-    threads = [threading.Thread(target=caller, daemon=True) for _ in range(CALLERS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return len(effects)
+    replay = among_threads(CALLERS, seconds, lambda _: lambda: run(next(each), effect))
+    return Lapped(new, replay, extra + len(effects) - len(keys))
 
 
 async def _stand_there(peer: str, url: str, parent: Connection) -> None:
@@ -264,38 +220,15 @@ async def _effects_of_a_storm(run: AsyncRun) -> int:
 
 
 def side_by_side(effort: Effort) -> Sequence[Reading]:
-    if missing := [name for _, module, name in PEERS.values() if find_spec(module) is None]:
-        raise ModuleNotFoundError(f"without {' and '.join(missing)}: pip install -e '.[peers]'")
+    require({module: distribution for _, module, distribution in PEERS.values()})
     names = (*THREADED, *TASKED)
-    lapped: dict[str, list[Lapped]] = {name: [] for name in names}
-    effects = dict.fromkeys(names, 0)
     with redis_server() as server:
-        context = multiprocessing.get_context("spawn")
-        contenders: dict[str, tuple[Any, Any]] = {}
-        for name in names:
-            here, there = context.Pipe()
-            child = context.Process(target=stand_there, args=(name, server.url(), there), daemon=True)
-            child.start()
-            there.close()
-            contenders[name] = (child, here)
-            here.recv()  # EOFError: it could not start, and printed why
-        for number in range(min(effort.rounds, ROUNDS_MAX) + 1):
-            for name, (_child, here) in contenders.items():
-                here.send(effort.crowd_seconds)
-                lap = here.recv()
-                if number:  # the first time everything connects
-                    lapped[name].append(lap)
-        for name, (child, here) in contenders.items():
-            here.send(0)
-            effects[name] = here.recv()
-            here.send(None)
-            child.join(10)
+        lapped, effects = taking_turns(stand_there, dict.fromkeys(names, server.url()), effort)
     readings = []
     for peer, (ours, _module, distribution) in PEERS.items():
-        readings += [
-            _compared([one.new for one in lapped[ours]], [one.new for one in lapped[peer]], distribution),
-            _compared([one.replay for one in lapped[ours]], [one.replay for one in lapped[peer]], distribution),
-        ]
+        for what in ("new", "replay"):
+            mine, theirs = ([getattr(one, what) for one in lapped[name][1:]] for name in (ours, peer))
+            readings.append(_compared(mine, theirs, distribution))
     for name in names:
         extra = sum(one.extra for one in lapped[name])
         readings.append(Reading(effects[name], (), f"effects beyond one per key in all the rest: {extra}"))

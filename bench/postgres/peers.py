@@ -6,33 +6,18 @@ all 32 call one key at once, and the effects are counted. The others are an extr
 
 from __future__ import annotations
 
-import multiprocessing
 import statistics
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from typing import Any
 
 from bench.figures import Experiment, Figure, Reading, at_least, exactly
-from bench.groups.sqlite import PAYLOAD, RESULT
+from bench.groups.sqlite import PAYLOAD
 from bench.measure import Effort
-from bench.postgres import new_database, new_text, served
-from bench.postgres.pairs import among_threads
-from samekey import Guard
-
-CALLERS = 32
-ROUNDS_MAX = 5
-Effect = Callable[[], Any]
-Run = Callable[[str, Effect], Any]  # one guarded call: its key, and what it does
-
-
-@contextmanager
-def samekey(url: str) -> Iterator[Run]:
-    with Guard(url) as guard:
-        yield lambda key, effect: guard.run("charge", effect, key=key, payload=PAYLOAD).result
+from bench.peers import CALLERS, Effect, Run, obey, require, rush_of_new_keys, samekey, taking_turns
+from bench.postgres import new_database, served
 
 
 @contextmanager
@@ -82,93 +67,25 @@ PEERS: dict[str, Callable[[str], Any]] = {"samekey": samekey, "once_kernel": onc
 
 
 def stand_there(peer: str, url: str, parent: Connection) -> None:
-    """A contender's process: does what it is told, and says what came of it."""
     with PEERS[peer](url) as run:
-        parent.send("ready")
-        while (seconds := parent.recv()) is not None:
-            if seconds:
-                parent.send(rush_of_new_keys(run, seconds))
-            else:
-                parent.send(effects_of_a_storm(run))
-
-
-def rush_of_new_keys(run: Run, seconds: float) -> tuple[float, float, int]:
-    """Operations per second, CPU for each, and how many effects there were beyond one for each of them."""
-    effects, calls = list[None](), list[None]()
-
-    def effect() -> dict[str, object]:
-        effects.append(None)
-        return RESULT
-
-    def call() -> None:
-        run(new_text(), effect)
-        calls.append(None)
-
-    rush = among_threads(CALLERS, seconds, lambda _: call)
-    return rush.per_second, rush.cpu_microseconds, len(effects) - len(calls)
-
-
-def effects_of_a_storm(run: Run) -> int:
-    """All at once with one key: how often it ran. Whoever is refused instead of answered does not count."""
-    effects, start, key = list[None](), threading.Barrier(CALLERS), new_text()
-
-    def effect() -> dict[str, object]:
-        effects.append(None)
-        threading.Event().wait(0.05)
-        return RESULT
-
-    def caller() -> None:
-        start.wait()
-        try:
-            run(key, effect)
-        except Exception:  # noqa: S110 - a peer's way to say "in progress"
-            pass
-
-    threads = [threading.Thread(target=caller, daemon=True) for _ in range(CALLERS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return len(effects)
+        obey(run, rush_of_new_keys, parent)
 
 
 def side_by_side(effort: Effort) -> Sequence[Reading]:
-    speeds: dict[str, list[float]] = {peer: [] for peer in PEERS}
-    cpu: dict[str, list[float]] = {peer: [] for peer in PEERS}
-    more, effects = dict.fromkeys(PEERS, 0), dict.fromkeys(PEERS, 0)
-    if missing := [module for module in ("dbos", "once") if find_spec(module) is None]:
-        raise ModuleNotFoundError(f"without {' and '.join(missing)}: pip install -e '.[peers]'")
+    require({"dbos": "dbos", "once": "once-kernel"})
     with served() as (server, _):
-        context = multiprocessing.get_context("spawn")
-        contenders: dict[str, tuple[Any, Any]] = {}
-        for peer in PEERS:
-            here, there = context.Pipe()
-            child = context.Process(target=stand_there, args=(peer, new_database(server), there), daemon=True)
-            child.start()
-            there.close()
-            contenders[peer] = (child, here)
-            here.recv()  # EOFError: it could not start, and printed why
-        for number in range(min(effort.rounds, ROUNDS_MAX) + 1):
-            for peer, (_child, here) in contenders.items():
-                here.send(effort.crowd_seconds)
-                per_second, microseconds, extra = here.recv()
-                more[peer] += extra
-                if number:
-                    speeds[peer].append(per_second)
-                    cpu[peer].append(microseconds)
-        for peer, (child, here) in contenders.items():
-            here.send(0)
-            effects[peer] = here.recv()
-            here.send(None)
-            child.join(10)
+        laps, effects = taking_turns(stand_there, {peer: new_database(server) for peer in PEERS}, effort)
+    speeds = {peer: [rush.per_second for rush, _ in laps[peer][1:]] for peer in PEERS}
+    cpu = {peer: statistics.median(rush.cpu_microseconds for rush, _ in laps[peer][1:]) for peer in PEERS}
     readings = []
     for peer in ("dbos", "once_kernel"):
         ratios = [ours / theirs for ours, theirs in zip(speeds["samekey"], speeds[peer], strict=True)]
         note = f"{statistics.median(speeds['samekey']):.0f} against {statistics.median(speeds[peer]):.0f} operations/s"
-        note += f", {statistics.median(cpu['samekey']):.0f} against {statistics.median(cpu[peer]):.0f} us CPU"
+        note += f", {cpu['samekey']:.0f} against {cpu[peer]:.0f} us CPU"
         readings.append(Reading(statistics.median(ratios), ratios, note))
     for peer in PEERS:
-        readings.append(Reading(effects[peer], (), f"effects beyond one per new key: {more[peer]}"))
+        more = sum(extra for _, extra in laps[peer])
+        readings.append(Reading(effects[peer], (), f"effects beyond one per new key: {more}"))
     return readings
 
 

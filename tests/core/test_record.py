@@ -8,7 +8,7 @@ import pytest
 
 from samekey.core.errors import RecordUnreadable
 from samekey.core.key import make_key
-from samekey.core.packing import pack, unpack
+from samekey.core.packing import CACHED_MAX_BYTES, _read, pack, unpack
 from samekey.core.record import EVIDENCE_MAX, MOVES_MAX, Evidence, Move, Record, provider_key
 from samekey.core.states import State
 
@@ -71,6 +71,25 @@ def test_a_packed_record_is_a_line_of_json_and_the_result_as_it_is():
     assert values[1] == "in_doubt"
     assert len(values) == len(Record._fields)
     assert KEY.digest.hex() not in line.decode()
+
+
+def test_a_line_that_was_read_before_brings_no_other_result_time_or_key():
+    """What a line says is remembered; what stands beside it is not."""
+    data = pack(RECORD)
+    for result in (b"r", b"another", b""):
+        whole = data.partition(b"\n")[0] + b"\n" + result
+        assert unpack(whole, KEY, 700.0) == RECORD._replace(result=result, now=700.0)
+        assert unpack(whole, KEY) == RECORD._replace(result=result)
+        with pytest.raises(RecordUnreadable, match="another key"):
+            unpack(whole, make_key("charge", "o-2", "acme"))
+
+
+def test_a_long_line_is_read_and_not_remembered():
+    long = RECORD._replace(evidence=tuple(one._replace(result=b"x" * CACHED_MAX_BYTES) for one in RECORD.evidence))
+    before = _read.cache_info().currsize
+
+    assert unpack(pack(long), KEY) == long
+    assert _read.cache_info().currsize == before
 
 
 @pytest.mark.parametrize(

@@ -356,6 +356,53 @@ async def test_a_bell_that_rings_as_its_waiter_is_cancelled_does_not_swallow_the
                     await task
 
 
+async def test_sleepers_of_a_loop_wake_in_the_order_of_their_alarms_and_whoever_is_rung_before_them():
+    """One timer for all: an earlier alarm that comes later is heard first, and none is forgotten for another."""
+    from samekey.loops.asyncio import Asyncio
+
+    woken = list[str]()
+
+    async def sleep(name: str, bell: Any, timeout: float | None) -> None:
+        await bell.wait(timeout)
+        woken.append(name)
+
+    rung = Asyncio().bell()
+    timeouts = {"third": 0.06, "first": 0.02, "fourth": 0.08, "second": 0.04}
+    tasks = [asyncio.create_task(sleep(name, Asyncio().bell(), timeout)) for name, timeout in timeouts.items()]
+    tasks.append(asyncio.create_task(sleep("rung", rung, 30.0)))
+    await asyncio.sleep(0)
+    rung.ring()
+    await asyncio.gather(*tasks)
+
+    assert woken == ["rung", "first", "second", "third", "fourth"]
+
+
+async def test_those_who_were_rung_are_not_kept_until_their_alarm():
+    """A thousand waits with a long patience, each over at once: what is remembered of them stays small."""
+    from samekey.loops.asyncio import SWEPT_FROM, Asyncio, _alarms_of
+
+    for _ in range(1000):
+        bell = Asyncio().bell()
+        waiting = asyncio.create_task(bell.wait(3600.0))
+        await asyncio.sleep(0)
+        bell.ring()
+        await waiting
+
+    assert len(_alarms_of(asyncio.get_running_loop())._sleepers) <= SWEPT_FROM
+
+
+def test_a_loop_that_is_closed_leaves_no_alarms_to_the_next_one():
+    from samekey.loops import asyncio as loops
+
+    async def wait() -> None:
+        await loops.Asyncio().bell().wait(0.0)
+
+    for _ in range(3):
+        asyncio.run(wait())
+
+    assert sum(loop.is_closed() for loop in loops._alarms) <= 1
+
+
 async def test_cancelled_again_and_again_while_it_settles_it_still_settles(sqlite: Place):
     guard, inside = sqlite.async_guard(), asyncio.Event()
 

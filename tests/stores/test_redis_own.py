@@ -343,6 +343,50 @@ def test_five_hundred_waiters_cost_a_few_commands(server, store):
     assert {there(reply).result for reply in replies} == {b"done"}
 
 
+async def test_those_who_wait_together_are_each_told_what_is_news_to_it(server, store):
+    """Other sights of the record, other patience, one who leaves: one vigil, and none is told another's news."""
+    ours = AsyncRedisStore(server.url())
+    first = await ours.open(opening())
+    released = there(await ours.settle(settling(first, State.RELEASED)))
+    taken = there(await ours.take(Take(released, B, "opaque", LEASE, False)))
+    many = [asyncio.create_task(ours.wait(Wait(taken), 20.0)) for _ in range(5)]
+    leaving = asyncio.create_task(ours.wait(Wait(taken), 20.0))
+    late, patient, hasty = (
+        asyncio.create_task(ours.wait(Wait(seen), timeout))
+        for seen, timeout in ((first, 20.0), (released, 20.0), (taken, 0.0))
+    )
+
+    assert there(await late).fence == there(await patient).fence == taken.fence
+    assert there(await hasty).state is State.STARTED
+    leaving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await leaving
+    assert not any(task.done() for task in many)
+    assert len(ours._loop().vigils) == 1
+
+    store.settle(settling(taken, by=B))
+    assert {there(reply).result for reply in await asyncio.gather(*many)} == {b"done"}
+    await asyncio.sleep(0)  # a turn of the loop: the vigil is over after its last one
+    assert not ours._loop().vigils
+    await ours.close()
+
+
+async def test_a_vigil_ends_with_the_last_who_leaves(server):
+    ours = AsyncRedisStore(server.url())
+    held = await ours.open(opening())
+    waiting = [asyncio.create_task(ours.wait(Wait(held), 20.0)) for _ in range(3)]
+    await ours.read(Read(held.key))  # a trip to the server: they surely wait
+    for task in waiting:
+        task.cancel()
+
+    ended = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(one) for one in ended] == [asyncio.CancelledError] * 3
+    async with asyncio.timeout(10):
+        while ours._loop().vigils:
+            await ours.read(Read(held.key))
+    await ours.close()
+
+
 def calls(server: RedisServer, command: str) -> int:
     told = server.info(f"cmdstat_{command}")
     return int(told.partition("calls=")[2].partition(",")[0] or 0)

@@ -6,6 +6,7 @@ What is damaged, foreign or newer is refused with RecordUnreadable, never guesse
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from typing import Any
 
 from samekey.core._json import fast_encoder
@@ -13,6 +14,9 @@ from samekey.core.errors import RecordUnreadable
 from samekey.core.key import Key
 from samekey.core.record import DAMAGED, Evidence, Move, Record
 from samekey.core.states import State
+
+CACHED = 1024  # lines: a key that is asked for is asked for again, and its line is the same until the record changes
+CACHED_MAX_BYTES = 4096  # evidence can make a line long; a usual one has a few hundred bytes
 
 _dump = fast_encoder(json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False))
 _load = json.JSONDecoder().decode  # json.loads would first ask in which encoding the bytes are
@@ -39,22 +43,30 @@ def unpack(data: bytes, key: Key, now: float | None = None) -> Record:
     """The record in these bytes, seen `now`; RecordUnreadable unless it is one, and that of this very key."""
     try:
         line, _, result = data.partition(b"\n")
-        values = _load(line.decode())
-        if tuple(values[0]) != key[:3]:
+        values = list(_read(line) if len(line) <= CACHED_MAX_BYTES else _read.__wrapped__(line))
+        if values[0] != key[:3]:
             raise RecordUnreadable(f"the record found for {key} belongs to another key")
         values[0] = key
-        values[1] = _STATES[values[1]]
-        values[_FINGERPRINT] = bytes.fromhex(values[_FINGERPRINT])
-        values[_FIELDS] = tuple([(name, bytes.fromhex(digest)) for name, digest in values[_FIELDS]])
         values[_RESULT] = result if values[_RESULT] else None
-        values[_ATTRIBUTES] = tuple([(name, value) for name, value in values[_ATTRIBUTES]])
-        values[_EVIDENCE] = tuple([_evidence(*one) for one in values[_EVIDENCE]])
-        values[_MOVES] = tuple([Move._make(move) for move in values[_MOVES]])
         if now is not None:
             values[_NOW] = now
         return Record._make(values)
     except DAMAGED as error:
         raise RecordUnreadable(f"a record is damaged or was written by a newer version: {error!r}") from error
+
+
+@lru_cache(maxsize=CACHED)
+def _read(line: bytes) -> tuple[Any, ...]:
+    """What a line says. The answer stands behind it and is not remembered here, unless a short one is evidence."""
+    values = _load(line.decode())
+    values[0] = tuple(values[0])
+    values[1] = _STATES[values[1]]
+    values[_FINGERPRINT] = bytes.fromhex(values[_FINGERPRINT])
+    values[_FIELDS] = tuple([(name, bytes.fromhex(digest)) for name, digest in values[_FIELDS]])
+    values[_ATTRIBUTES] = tuple([(name, value) for name, value in values[_ATTRIBUTES]])
+    values[_EVIDENCE] = tuple([_evidence(*one) for one in values[_EVIDENCE]])
+    values[_MOVES] = tuple([Move._make(move) for move in values[_MOVES]])
+    return tuple(values)
 
 
 def _evidence(at: float, token: int, attempt: str, state: str, result: str | None, why: str) -> Evidence:

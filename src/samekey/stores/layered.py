@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -206,10 +206,10 @@ class LayeredStore(_Layers):
 
     def _perform(self, command: Command) -> Any:
         match command:
-            case StoreCommand():
-                return getattr(self._back, command.verb)(command)
             case Look(digest):
                 return self._look(digest, mark=True)
+            case StoreCommand():
+                return getattr(self._back, command.verb)(command)
             case Put(digest, word, until):
                 return self._put(digest, word, until)
             case FrontTime():
@@ -327,19 +327,23 @@ class AsyncLayeredStore(_Layers):
     async def _seals(self) -> Front:
         return self._rules(self._back.incarnation or (await self._back.health()).incarnation)
 
-    async def _perform(self, command: Command) -> Any:
+    def _perform(self, command: Command) -> Awaitable[Any]:  # one coroutine less for each command than with `async`
         match command:
-            case StoreCommand():
-                return await getattr(self._back, command.verb)(command)
             case Look(digest):
-                return await self._look(digest, mark=True)
+                return self._look(digest, mark=True)
+            case StoreCommand():
+                carried_out: Awaitable[Any] = getattr(self._back, command.verb)(command)
+                return carried_out
             case Put(digest, word, until):
-                return await self._put(digest, word, until)
+                return self._put(digest, word, until)
             case FrontTime():
-                return self._front_time
+                return self._told_time()
             case Linger(digest):
-                return await self._linger(digest)
+                return self._linger(digest)
         raise TypeError(f"{type(command).__name__} has no place in a layered store")
+
+    async def _told_time(self) -> float | None:
+        return self._front_time
 
     async def _look(self, digest: bytes, *, mark: bool) -> Sight | None:
         if not self._breaker.closed:
