@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from samekey.core.errors import KeyMissing, Misconfigured
 from samekey.core.fingerprint import Intent, check_ignore
 from samekey.core.key import key_text, part_text
+from samekey.fitting import fitted
 
 _EMPTY = inspect.Parameter.empty
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -69,7 +70,8 @@ class Binding:
         parameters = list(self._signature.parameters.values())
         self._skip_first = is_method(function, parameters)
         self._atomic = atomic
-        names = [one.name for one in parameters[1 if self._skip_first else 0 :]]
+        self._own = parameters[1 if self._skip_first else 0 :]
+        names = [one.name for one in self._own]
         if atomic is not None and atomic not in names:
             raise TypeError(f"Atomic({atomic!r}): {_name(function)} has no parameter of that name")
         self._payload_names = frozenset(names) - {atomic}
@@ -96,9 +98,8 @@ class Binding:
         if self._first is not None:
             payload.pop(self._first, None)
         connection = payload.pop(self._atomic) if self._atomic is not None else None
-        own = args[1:] if self._skip_first and args else args
-        key = self._key(payload, own, kwargs)
-        tenant = None if self._tenant is None else part_text(self._tenant(payload, own, kwargs), "tenant")
+        key = self._key(payload, connection)
+        tenant = None if self._tenant is None else part_text(self._tenant(payload, connection), "tenant")
         return _new(Bound, (key, tenant, payload, connection))
 
     def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -115,22 +116,28 @@ class Binding:
 
     def _rule(self, rule: Any, what: str, function: Callable[..., Any]) -> Callable[..., str]:
         if isinstance(rule, Content):
-            return lambda payload, args, kwargs: rule.key_of(payload, self.ignore)
+            return lambda payload, connection: rule.key_of(payload, self.ignore)
         if isinstance(rule, str):
             path, said = self._known(rule, what, function), what.rstrip("=")
             if len(path) == 1 and rule != "*":
-                return lambda payload, args, kwargs: part_text(payload[rule], said)
-            return lambda payload, args, kwargs: part_text(_follow(payload, path, what), said)
+                return lambda payload, connection: part_text(payload[rule], said)
+            return lambda payload, connection: part_text(_follow(payload, path, what), said)
         if isinstance(rule, (tuple, list)):
             if not rule:
                 raise TypeError(f"{what} of {_name(function)} is empty: name at least one parameter")
             paths = [self._known(one, what, function) for one in rule]
-            return lambda payload, args, kwargs: key_text(tuple(_follow(payload, path, what) for path in paths))
+            return lambda payload, connection: key_text(tuple(_follow(payload, path, what) for path in paths))
         if callable(rule):
-            return lambda payload, args, kwargs: part_text(_call(rule, args, kwargs), what.rstrip("="))
+            return self._function(rule, what, function)
         raise TypeError(
             f"{what} of {_name(function)} is a parameter name, a dotted path, several of them, a function, or CONTENT"
         )
+
+    def _function(self, rule: Callable[..., Any], what: str, function: Callable[..., Any]) -> Callable[..., str]:
+        call, said, atomic = fitted(rule, self._own, f"{what} of {_name(function)}"), what.rstrip("="), self._atomic
+        if atomic is None:
+            return lambda payload, connection: part_text(call(payload), said)
+        return lambda payload, connection: part_text(call({**payload, atomic: connection}), said)
 
     def _known(self, path: Any, what: str, function: Callable[..., Any]) -> tuple[str, ...]:
         if not isinstance(path, str) or not path:
@@ -184,10 +191,6 @@ def _follow(payload: Mapping[str, Any], path: tuple[str, ...], what: str) -> Any
         except (KeyError, AttributeError):
             raise KeyMissing(f"the {what.rstrip('=')} {'.'.join(path)!r} is not there: no {step!r}") from None
     return value
-
-
-def _call(rule: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return rule(*args, **kwargs)
 
 
 def _name(function: Any) -> str:
