@@ -5,9 +5,17 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import dataclasses
+import socket
 import threading
+from typing import Any
 
+import aiohttp
+import httpx
 import pytest
+import redis
+import requests
+import trio
+import urllib3
 
 import samekey
 from samekey import Asks, Happened, InDoubt, Keyed, Misconfigured, NotDone, Policy, Refused, State
@@ -81,6 +89,87 @@ def test_a_timeout_is_unknown_although_its_parent_is_on_the_list(place: Place, s
     with pytest.raises(InDoubt):
         side.run("charge", effect, key="o-1", payload={}, policy=policy)
     assert len(ledger) == 1
+
+
+TIMEOUTS = (
+    requests.Timeout,
+    requests.ReadTimeout,
+    httpx.TimeoutException,
+    httpx.ReadTimeout,
+    httpx.WriteTimeout,
+    urllib3.exceptions.ReadTimeoutError,
+    urllib3.exceptions.TimeoutError,
+    aiohttp.ServerTimeoutError,
+    redis.TimeoutError,
+    trio.TooSlowError,
+    socket.timeout,
+    type("TimedOut", (Exception,), {}),
+    type("Deadline_Exceeded", (Exception,), {}),
+    type("OfATimeout", (type("Timeout", (Exception,), {}),), {}),
+    type("ConnectionTimeout", (Exception,), {}),  # some raise it when an answer does not come
+)
+
+
+@pytest.mark.parametrize("given", TIMEOUTS, ids=lambda one: f"{one.__module__}.{one.__qualname__}")
+@pytest.mark.parametrize("name", ["releases", "closes"])
+def test_no_librarys_timeout_can_be_listed(name: str, given: type[Exception]):
+    """Builtin TimeoutError is not in the family of most of them: their names tell."""
+    listed: dict[str, Any] = {name: (ValueError, given)}
+    with pytest.raises(Misconfigured, match=f"{name}= must not list {given.__name__}: .*timeout.*nobody knows"):
+        Policy(**listed)
+
+
+def test_a_read_timeout_of_requests_is_unknown_although_its_parent_is_listed(place: Place, side: Side, ledger: Ledger):
+    """C20, over a real wire: the provider took the request and did not answer in time."""
+    policy = Policy(releases=(requests.RequestException,))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+
+        def effect() -> None:
+            ledger.add()
+            requests.post(f"http://127.0.0.1:{silent.getsockname()[1]}/charges", timeout=0.05)
+
+        with pytest.raises(requests.ReadTimeout):
+            side.run("charge", effect, key="o-1", payload={}, policy=policy)
+        with pytest.raises(InDoubt, match="ReadTimeout"):
+            side.run("charge", effect, key="o-1", payload={}, policy=policy)
+
+    assert place.peek("charge", "o-1").state is State.IN_DOUBT
+    assert len(ledger) == 1
+
+
+def test_a_word_that_calls_itself_a_timeout_is_unknown_too(place: Place, side: Side):
+    class ProviderTimeout(NotDone):
+        pass
+
+    class AnswerTimedOut(Refused):
+        pass
+
+    for key, error in (("n", ProviderTimeout()), ("r", AnswerTimedOut())):
+        with pytest.raises(type(error)):
+            side.run("charge", throwing(error), key=key, payload={})
+        assert place.peek("charge", key).state is State.IN_DOUBT
+
+
+UNSENT = (
+    requests.ConnectTimeout,
+    httpx.ConnectTimeout,
+    httpx.PoolTimeout,
+    urllib3.exceptions.ConnectTimeoutError,
+    type("ConnectTimeout", (TimeoutError,), {}),
+)
+
+
+@pytest.mark.parametrize("given", UNSENT, ids=lambda one: f"{one.__module__}.{one.__qualname__}")
+def test_a_timeout_before_anything_was_sent_releases_if_it_is_listed_itself(place: Place, given: type[Exception]):
+    """No connection, no request: that is known. Said for each by its name, never by a parent's."""
+    guard, error = place.guard(), given.__new__(given)
+    parents = tuple(one for one in (requests.RequestException, httpx.HTTPError, urllib3.exceptions.HTTPError, OSError))
+    for key, listed in (("listed", (given,)), ("parent", parents)):
+        with pytest.raises(given):
+            guard.run("charge", throwing(error), key=key, payload={}, policy=Policy(releases=listed))
+
+    assert place.peek("charge", "listed").state is State.RELEASED
+    assert place.peek("charge", "parent").state is State.IN_DOUBT
 
 
 # -- notes --------------------------------------------------------------------------------------------------------

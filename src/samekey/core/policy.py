@@ -15,6 +15,12 @@ RETENTION_SECONDS = 24 * 3600.0  # 24-72 h is usual; never below the provider's 
 RESULT_MAX_BYTES = 1 << 20
 SECONDS_MAX = 10 * 366 * 24 * 3600.0  # ten years: beyond it a number is a mistake, not a wish
 
+# How libraries call a timeout: few derive it from TimeoutError.
+TIMEOUT_WORDS = ("timeout", "timedout", "deadlineexceeded", "tooslow")
+# These ran out before there was a connection, so nothing was sent; a list may name them, each by itself.
+# Not ConnectionTimeout: some raise that when an answer does not come.
+UNSENT_TIMEOUTS = frozenset({"ConnectTimeout", "ConnectTimeoutError", "PoolTimeout"})
+
 
 @dataclass(frozen=True, slots=True)
 class Policy:
@@ -61,8 +67,8 @@ class Policy:
         """
         if inner and not self.trust_inner:
             return "unknown"
-        if isinstance(error, TimeoutError):
-            return "unknown"  # also where a list names its parent, OSError: nobody knows is what a timeout says
+        if is_timeout(type(error)) and not isinstance(error, self._unsent()):
+            return "unknown"  # also where a list names its parent: nobody knows is what a timeout says
         # The caller's own lists first: they are more specific than our two words.
         if isinstance(error, self.closes):
             return "closes"
@@ -73,6 +79,15 @@ class Policy:
         if isinstance(error, NotDone):
             return "releases"
         return "unknown"
+
+    def _unsent(self) -> tuple[type[Exception], ...]:
+        return tuple(one for one in (*self.releases, *self.closes) if one.__name__ in UNSENT_TIMEOUTS)
+
+
+def is_timeout(kind: type[BaseException]) -> bool:
+    """Whether this type, or any that it is a kind of, is a timeout: TimeoutError, or so called."""
+    names = (one.__name__.lower().replace("_", "") for one in kind.__mro__)
+    return any(word in name for name in names for word in TIMEOUT_WORDS)
 
 
 def as_seconds(name: str, value: Any, *, zero_allowed: bool = False) -> float:
@@ -92,9 +107,13 @@ def _exception_types(name: str, given: Any) -> tuple[type[Exception], ...]:
     for one in types:
         if not (isinstance(one, type) and issubclass(one, Exception)):
             raise Misconfigured(f"{name}= takes exception types, not {one!r}")
-        if issubclass(one, TimeoutError) and name == "releases":
-            # The third outcome of a network call: nobody knows.
-            raise Misconfigured(f"{name}= must not list {one.__name__}: a timeout does not mean it did not happen")
+        if is_timeout(one) and one.__name__ not in UNSENT_TIMEOUTS:
+            # The third outcome of a network call.
+            unsent = ", ".join(sorted(UNSENT_TIMEOUTS))
+            raise Misconfigured(
+                f"{name}= must not list {one.__name__}: after a timeout nobody knows whether it happened. "
+                f"Only what ends before anything is sent may be listed: {unsent}"
+            )
         if one is Exception:
             raise Misconfigured(f"{name}= must not list Exception itself: then nothing would be unknown")
     return types
