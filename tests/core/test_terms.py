@@ -199,7 +199,6 @@ def test_a_policy_that_means_nothing_is_refused(wrong):
 def test_a_policy_takes_one_type_or_several():
     assert Policy(releases=KeyError).releases == (KeyError,)  # type: ignore[arg-type]
     assert Policy(closes=[KeyError, ValueError]).closes == (KeyError, ValueError)  # type: ignore[arg-type]
-    assert Policy(closes=(TimeoutError,)).closes == (TimeoutError,)
     assert Policy(store_down="run", result_max_bytes=1).result_max_bytes == 1
 
 
