@@ -66,7 +66,7 @@ class Binding:
         ignore: Collection[str],
         atomic: str | None,
     ) -> None:
-        self._signature = inspect.signature(function)
+        self._signature = _signature(function)
         parameters = list(self._signature.parameters.values())
         self._skip_first = is_method(function, parameters)
         self._atomic = atomic
@@ -181,6 +181,15 @@ def default_name(function: Any) -> str:
     if isinstance(function, functools.partial) or not module or not qualname:
         raise TypeError(f"{function!r} has no name of its own: give it one with name=")
     return f"{module}:{qualname}"
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    try:
+        return inspect.signature(function)
+    except ValueError:  # written in C
+        raise Misconfigured(
+            f"{function!r} does not tell its parameters: call it from a function of your own, and guard that"
+        ) from None
 
 
 def _follow(payload: Mapping[str, Any], path: tuple[str, ...], what: str) -> Any:

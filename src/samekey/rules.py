@@ -27,6 +27,7 @@ from samekey.core.record import ATTRIBUTE_MAX_CHARS, ATTRIBUTES_MAX
 from samekey.core.shapes import data_types, storable_type
 from samekey.flight import Flights
 from samekey.leases import Leases
+from samekey.origin import Origin, origin_of
 
 T = TypeVar("T")
 
@@ -89,7 +90,7 @@ class Rules:
         self._hooks = tuple(hooks)
         self._flights = Flights()
         _ALL.add(self)
-        self._names: dict[str, tuple[tuple[str, str], bool, tuple[str, ...]]] = {}
+        self._names: dict[str, tuple[Origin, bool, tuple[str, ...]]] = {}
         self._operations: dict[Any, Operation] = {}
 
     @property
@@ -231,12 +232,13 @@ class Rules:
 
     def _register(self, name: str | None, function: Any, aliases: Collection[str]) -> str:
         """The operation's name; two different functions under one name would answer for each other."""
-        own = (getattr(function, "__module__", ""), getattr(function, "__qualname__", ""))
+        own = origin_of(function)
         chosen = default_name(function) if name is None else name
         known = self._names.get(chosen)
-        if known is not None and not (known[0] == own and name is not None):  # a named one may be defined anew
+        if known is not None and not known[0].is_same(own):
             raise Misconfigured(
-                f"two functions are called {chosen!r}: their keys would answer for each other. Give each its own name="
+                f"two functions are called {chosen!r}: their keys would answer for each other. Give each its own name= "
+                "(with aliases= it still finds the other's keys), or make what differs between them a parameter"
             )
         self._names[chosen] = (own, name is not None, tuple(aliases))
         return chosen
