@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from samekey.core.errors import KeyMissing, Misconfigured
-from samekey.core.fingerprint import Intent, check_ignore
+from samekey.core.fingerprint import Intent, declared_ignore
 from samekey.core.key import key_text, part_text
 from samekey.fitting import fitted
 
@@ -75,7 +75,7 @@ class Binding:
         if atomic is not None and atomic not in names:
             raise TypeError(f"Atomic({atomic!r}): {_name(function)} has no parameter of that name")
         self._payload_names = frozenset(names) - {atomic}
-        self.ignore = check_ignore(ignore)
+        self.ignore = declared_ignore(ignore)
         for path in self.ignore:
             self._known(path, "ignore=", function)
         self._key = self._rule(key, "key=", function)
@@ -143,6 +143,8 @@ class Binding:
         if not isinstance(path, str) or not path:
             raise TypeError(f"{what} of {_name(function)}: {path!r} is not a parameter name")
         first, *rest = path.split(".")
+        if what != "ignore=" and not {"", "*"}.isdisjoint((first, *rest)):
+            raise TypeError(f"{what} of {_name(function)}: {path!r} is not the path of one value")
         if first not in self._payload_names and first != "*":
             known = ", ".join(sorted(self._payload_names)) or "none"
             raise TypeError(f"{what} of {_name(function)}: there is no parameter {first!r} (there are: {known})")

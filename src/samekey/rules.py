@@ -19,7 +19,7 @@ from samekey.binding import Binding, Content, KeyRule, TenantRule, check_functio
 from samekey.core.boundary import Atomic, Boundary, Keyed, Terms
 from samekey.core.call import Call
 from samekey.core.errors import Misconfigured, StoreUnavailable
-from samekey.core.fingerprint import Intent, check_ignore
+from samekey.core.fingerprint import Intent, declared_ignore
 from samekey.core.key import Key, as_text, make_key
 from samekey.core.policy import Policy
 from samekey.core.ports import Hook
@@ -87,7 +87,7 @@ class Rules:
         self._opening = threading.Lock()
         self._closed = False
         self._secrets = as_secrets(secret)
-        self._hooks = tuple(hooks)
+        self._hooks = as_hooks(hooks)
         self._flights = Flights()
         _ALL.add(self)
         self._names: dict[str, tuple[Origin, bool, tuple[str, ...]]] = {}
@@ -154,11 +154,12 @@ class Rules:
         boundary: Boundary,
         policy: Policy | None = None,
         types: tuple[type, ...] = (),
-        aliases: Collection[str] = (),
+        aliases: tuple[str, ...] = (),
     ) -> Operation:
         """The checked rules of an operation, remembered."""
-        asked = (name, ignore if isinstance(ignore, str) else tuple(ignore), boundary, policy, types, tuple(aliases))
+        asked: Any = None
         try:
+            asked = (name, ignore if isinstance(ignore, str) else tuple(ignore), boundary, policy, types, aliases)
             return self._operations[asked]
         except (KeyError, TypeError):
             pass
@@ -181,13 +182,13 @@ class Rules:
         make_key(name, "checked")
         found = Operation(
             name=name,
-            ignore=check_ignore(ignore),
+            ignore=declared_ignore(ignore),
             boundary=boundary,
             terms=boundary.terms,
             terms_text=boundary.terms.text(),
             policy=rules,
             types=types,
-            aliases=tuple(aliases),
+            aliases=aliases,
         )
         try:
             if len(self._operations) < OPERATIONS_MAX:
@@ -230,7 +231,7 @@ class Rules:
         self._require_open()
         return self._call(operation, key, payload, tenant, None, written)
 
-    def _register(self, name: str | None, function: Any, aliases: Collection[str]) -> str:
+    def _register(self, name: str | None, function: Any, aliases: tuple[str, ...]) -> str:
         """The operation's name; two different functions under one name would answer for each other."""
         own = origin_of(function)
         chosen = default_name(function) if name is None else name
@@ -240,7 +241,7 @@ class Rules:
                 f"two functions are called {chosen!r}: their keys would answer for each other. Give each its own name= "
                 "(with aliases= it still finds the other's keys), or make what differs between them a parameter"
             )
-        self._names[chosen] = (own, name is not None, tuple(aliases))
+        self._names[chosen] = (own, name is not None, aliases)
         return chosen
 
     def _decorated(
@@ -256,6 +257,7 @@ class Rules:
         aliases: Collection[str],
     ) -> tuple[Binding, Operation]:
         check_function(function, asynchronous=self._asynchronous)
+        others = as_names(aliases)
         atomic = boundary.parameter if isinstance(boundary, Atomic) else None
         binding = Binding(function, key=key, tenant=tenant, ignore=ignore, atomic=atomic)
         annotation = return_annotation(function)
@@ -265,12 +267,12 @@ class Rules:
                 f"the result of {getattr(function, '__qualname__', function)!s} cannot be kept: {reason}"
             )
         operation = self.operation(
-            self._register(name, function, aliases),
+            self._register(name, function, others),
             ignore=binding.ignore,
             boundary=boundary,
             policy=policy,
             types=data_types(annotation),
-            aliases=aliases,
+            aliases=others,
         )
         return binding, operation
 
@@ -327,11 +329,29 @@ def check_attributes(attributes: Attributes | None) -> tuple[tuple[str, str], ..
     return tuple(sorted(attributes.items()))
 
 
+def as_names(aliases: Any) -> tuple[str, ...]:
+    if isinstance(aliases, (str, bytes)) or not isinstance(aliases, Iterable):
+        raise Misconfigured(f"aliases= takes a list of names, not {aliases!r}")
+    names = tuple(aliases)
+    for name in names:
+        if not isinstance(name, str):
+            raise Misconfigured(f"aliases= takes a list of names; {name!r} is none")
+        make_key(name, "checked")
+    return names
+
+
+def as_hooks(hooks: Any) -> tuple[Hook, ...]:
+    given = tuple(hooks) if isinstance(hooks, Iterable) else (None,)
+    if not all(map(callable, given)):
+        raise Misconfigured(f"hooks= takes a list of functions that take an Event, not {hooks!r}")
+    return given
+
+
 def as_secrets(secret: Any) -> tuple[bytes, ...]:
     """The current secret first, older ones after it: records made under them still verify."""
     if secret is None:
         return ()
-    given = (secret,) if isinstance(secret, (str, bytes)) else tuple(secret)
+    given = (secret,) if isinstance(secret, (str, bytes)) or not isinstance(secret, Iterable) else tuple(secret)
     secrets = tuple(one.encode() if isinstance(one, str) else one for one in given)
     if not secrets or any(not isinstance(one, bytes) or len(one) < SECRET_MIN_BYTES for one in secrets):
         raise Misconfigured(

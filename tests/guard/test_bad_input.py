@@ -113,10 +113,17 @@ def test_payloads_without_an_exact_form_are_refused_with_their_place(side: Side,
         {"lease": "30s"},
         {"lease": 10**10},
         {"patience": 10**10},
+        {"lease": 10**400},
+        {"lease": 10**5000},
+        {"lease": -(10**400)},
+        {"patience": float("inf")},
+        {"releases": None},
+        {"releases": 3},
+        {"closes": "ValueError"},
         {"releases": TimeoutError},
         {"releases": (ValueError, TimeoutError)},
     ],
-    ids=str,
+    ids=lambda wrong: f"{wrong!r:.40}" if 10**5000 not in wrong.values() else "lease of 5001 digits",
 )
 def test_a_policy_that_cannot_work_is_refused_when_it_is_made(wrong: dict[str, Any]):
     with pytest.raises(Misconfigured, match=next(iter(wrong))):
@@ -129,6 +136,51 @@ def test_a_policy_must_be_one(memory: Place, wrong):
         Guard("memory://", policy=wrong)
     with pytest.raises((Misconfigured, TypeError)):
         memory.guard().run("charge", int, key="o-1", payload={}, policy=wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"secret": 5},
+        {"secret": [5]},
+        {"secret": object()},
+        {"hooks": print},
+        {"hooks": "x"},
+        {"hooks": [None]},
+        {"hooks": None},
+        {"hooks": 3},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("kind", [Guard, AsyncGuard])
+def test_a_guard_that_cannot_work_is_refused_when_it_is_made(kind: Any, wrong: dict[str, Any]):
+    with pytest.raises(Misconfigured, match=f"{next(iter(wrong))}= takes"):
+        kind("memory://", **wrong)
+
+
+@pytest.mark.parametrize("ignore", [None, 7, {"items.0.client_ts"}, {"at", "items.*.0"}], ids=str)
+def test_fields_to_ignore_that_never_match_are_refused(side: Side, ledger: Ledger, ignore: Any):
+    """An index matches nothing: a list has no names, and a retry with another timestamp would be refused."""
+
+    def charge(order_id: str, items: list[dict[str, int]], at: float) -> int:
+        return ledger.add()
+
+    with pytest.raises(Misconfigured, match="ignore"):
+        side.once(name="charge", key="order_id", ignore=ignore)(charge)
+    with pytest.raises(Misconfigured, match="ignore"):
+        side.run("charge", ledger.add, key="o-1", payload={}, ignore=ignore)
+    assert len(ledger) == 0
+
+
+@pytest.mark.parametrize("aliases", ["old", None, 7, [7], b"old"], ids=repr)
+def test_aliases_that_are_no_names_are_refused(side: Side, aliases: Any):
+    """One string would be taken for its letters, and the old name's keys would run again."""
+
+    def charge(order_id: str) -> str:
+        return order_id
+
+    with pytest.raises(Misconfigured, match="aliases"):
+        side.once(name="charge", key="order_id", aliases=aliases)(charge)
 
 
 @pytest.mark.parametrize("window", [0, -1, float("nan"), None, True, "1h"], ids=repr)

@@ -167,6 +167,19 @@ def check_ignore(paths: Collection[str]) -> tuple[str, ...]:
     return _checked(given)
 
 
+def declared_ignore(paths: Any) -> tuple[str, ...]:
+    """As `check_ignore`, for those who declare the paths. An index is refused: no list has a name to match it."""
+    if not isinstance(paths, Iterable):
+        raise Misconfigured(f"ignore= takes names of fields, not {paths!r}")
+    checked = check_ignore(paths)  # type: ignore[arg-type]
+    for path in checked:
+        steps = path.split(".")
+        if any(map(str.isdigit, steps)):
+            every = ".".join("*" if step.isdigit() else step for step in steps)
+            raise Misconfigured(f"ignore= has {path!r}, and an index matches nothing; * is every one: {every!r}")
+    return checked
+
+
 @lru_cache(maxsize=256)
 def _checked(paths: tuple[str, ...]) -> tuple[str, ...]:
     if len(paths) > IGNORE_MAX:

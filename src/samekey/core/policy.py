@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal
@@ -96,14 +96,19 @@ def as_seconds(name: str, value: Any, *, zero_allowed: bool = False) -> float:
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise Misconfigured(f"{name} must be seconds or a timedelta, not {type(value).__name__}")
-    if math.isnan(value) or value < 0 or value > SECONDS_MAX or (value == 0 and not zero_allowed):
+    if not 0 <= value <= SECONDS_MAX or (value == 0 and not zero_allowed):  # nor NaN
         least = "zero or more" if zero_allowed else "more than zero"
-        raise Misconfigured(f"{name} must be {least} and at most ten years, not {value!r}")
+        said = f", not {value!r}" if -SECONDS_MAX < value < 1000 * SECONDS_MAX or value != value else ""
+        raise Misconfigured(f"{name} must be {least} and at most ten years{said}")
     return float(value)
 
 
 def _exception_types(name: str, given: Any) -> tuple[type[Exception], ...]:
-    types = (given,) if isinstance(given, type) else tuple(given)
+    if isinstance(given, type):
+        given = (given,)
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise Misconfigured(f"{name}= takes exception types, not {given!r}")
+    types = tuple(given)
     for one in types:
         if not (isinstance(one, type) and issubclass(one, Exception)):
             raise Misconfigured(f"{name}= takes exception types, not {one!r}")

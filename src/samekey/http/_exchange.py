@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from samekey.core.boundary import Atomic, Boundary, Kind
 from samekey.core.errors import KeyMalformed, Misconfigured, NotDone, Refused, ResultUnreadable, SamekeyError
-from samekey.core.fingerprint import check_ignore
+from samekey.core.fingerprint import declared_ignore
 from samekey.core.key import NAME_MAX_BYTES, part_text
 from samekey.core.policy import Policy
 from samekey.http._body import PATH, QUERY, VARIES, digest, payload_of
@@ -196,7 +196,7 @@ class Endpoint:
         never = NEVER_KEPT & {name.lower() for name in keep_headers}
         if never:
             raise Misconfigured(f"{', '.join(sorted(never))} must never be replayed")
-        self.boundary, self.policy, self.ignore = boundary, policy, check_ignore(ignore)
+        self.boundary, self.policy, self.ignore = boundary, policy, declared_ignore(ignore)
         self.principal, self.connection = principal, connection
         self.remember, self.final = remember, frozenset(final)
         self.required, self.strict = required, strict
