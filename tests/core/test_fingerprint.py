@@ -468,10 +468,23 @@ def test_cycles_show_as_nesting():
 def test_size_is_refused_past_the_limit_and_not_before():
     assert digest(["x" * (SIZE_MAX - 4)])
     assert "8 MiB" in refusal(["x" * (SIZE_MAX - 3)]).message
+    assert refusal(["x" * SIZE_MAX]).path == ""  # a list has no names
     assert "8 MiB" in refusal([b"x" * (SIZE_MAX // 2)]).message
     assert "8 MiB" in refusal(["\u20ac" * (SIZE_MAX // 3 + 1)]).message
     assert "8 MiB" in refusal([1 << (SIZE_MAX * 4)]).message
     assert "8 MiB" in refusal([1e300] * 30_000).message  # 210 KB as JSON, 9 MB as integers
+
+
+def test_a_payload_that_is_too_large_names_its_largest_field(monkeypatch):
+    monkeypatch.setattr(canonical, "SIZE_MAX", 1 << 20)
+    small, half, whole = "x" * 10_000, "x" * (1 << 19), "x" * (1 << 20)
+
+    assert refusal({"a": small, "b": whole, "c": half}).path == "b"
+    assert refusal({"a": half, "b": half + small, "c": small}).path == "b"
+    assert refusal({"a": small, "b": {"c": [Decimal(1), whole]}}).path == "b"
+    assert refusal({"note": half, Decimal(2): [half, small]}).path == "2"
+    assert refusal({"file": whole.encode(), "at": 1}, ignore={"at"}).path == "file"
+    assert len(refusal({"k" * 10_000: whole}).path) < 200
 
 
 def test_a_few_shared_lists_cannot_stand_for_a_billion(monkeypatch):
@@ -481,6 +494,7 @@ def test_a_few_shared_lists_cannot_stand_for_a_billion(monkeypatch):
         laughs = [laughs] * 1000
 
     assert "1 MiB" in refusal(laughs).message
+    assert refusal({"a": 1, "laughs": laughs}).path == "laughs"
 
 
 def test_a_refusal_names_a_long_or_unprintable_step_in_bounded_text():

@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from enum import Enum
+from itertools import islice
 from operator import itemgetter
 from typing import Any, Final
 from uuid import UUID
@@ -39,6 +40,7 @@ from samekey.core.errors import PayloadRefused
 DEPTH_MAX: Final = 64  # containers inside each other; real payloads stay below 20, and a cycle shows here
 SIZE_MAX: Final = 8 << 20  # canonical bytes; above it, fingerprint a digest of the large part instead
 DIGITS_MAX: Final = 4300  # decimal digits of an integer: CPython's own default, beyond it the cost is quadratic
+MEMBERS_COMPARED: Final = 1000  # of a payload that is too large, to name its largest part
 STEP_MAX: Final = 128  # characters of a name shown in a path: a client chooses them
 
 # --- What counts as a mapping -------------------------------------------------------------------------------------
@@ -98,17 +100,23 @@ def canonical(value: Any) -> bytes:
     """The value's canonical bytes; PayloadRefused, naming the path, if it has none."""
     kind = type(value)
     data = None
-    if kind in _CONTAINERS:
-        data = _quick(value, DEPTH_MAX)
-    elif kind is str and value.isascii() and len(value) <= DIGITS_MAX:
-        data = quote(value).encode()
-    elif kind is int and -_SMALL < value < _SMALL:
-        data = b"%d" % value
-    return _Walk(quick=True).run(value) if data is None else data
+    try:
+        if kind in _CONTAINERS:
+            data = _quick(value, DEPTH_MAX)
+        elif kind is str and value.isascii() and len(value) <= DIGITS_MAX:
+            data = quote(value).encode()
+        elif kind is int and -_SMALL < value < _SMALL:
+            data = b"%d" % value
+        return _Walk(quick=True).run(value) if data is None else data
+    except _TooLarge:
+        raise _larger_than_allowed(_largest(members_of(value))) from None
 
 
 def _canonical_slow(value: Any) -> bytes:
-    return _Walk(quick=False).run(value)
+    try:
+        return _Walk(quick=False).run(value)
+    except _TooLarge:
+        raise _larger_than_allowed(_largest(members_of(value))) from None
 
 
 def _quick(value: Any, depth_max: int) -> bytes | None:
@@ -280,8 +288,37 @@ class _Walk:
         self.out.append(data)
 
 
+class _TooLarge(Exception):
+    """More bytes than SIZE_MAX; which part is the largest, whoever began looks up."""
+
+
 def _too_large() -> Any:
-    raise PayloadRefused(f"the payload is larger than {SIZE_MAX >> 20} MiB; pass a digest of its large part", path="")
+    raise _TooLarge
+
+
+def _larger_than_allowed(path: str) -> PayloadRefused:
+    limit = f"larger than {SIZE_MAX >> 20} MiB"
+    if not path:
+        return PayloadRefused(f"the payload is {limit}; pass a digest of its large part", path="")
+    return PayloadRefused(f"{path}: the largest part of a payload {limit}; pass a digest of it", path=path)
+
+
+def _largest(members: dict[Any, Any] | None) -> str:
+    """The largest of these members, as far as it takes no longer than the payload itself took a few times."""
+    name, most, left = "", 0, 4 * SIZE_MAX
+    for key, member in islice((members or {}).items(), MEMBERS_COMPARED):
+        try:
+            size = len(_quick(member, DEPTH_MAX - 1) or _Walk(quick=False).run(member))
+        except _TooLarge:
+            return _shown(key)
+        except PayloadRefused:
+            continue  # it has no form at all: then that would have been told, had it been reached
+        left -= size
+        if size > most:
+            name, most = _shown(key), size
+        if left < 0:
+            break
+    return name
 
 
 def _shown(step: str | int) -> str:
@@ -408,7 +445,7 @@ def read_json(body: bytes | str) -> tuple[Any, bytes | None]:
     if not isinstance(body, (bytes, bytearray, str)):
         raise TypeError(f"parse_json takes bytes or str, not {type(body).__name__}")
     if len(body) > SIZE_MAX:
-        _too_large()
+        raise _larger_than_allowed("")
     try:
         text = body if isinstance(body, str) else body.decode()
     except UnicodeDecodeError as error:
