@@ -71,6 +71,13 @@ def test_the_line_for_a_shell_is_quoted():
     assert resolve_line(calling(), dashed).endswith(" -- -a x")
 
 
+def test_a_doubt_in_memory_is_not_sent_to_a_command_line():
+    call = calling(store_name="memory://")
+    for said in (doubt_note(call, RECORD, "why"), str(in_doubt(call, RECORD, "why"))):
+        assert "samekey resolve" not in said
+        assert "let it end with this process" in said
+
+
 def test_a_doubt_tells_its_age_and_what_led_to_it():
     doubt = in_doubt(calling(), RECORD._replace(error="Timeout"), "why")
     assert (doubt.key, doubt.token, doubt.error, doubt.age_seconds) == ("o-1", 7, "Timeout", 5.0)
@@ -89,7 +96,7 @@ def test_foreign_text_is_bounded_and_clean():
 
 
 def test_an_answer_that_was_not_kept_or_cannot_be_read_never_runs_again():
-    with pytest.raises(ResultNotKept, match=r"\(too large\); the effect is not run again") as told:
+    with pytest.raises(ResultNotKept, match=r"\(too large\); the effect is not run again. It happened: look") as told:
         replay(calling(), RECORD._replace(error="too large"))
     assert told.value.key == "o-1"
     with pytest.raises(ResultNotKept, match="no reason given"):

@@ -22,6 +22,9 @@ from samekey.core.states import State
 
 T = TypeVar("T")
 
+_LOOK_IT_UP = "It happened: look up what came of it where it happened, never by another key"
+_MEMORY = "memory://"
+
 ERROR_MAX_CHARS = 500  # of an error's name or reason in a record: enough to understand, never a payload
 
 
@@ -98,14 +101,15 @@ def replay(call: Call, record: Record) -> Answer[Any] | Failed:
     if record.result is None:
         raise ResultNotKept(
             f"{call.key} is completed, but its result was not kept"
-            f" ({record.error or 'no reason given'}); the effect is not run again",
+            f" ({record.error or 'no reason given'}); the effect is not run again. {_LOOK_IT_UP}",
             key=call.key.text,
         )
     try:
         result = envelope.decode(record.result, types=call.types)
     except Unreadable as unreadable:
         raise ResultUnreadable(
-            f"{call.key} is completed, but its result no longer decodes ({unreadable}); the effect is not run again",
+            f"{call.key} is completed, but its result no longer decodes ({unreadable}); the effect is not run again. "
+            f"{_LOOK_IT_UP}",
             key=call.key.text,
         ) from unreadable
     return Answer(result, record.state, True, call.key.text, record.token, record.attempts)
@@ -143,7 +147,8 @@ def key_reused(call: Call, record: Record) -> KeyReused:
     fields = call.intent.differing(Fingerprint(record.fingerprint, record.form, record.fields))
     named = ", ".join(repr(name) for name in fields) or "the payload"
     return KeyReused(
-        f"{call.key} was used before with another payload: {named} differ{'s' if len(fields) < 2 else ''}",
+        f"{call.key} was used before with another payload: {named} differ{'s' if len(fields) < 2 else ''}."
+        " Another wish needs another key; a retry must send what was sent first",
         key=call.key.text,
         fields=fields,
     )
@@ -163,7 +168,7 @@ def in_doubt(call: Call, record: Record, why: str) -> InDoubt:
     age = max(0.0, record.now - record.changed_at)
     return InDoubt(
         f"nobody knows whether {call.key} happened: {why} ({record.error or 'no error recorded'}, "
-        f"{age:.0f} s ago). Settle it with: {resolve_line(call, record)} (or --refused, --not-done)",
+        f"{age:.0f} s ago); {way_out(call, record)}",
         key=call.key.text,
         token=record.token,
         error=record.error,
@@ -175,18 +180,22 @@ def doubt_note(call: Call, record: Record, why: str) -> str:
     """For the user's own exception: which key, why, and the ways out."""
     match call.terms.kind:
         case Kind.KEYED:
-            other = "the next call with this key runs again under the same provider key, within the provider's window"
+            other = "call again: it runs again under the same provider key, within the provider's window"
         case Kind.ASKS:
-            other = "the next call with this key asks the provider first"
+            other = "call again: the next call with this key asks the provider first"
         case _:
             other = (
-                f"or declare a boundary that can tell (this one is {call.terms.kind}): "
+                f"declare a boundary that can tell (this one is {call.terms.kind}): "
                 "Keyed if the provider dedups, Asks(lookup) if it can be asked"
             )
-    return (
-        f"samekey: {call.key} is now in doubt: {why}. Two ways out: "
-        f"settle this one with `{resolve_line(call, record)}` (or --refused, --not-done); {other}."
-    )
+    return f"samekey: {call.key} is now in doubt: {why}. Two ways out: {way_out(call, record)}; or {other}."
+
+
+def way_out(call: Call, record: Record) -> str:
+    """What somebody can do about this one record."""
+    if call.store_name == _MEMORY:
+        return "let it end with this process: it stands in memory, where no command reaches it"
+    return f"settle this one with `{resolve_line(call, record)}` (or --refused, --not-done)"
 
 
 def resolve_line(call: Call, record: Record) -> str:
