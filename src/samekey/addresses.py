@@ -8,7 +8,9 @@ import sys
 from collections.abc import Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
 from samekey.core.errors import Misconfigured
 
@@ -88,6 +90,17 @@ def _imported(dotted: str, scheme: str) -> Any:
 def public(address: str) -> str:
     """The address as people may see it, in errors and logs: without its passwords."""
     return _PASSWORD_OPTION.sub(r"\1", _PASSWORD.sub(r"://\1@", address))
+
+
+def absolute(address: str) -> str:
+    """The address with a file's whole path, as a store names itself: a line to paste works in any folder."""
+    parts = [part.partition("?") for part in address.split()]
+    return " ".join(_whole_path(before) + mark + options for before, mark, options in parts)
+
+
+def _whole_path(address: str) -> str:
+    path = address.removeprefix("sqlite:///")
+    return address if path in (address, "") else f"sqlite:///{quote(str(Path(unquote(path)).absolute()))}"
 
 
 def check_store(store: Any, *, asynchronous: bool) -> Any:

@@ -58,14 +58,18 @@ class _Left(NamedTuple):
 
 def depth() -> int:
     """Inside how many effects we are."""
+    return len(lineage())
+
+
+def lineage() -> tuple[str, ...]:
+    """The attempts inside whose effects we are, the innermost first."""
     outer = _current.get()
-    return 0 if outer is None else len(outer.lineage)
+    return () if outer is None else outer.lineage
 
 
 def leaving(error: BaseException) -> BaseException:
     """Mark an error that leaves a guard: what it says, it said about that guard's effect."""
-    outer = _current.get()
-    left = _Left(next(_order), () if outer is None else outer.lineage, threading.get_ident())
+    left = _Left(next(_order), lineage(), threading.get_ident())
     BaseException.__setattr__(error, _MARK, left)  # past any __setattr__ of its own
     return error
 

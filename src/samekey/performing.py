@@ -11,6 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Generator
+from types import CoroutineType
 from typing import Any
 
 from samekey.core.attempt import last_word, withdraw
@@ -32,13 +33,13 @@ from samekey.core.commands import (
     Wait,
 )
 from samekey.core.drive import adrive, drive
-from samekey.core.errors import Misconfigured, SamekeyError, StoreBusy, StoreUnavailable
+from samekey.core.errors import InProgress, Misconfigured, SamekeyError, StoreBusy, StoreUnavailable
 from samekey.core.ports import AsyncStore, Event, Hook, Store
 from samekey.core.record import Record
 from samekey.core.recovery import stop_asking
 from samekey.core.states import SETTLED
 from samekey.flight import Flight, Flights
-from samekey.held import AsyncHeld, Held, leaving
+from samekey.held import AsyncHeld, Held, leaving, lineage
 from samekey.leases import Leases
 from samekey.loops import Loop, ThreadBell, running
 
@@ -169,6 +170,18 @@ class _Performer:
     def _patience_left(self) -> float:
         return self._patience_ends - time.monotonic()
 
+    def _waited(self, seen: Record, record: Record | None) -> Record | None:
+        """What there is after a wait. The hold of an effect that we are inside of cannot end while it waits for us."""
+        if record is not None and record.fence == seen.fence and record.lease_live and record.attempt in lineage():
+            raise InProgress(
+                f"{record.key} is held by the very effect that makes this call: it would wait for itself. "
+                "What an effect calls needs a key, or an operation, of its own",
+                key=record.key.text,
+                token=record.token,
+                retry_after=record.lease_left,
+            )
+        return self._note(record)
+
     def _note(self, record: Record | None) -> Record | None:
         if record is not None and record.state in SETTLED:
             self._settled = record
@@ -263,7 +276,7 @@ class Performer(_Performer):
             self._followed = None  # landed, or its lease is over as far as we know: the store knows better
             if settled is not None:
                 return settled
-        return self._note(self.store.wait(command, max(0.0, self._patience_left())))
+        return self._waited(command.seen, self.store.wait(command, max(0.0, self._patience_left())))
 
     def _watch(self, flight: Flight, enough: Callable[[], bool], seconds: float = math.inf) -> Record | None:
         flights = self._flights
@@ -440,7 +453,7 @@ class AsyncPerformer(_Performer):
             self._followed = None  # landed, or its lease is over as far as we know: the store knows better
             if settled is not None:
                 return settled
-        return self._note(await self.store.wait(command, max(0.0, self._patience_left())))
+        return self._waited(command.seen, await self.store.wait(command, max(0.0, self._patience_left())))
 
     async def _watch(self, flight: Flight, enough: Callable[[], bool], seconds: float = math.inf) -> Record | None:
         flights = self._flights
@@ -487,7 +500,13 @@ class AsyncPerformer(_Performer):
             self.tell("claimed", command.held)
         held.enter()
         try:
-            outcome: Outcome = Returned(await self._effect())
+            coming = self._effect()
+            if type(coming) is not CoroutineType and not inspect.isawaitable(coming):
+                raise Misconfigured(
+                    f"the effect returned {type(coming).__name__}, which cannot be awaited: "
+                    "AsyncGuard runs async functions, Guard plain ones"
+                )
+            outcome: Outcome = Returned(await coming)
         except BaseException as error:
             outcome = held.raised(error)
         finally:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, get_type_hints
 
 from samekey import switch
-from samekey.addresses import check_address, check_store, open_store, public, refuse_gevent
+from samekey.addresses import absolute, check_address, check_store, open_store, public, refuse_gevent
 from samekey.binding import Binding, Content, KeyRule, TenantRule, check_function, default_name
 from samekey.core.boundary import Atomic, Boundary, Keyed, Terms
 from samekey.core.call import Call
@@ -138,7 +138,7 @@ class Rules:
     def store_name(self) -> str:
         """What to call the store in a command line; known also while it cannot be reached."""
         known = self._opened or self._given
-        return public(str(self._address)) if known is None else str(known.name)
+        return public(absolute(str(self._address))) if known is None else str(known.name)
 
     def declared(self) -> list[Declared]:
         """The operations of decorated functions."""
@@ -284,9 +284,21 @@ def as_key(key: Any, payload: Any, operation: Operation) -> str:
 
 
 def check_effect(effect: Any, *, asynchronous: bool) -> None:
+    """Refuse before the claim what can be known before: what a plain function will return cannot."""
     if not callable(effect):
         raise Misconfigured(f"an effect is a function, not {type(effect).__name__}")
-    if not asynchronous and inspect.iscoroutinefunction(effect):
+    inner = effect
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    if isinstance(inner, type):
+        if asynchronous and not hasattr(inner, "__await__"):
+            raise Misconfigured(f"the effect makes a {inner.__name__}, which cannot be awaited: run it with Guard")
+        return
+    code = getattr(inner, "__code__", None) or getattr(type(inner).__call__, "__code__", None)
+    flags = 0 if code is None else code.co_flags
+    if flags & (inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR) and not flags & inspect.CO_ITERABLE_COROUTINE:
+        raise Misconfigured("the effect is a generator: called, it has not begun, and its steps are no result")
+    if flags & inspect.CO_COROUTINE and not asynchronous:
         raise Misconfigured("the effect is async: run it with AsyncGuard")
 
 

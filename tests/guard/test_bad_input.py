@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import resource
 import sqlite3
 import time
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -493,6 +495,62 @@ def test_an_effect_that_is_not_callable_runs_nothing_and_is_refused_before_the_c
         guard.run("charge", "not a function", key="o-1", payload={})
     record = place.look("charge", "o-1")
     assert record is None or record.state is State.RELEASED
+
+
+def steps() -> Iterator[int]:
+    yield 1
+
+
+async def asteps() -> AsyncIterator[int]:
+    yield 1
+
+
+class Steps:
+    def __call__(self) -> Iterator[int]:
+        yield 1
+
+
+@pytest.mark.parametrize("effect", [steps, asteps, functools.partial(steps), Steps()])
+def test_a_generator_as_an_effect_is_refused_before_the_claim(place: Place, effect: Any):
+    """Called, it has done nothing yet: it would be remembered as completed, and never happen."""
+    with pytest.raises(Misconfigured, match="generator"):
+        place.guard().run("charge", effect, key="o-1", payload={})
+    with pytest.raises(Misconfigured, match="generator"):
+        asyncio.run(place.async_guard().run("charge", effect, key="o-1", payload={}))
+    assert place.look("charge", "o-1") is None
+
+
+class Async:
+    async def __call__(self) -> int:
+        return 1
+
+
+async def plainly_async() -> int:
+    return 1
+
+
+@pytest.mark.parametrize("effect", [plainly_async, functools.partial(plainly_async), Async(), Async().__call__])
+def test_an_async_effect_under_guard_is_refused_before_the_claim(place: Place, effect: Any):
+    with pytest.raises(Misconfigured, match="AsyncGuard"):
+        place.guard().run("charge", effect, key="o-1", payload={})
+
+    assert place.look("charge", "o-1") is None
+    assert asyncio.run(place.async_guard().run("charge", effect, key="o-1", payload={})).result == 1
+
+
+def test_a_plain_effect_under_asyncguard_is_told_in_words(place: Place, ledger: Ledger):
+    """A class is known before the claim; a function may return an awaitable, and has run when it does not."""
+    guard = place.async_guard()
+    classes: list[Any] = [int, functools.partial(dict, a=1)]
+    for effect in classes:
+        with pytest.raises(Misconfigured, match=r"cannot be awaited: run it with Guard"):
+            asyncio.run(guard.run("charge", effect, key="o-1", payload={}))
+    assert place.look("charge", "o-1") is None
+
+    with pytest.raises(Misconfigured, match=r"returned int, which cannot be awaited: AsyncGuard runs async functions"):
+        asyncio.run(guard.run("charge", ledger.add, key="o-1", payload={}))
+    assert place.peek("charge", "o-1").state is State.IN_DOUBT
+    assert asyncio.run(guard.run("charge", lambda: plainly_async(), key="o-2", payload={})).result == 1
 
 
 def test_raising_a_class_instead_of_an_instance_is_the_same_word(place: Place, side: Side):

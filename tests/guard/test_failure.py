@@ -76,10 +76,11 @@ def test_c23_an_ordinary_error_is_in_doubt_with_a_way_out(place: Place, side: Si
 
     assert raised.value is error
     note = "\n".join(error.__notes__)
-    assert "samekey resolve charge o-1" in note
+    way_out = "memory" if place.kind == "memory" else "samekey resolve charge o-1"
+    assert way_out in note
     assert "Keyed" in note
     assert "Asks" in note
-    with pytest.raises(InDoubt, match="resolve"):
+    with pytest.raises(InDoubt, match=way_out):
         side.run("charge", ledger.add, key="o-1", payload={})
     assert len(ledger) == 1
 
@@ -488,7 +489,7 @@ def test_c29_a_lambda_around_an_async_effect_never_completes_the_key(place: Plac
 async def test_c29_a_plain_effect_given_to_the_async_run_has_run_so_it_is_in_doubt(place: Place, ledger: Ledger):
     """It cannot be told from a lambda that returns a coroutine until it has run; then the error says what is wrong."""
     guard = place.async_guard()
-    with pytest.raises(TypeError, match="await"):
+    with pytest.raises(Misconfigured, match="cannot be awaited"):
         await guard.run("charge", ledger.add, key="o-1", payload={})
 
     assert place.peek("charge", "o-1").state is State.IN_DOUBT
