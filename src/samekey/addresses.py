@@ -74,8 +74,22 @@ def open_store(address: str, *, asynchronous: bool) -> Any:
         return _imported(LAYERED[asynchronous], scheme)(first, back, **said)
     if scheme in SCHEMES:
         return _imported(SCHEMES[scheme][asynchronous], scheme).from_url(address)
-    pair = next(one for one in entry_points(group="samekey.stores") if one.name == scheme).load()
-    return pair[asynchronous].from_url(address)
+    return check_store(_registered(scheme)[asynchronous].from_url(address), asynchronous=asynchronous)
+
+
+def _registered(scheme: str) -> Any:
+    """What another distribution registered: a pair, the sync and the async store."""
+    found = next(one for one in entry_points(group="samekey.stores") if one.name == scheme)
+    try:
+        pair = found.load()
+    except (ImportError, AttributeError) as error:
+        raise Misconfigured(f"{scheme}:// is registered as {found.value}, which is not there: {error}") from error
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not all(hasattr(one, "from_url") for one in pair):
+        raise Misconfigured(
+            f"{scheme}:// is registered as {found.value}, which is not a pair (sync store, async store), "
+            "each with from_url(url)"
+        )
+    return pair
 
 
 def _imported(dotted: str, scheme: str) -> Any:

@@ -1,0 +1,103 @@
+"""Addresses: stores of other distributions, and a process that cannot keep leases."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import sys
+import textwrap
+import types
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from samekey import AsyncGuard, Guard, Misconfigured
+
+Register = Callable[[str], None]
+
+
+@pytest.fixture
+def register(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Register:
+    """Install a distribution that registers `shelf://` as this object of its module."""
+    module = "samekey_test_shelf"
+    about = tmp_path / f"{module}-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
+    (tmp_path / f"{module}.py").write_text(
+        textwrap.dedent(
+            """
+            from samekey.stores.memory import AsyncMemoryStore, MemoryStore
+
+            class Shelf(MemoryStore):
+                @classmethod
+                def from_url(cls, url):
+                    made = cls()
+                    made.name = url
+                    return made
+
+            class AsyncShelf(AsyncMemoryStore):
+                @classmethod
+                def from_url(cls, url):
+                    return cls(Shelf.from_url(url))
+
+            STORES = (Shelf, AsyncShelf)
+            WRONG_ORDER = (AsyncShelf, Shelf)
+            THREE = (Shelf, AsyncShelf, Shelf)
+            NAMES = ("Shelf", "AsyncShelf")
+            """
+        )
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, module, raising=False)
+
+    def as_object(name: str) -> None:
+        (about / "entry_points.txt").write_text(f"[samekey.stores]\nshelf = {module}:{name}\n")
+        importlib.invalidate_caches()
+
+    return as_object
+
+
+def test_a_store_of_another_distribution_is_found_by_its_scheme(register: Register):
+    register("STORES")
+
+    async def effect() -> str:
+        return "async"
+
+    guard = Guard("shelf://one")
+    assert guard.run("charge", lambda: "sync", key="o-1", payload={}).result == "sync"
+    assert guard.store_name == "shelf://one"
+    assert asyncio.run(AsyncGuard("shelf://two").run("charge", effect, key="o-1", payload={})).result == "async"
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("Shelf", "not a pair"),
+        ("THREE", "not a pair"),
+        ("NAMES", "not a pair"),
+        ("WRONG_ORDER", "Guard takes a sync store"),
+        ("nowhere", "which is not there"),
+    ],
+)
+def test_what_is_registered_wrongly_is_told_in_one_sentence(register: Register, name: str, why: str):
+    register(name)
+
+    with pytest.raises(Misconfigured, match=why):
+        Guard("shelf://one").run("charge", lambda: pytest.fail("it ran"), key="o-1", payload={})
+
+
+def test_gevents_patched_threads_are_refused(monkeypatch: pytest.MonkeyPatch):
+    """Its own word is asked for; where it is loaded and threading is left alone, guards work."""
+    monkey = types.ModuleType("gevent.monkey")
+    monkeypatch.setitem(sys.modules, "gevent.monkey", monkey)
+    for patched in (True, False):
+        monkeypatch.setattr(
+            monkey, "is_module_patched", lambda name, p=patched: p and name == "threading", raising=False
+        )
+        for kind in (Guard, AsyncGuard):
+            if patched:
+                with pytest.raises(Misconfigured, match="gevent"):
+                    kind("memory://")
+            else:
+                kind("memory://")
