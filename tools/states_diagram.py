@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from samekey.core.states import NEXT, SETTLED, State
+from samekey.core.states import EXPIRES, NEXT, State
 
 PAGE = Path(__file__).parent.parent / "docs" / "states.md"
 BEGIN, END = "<!-- from NEXT: begin -->", "<!-- from NEXT: end -->"
@@ -22,7 +22,7 @@ def diagram() -> str:
     order = list(State)
     for (before, after), roles in sorted(moves.items(), key=lambda one: [order.index(state) for state in one[0]]):
         lines.append(f"    {before.value} --> {after.value}: {', '.join(roles)}")
-    lines += [f"    {state.value} --> [*]: retention" for state in State if state in SETTLED]
+    lines += [f"    {state.value} --> [*]: retention" for state in State if state in EXPIRES]
     lines += ["```", "", "| role | from | to |", "|---|---|---|"]
     for role, before_after in NEXT.items():
         for before in order:

@@ -234,7 +234,7 @@ class Guard(Rules):
 
 
 class AsyncGuard(Rules):
-    """The guard for async code: the same names, awaited. asyncio, and trio on memory and SQLite."""
+    """The guard for async code: the same names, awaited. asyncio, and trio on memory, SQLite and MySQL."""
 
     _asynchronous = True
     store: AsyncStore
