@@ -5,6 +5,7 @@ The budget: SAMEKEY_RUNS, or a million with SAMEKEY_BUDGET=full (`make proof`), 
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -147,13 +148,19 @@ def a_free_that_tells_the_front_nothing(patch):
 
 
 def a_word_dated_when_it_is_told(patch):
-    """A time to live, as caches have it: counted from the moment of writing."""
-    real = MemoryFront.put
+    """A time to live, as caches have it: counted from the moment of writing, and no date in the word itself."""
+    real, read = MemoryFront.put, Front.answer
 
     def put(memory, digest, word, until):
         real(memory, digest, word, memory._clock() + FRONT_TTL_SECONDS)
 
+    def answer(front, key, sight):
+        with pytest.MonkeyPatch.context() as undated:
+            undated.setattr(front, "front_ttl", math.inf)
+            return read(front, key, sight)
+
     patch.setattr(MemoryFront, "put", put)
+    patch.setattr(Front, "answer", answer)
 
 
 def a_late_word_over_a_newer_one(patch):
