@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from samekey import AsyncGuard, Guard, Policy, Repeatable, State
+from samekey import AsyncGuard, Guard, Opaque, Policy, Repeatable, State, current
 from samekey.testing._http_drivers import Got
 from samekey.testing._http_scenarios.scene import QUICK, Called, Said, Scene, Shop, problem, same_answer
 from samekey.testing.faulty import AsyncFaultyStore, Fault, FaultyStore
@@ -119,6 +119,24 @@ class Trouble(Scene):
         site = self.open(shop, policy=Policy(releases=(ConnectionRefusedError,)))
 
         assert [site.post().status, site.post().status, shop.count] == [500, 201, 2]
+
+    def test_the_mark_of_a_plain_handler_is_written_before_it_goes_on(self) -> None:
+        """Under an async framework a plain `def` handler runs in a thread: `sending()` there is no less a write."""
+        shop, marks = Shop(TimeoutError("no word from the provider")), list[bool]()
+
+        def handle(called: Called) -> Said:
+            held = current()
+            held.sending()
+            marks.append(held.record.begun_at is not None)
+            return shop(called)
+
+        site = self.open(handle, boundary=Opaque(marked=True))
+        first, second = site.post(), site.post()
+        record = site.record()
+
+        assert (first.status, second.status, problem(second)) == (500, 409, "in-doubt")
+        assert (shop.count, marks) == (1, [True])
+        assert record is not None and record.begun_at is not None
 
     def test_a_client_that_hangs_up_in_its_body_leaves_nothing(self) -> None:
         """Nothing is claimed before the body is complete."""
