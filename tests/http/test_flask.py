@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flask import Flask, abort, jsonify, session
+from flask import Flask, abort, jsonify, request, session
 
 from samekey import Opaque
 from samekey.http import Endpoint, rules
@@ -95,6 +95,57 @@ class TestOwn(Scene):
         site = self.open(views, chosen=ENDPOINT)  # type: ignore[arg-type]
         assert [site.post("/orders/1/pay", key=None).status, site.post("/free", key=("a", "b")).status] == [400, 200]
         assert [site.post("/orders/1/pay").status, site.post("/orders/2/pay").status] == [200, 422]
+
+    def test_a_key_does_not_widen_the_limit_of_the_application(self) -> None:
+        effects: list[int] = []
+
+        def views(app: Flask) -> None:
+            app.config["MAX_CONTENT_LENGTH"] = 100
+
+            @app.post("/charges")
+            def charge() -> Any:
+                effects.append(len(request.get_data()))
+                return "charged"
+
+        site = self.open(views, chosen=ENDPOINT)  # type: ignore[arg-type]
+        for chunked, terminated in ((False, False), (False, True), (True, True)):
+            assert site.post(body=b"x" * 200, chunked=chunked, terminated=terminated).status == 413
+        assert (effects, site.record(tenant=None)) == ([], None)
+        assert [site.post(body=b"x" * 100, chunked=one, terminated=True).status for one in (True, False)] == [200, 200]
+        assert effects == [100]
+
+    def test_a_form_that_was_read_before_is_not_taken_for_an_empty_body(self) -> None:
+        """A CSRF check in `before_request` leaves nothing to compare: loud, where another form would have matched."""
+        effects: list[str] = []
+
+        def views(app: Flask) -> None:
+            app.before_request(lambda: request.form and None)
+
+            @app.post("/charges")
+            def charge() -> Any:
+                effects.append(request.form["amount"])
+                return "charged"
+
+        site = self.open(views, chosen=ENDPOINT)  # type: ignore[arg-type]
+        form = "application/x-www-form-urlencoded"
+        got = site.post(body=b"amount=200", content_type=form)
+
+        assert (got.status, effects, site.record(tenant=None)) == (500, [], None)
+
+    def test_a_body_that_was_read_before_is_compared_all_the_same(self) -> None:
+        effects: list[int] = []
+
+        def views(app: Flask) -> None:
+            app.before_request(lambda: request.get_json() and None)
+
+            @app.post("/charges")
+            def charge() -> Any:
+                effects.append(request.get_json()["amount"])
+                return "charged"
+
+        site = self.open(views, chosen=ENDPOINT)  # type: ignore[arg-type]
+        assert [site.post().status, site.post().status, site.post(body={"amount": 500}).status] == [200, 200, 422]
+        assert effects == [200]
 
     def test_what_is_not_found_claims_nothing(self) -> None:
         site = self.open(lambda app: None, chosen=ENDPOINT)  # type: ignore[arg-type, return-value]

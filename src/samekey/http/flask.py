@@ -11,11 +11,12 @@ from typing import Any
 
 import flask
 from flask import Flask, Response
-from werkzeug.exceptions import RequestEntityTooLarge
+from werkzeug.exceptions import ClientDisconnected
 
+from samekey.core.errors import Misconfigured
 from samekey.guard import Guard
 from samekey.http._environ import as_bytes, headers_in
-from samekey.http._exchange import Header, Reply, Request, is_endless, rules_of
+from samekey.http._exchange import Endpoint, Header, Reply, Request, is_endless, rules_of
 from samekey.http._visit import Door, Rules, Visit, check_rules, choose
 
 
@@ -54,17 +55,37 @@ class Samekey:
             return dispatch()
         if isinstance(key, Reply):
             return response_of(app, key)
-        if (asked.content_length or 0) > endpoint.body_max_bytes:
-            return response_of(app, endpoint.too_large(key))
-        try:
-            asked.max_content_length = endpoint.body_max_bytes
-            request.body = asked.get_data(cache=True)
-        except RequestEntityTooLarge:
-            return response_of(app, endpoint.too_large(key))
+        body = body_of(asked, endpoint, key)
+        if isinstance(body, Reply):
+            return response_of(app, body)
+        request.body = body
         entered = self._door.enter(endpoint, request, key)
         if isinstance(entered, Reply):
             return response_of(app, entered)
         return run_view(app, dispatch, entered)
+
+
+def body_of(asked: Any, endpoint: Endpoint, key: str) -> bytes | Reply:
+    """The whole body, or why there is none; nothing is claimed before its end. The application's own limit stands."""
+    given, most, stream = asked.content_length, endpoint.body_max_bytes, asked.environ["wsgi.input"]
+    if (given or 0) > most:
+        return endpoint.too_large(key)
+    own = asked.max_content_length
+    asked.max_content_length = most if own is None else min(own, most)
+    try:
+        body: bytes = asked.get_data(cache=True)
+        # Werkzeug ends a body without a length at the limit: whatever comes behind it would be cut off unseen.
+        ended = given is not None or not asked.environ.get("wsgi.input_terminated") or not stream.read(1)
+    except (ClientDisconnected, OSError):
+        return endpoint.incomplete(key)
+    if len(body) > most or not ended:
+        return endpoint.too_large(key)
+    if given and not body and "form" in vars(asked):
+        raise Misconfigured(
+            "the form was read before samekey could see the body (a CSRF check in before_request?): "
+            "call request.get_data() before it, or put samekey.http.wsgi around app.wsgi_app"
+        )
+    return body if len(body) >= (given or 0) else endpoint.incomplete(key)
 
 
 def run_view(app: Flask, dispatch: Any, visit: Visit) -> Any:

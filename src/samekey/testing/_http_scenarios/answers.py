@@ -96,6 +96,19 @@ class Answers(Scene):
         assert (got.status, problem(got), shop.count) == (413, "body-too-large", 0)
         assert (site.post(body=large, key=None).status, shop.count) == (201, 1)
 
+    def test_a_body_without_a_length_is_read_to_its_end_or_refused(self) -> None:
+        """Chunked: never cut at the limit, and never taken for an empty one, so no other body is taken for it."""
+        shop = Shop()
+        site = self.open(shop, body_max_bytes=100)
+        large, whole = b'{"note": "' + b"x" * 200 + b'"}', b'{"amount": 200}'
+        refused = [site.post(body=large, chunked=True), site.post(body=large[:-2] + b'y"}', chunked=True)]
+
+        assert shop.count == 0
+        assert {problem(one) for one in refused} <= {"body-too-large", "body-incomplete"}
+        first, other = site.post(body=whole, chunked=True), site.post(body=b'{"amount": 500}', chunked=True)
+        assert [called.body for called in shop.effects] == ([whole] if first.status == 201 else [])
+        assert (first.status, other.status) in ((201, 422), (400, 400))
+
     def test_a_key_on_other_methods_is_harmless(self) -> None:
         """C69: what is idempotent by itself is left alone, whatever its headers say."""
         for method in ("GET", "HEAD", "PUT", "DELETE", "OPTIONS"):

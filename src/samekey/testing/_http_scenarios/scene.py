@@ -112,13 +112,15 @@ class Site:
         headers: Iterable[tuple[str, str]] = (),
         cut: bool = False,
         hangs_up: bool = False,
+        chunked: bool = False,
+        terminated: bool = False,
     ) -> Got:
         keys = () if key is None else (key,) if isinstance(key, str) else tuple(key)
         whole = [*(("Idempotency-Key", one) for one in keys), ("Content-Type", content_type), *headers]
         if who is not None:
             whole.append(("Authorization", f"Bearer {who}"))
         sent = body if isinstance(body, bytes) else json.dumps(body).encode()
-        got: Got = self._driver.send(Sent(method, path, query, tuple(whole), sent, cut, hangs_up))
+        got: Got = self._driver.send(Sent(method, path, query, tuple(whole), sent, cut, hangs_up, chunked, terminated))
         return got
 
     def plant(self, result: Any) -> None:

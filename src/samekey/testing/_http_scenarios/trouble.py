@@ -142,10 +142,11 @@ class Trouble(Scene):
         """Nothing is claimed before the body is complete."""
         shop = Shop()
         site = self.open(shop)
-        site.post(cut=True)
+        for chunked, terminated in ((False, False), (False, True), (True, True)):
+            site.post(cut=True, chunked=chunked, terminated=terminated)
 
-        assert (shop.count, site.record()) == (0, None)
-        assert site.post().status == 201
+            assert (shop.count, site.record()) == (0, None)
+        assert site.post(terminated=True).status == 201
 
     def test_a_client_that_hangs_up_later_changes_nothing(self) -> None:
         """C21: the effect is recorded, and the retry gets its answer."""
