@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flask import Flask, abort, jsonify, request, session
+from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
 from samekey import Opaque
 from samekey.http import Endpoint, rules
@@ -95,6 +96,17 @@ class TestOwn(Scene):
         site = self.open(views, chosen=ENDPOINT)  # type: ignore[arg-type]
         assert [site.post("/orders/1/pay", key=None).status, site.post("/free", key=("a", "b")).status] == [400, 200]
         assert [site.post("/orders/1/pay").status, site.post("/orders/2/pay").status] == [200, 422]
+
+    def test_an_operation_has_the_whole_path_in_its_name(self) -> None:
+        """Two applications beside each other, mounted at two places, are not one operation."""
+
+        def views(app: Flask) -> None:
+            app.wsgi_app = DispatcherMiddleware(app.wsgi_app, {"/v1": app.wsgi_app, "/v2": app.wsgi_app})  # type: ignore[method-assign]
+            app.post("/<int:number>/pay")(lambda number: "paid")
+
+        site = self.open(views, chosen=ENDPOINT)  # type: ignore[arg-type]
+        assert [site.post(path).header("idempotent-replayed") for path in ("/v1/1/pay", "/v2/1/pay")] == [None, None]
+        assert site.record(operation="POST /v2/<int:number>/pay", tenant=None) is not None
 
     def test_a_key_does_not_widen_the_limit_of_the_application(self) -> None:
         effects: list[int] = []

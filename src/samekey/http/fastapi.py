@@ -9,6 +9,8 @@ the place where the caller is authenticated (or a middleware before it).
 
 from __future__ import annotations
 
+import re
+from functools import lru_cache
 from typing import Any
 
 from fastapi.routing import APIRoute
@@ -33,12 +35,31 @@ def samekey_route(*, guard: AsyncGuard, endpoint: Rules) -> type[APIRoute]:
             super().__init__(path, endpoint, **options)
 
         async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-            # The template of a route with parameters; the path itself says more for the others (an included
-            # router's prefix is not in the template).
-            route = self.path_format if self.param_convertors else None
+            route = template_of(self, scope) if scope["path_params"] else None
             await passage(super().handle, self._rules, scope, receive, send, route=route)
 
     return SamekeyRoute
+
+
+def template_of(route: APIRoute, scope: Scope) -> str | None:
+    """The whole path of a route with its parameters in braces: where it is mounted, included, and its own.
+
+    Some versions of FastAPI keep the prefix of an included router in the route, others beside it. If neither tells
+    of this path, the path itself is the name: two routes must never share one.
+    """
+    path, root = scope["path"], scope.get("root_path", "")
+    mount = root if root and path.startswith(root + "/") else ""
+    included = scope.get("fastapi", {}).get("effective_route_context")
+    template: str = route.path_format
+    if included is not None and included.original_route is route:
+        template = included.path_format
+    return mount + template if shape_of(template).fullmatch(path[len(mount) :]) else None
+
+
+@lru_cache(maxsize=1024)
+def shape_of(template: str) -> re.Pattern[str]:
+    literal = re.split(r"\{[^}]*\}", template)
+    return re.compile(".+".join(map(re.escape, literal)), re.DOTALL)
 
 
 def openapi(endpoint: Endpoint) -> dict[str, Any]:

@@ -46,7 +46,7 @@ class Samekey:
             asked.root_path + asked.path,
             query=asked.query_string,
             headers=headers_in(asked.environ),
-            route=asked.url_rule.rule if asked.url_rule and asked.view_args else None,
+            route=asked.root_path + asked.url_rule.rule if asked.url_rule and asked.view_args else None,
             native=asked,
         )
         endpoint = choose(rules_of(app.view_functions.get(asked.endpoint), self._endpoint), request)

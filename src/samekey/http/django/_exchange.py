@@ -16,13 +16,13 @@ from samekey.http._visit import AsyncVisit, Visit
 
 
 def request_of(asked: Any) -> Request:
-    match = asked.resolver_match
+    match, mount = asked.resolver_match, asked.path[: -len(asked.path_info) or None]
     return Request(
         asked.method or "",
         asked.path,
         query=as_bytes(asked.META.get("QUERY_STRING", "")),
         headers=headers_in(asked.META),
-        route=f"/{match.route}" if match is not None and match.kwargs else None,
+        route=f"{mount}/{match.route}" if match is not None and match.kwargs else None,
         native=asked,
     )
 
