@@ -13,13 +13,16 @@ from django.core.wsgi import get_wsgi_application
 from django.db import connections, transaction
 from django.http import Http404, HttpResponse, StreamingHttpResponse
 from django.test import RequestFactory, override_settings
+from django.urls import path
+from django.views import View
 
 from samekey import Atomic, Guard, Misconfigured, Opaque
 from samekey.http import Endpoint, rules
 from samekey.http._exchange import rules_of
 from samekey.http.django import guarded
+from samekey.testing._http_drivers import Sent, WsgiDriver
 from samekey.testing.http_suite import Called, Handle, HttpAdapterSuite, Scene
-from tests.django_settings import Response, api_view
+from tests.django_settings import APIView, Response, ViewSet, api_view
 from tests.http.apps import django_answer
 
 MIDDLEWARE = ["samekey.http.django.SamekeyMiddleware"]
@@ -161,6 +164,49 @@ class TestOwn(Django):
 
     def test_each_view_may_have_its_own_rules(self) -> None:
         assert rules_of(rules(None)(lambda request: None), ENDPOINT) is None
+
+    def test_rules_stand_on_classes_and_their_methods_too(self) -> None:
+        """Wherever a view may be decorated, `required=True` is heard."""
+        strict = rules(Endpoint(boundary=Opaque(), single_tenant=True, required=True))
+
+        def ran(request: Any) -> Any:
+            return Response("ran")
+
+        class Plain(View):  # type: ignore[misc]
+            def post(self, request: Any) -> Any:
+                return HttpResponse("ran")
+
+        class Method(View):  # type: ignore[misc]
+            @strict
+            def post(self, request: Any) -> Any:
+                return HttpResponse("ran")
+
+        class Rest(APIView):  # type: ignore[misc]
+            def post(self, request: Any) -> Any:
+                return Response("ran")
+
+        class Set(ViewSet):  # type: ignore[misc]
+            @strict
+            def create(self, request: Any) -> Any:
+                return Response("ran")
+
+        views = {
+            "class": strict(Plain).as_view(),
+            "method": Method.as_view(),
+            "rest": strict(Rest).as_view(),
+            "viewset": Set.as_view({"post": "create"}),
+            "above": strict(api_view(["POST"])(ran)),
+            "below": api_view(["POST"])(strict(ran)),
+        }
+        for name, view in views.items():
+            urls = type("urls", (), {"urlpatterns": [path(name, view)]})
+            given = {"guard": Guard("memory://"), "endpoint": ENDPOINT}
+            with override_settings(ROOT_URLCONF=urls, MIDDLEWARE=MIDDLEWARE, SAMEKEY=given):
+                sent = [
+                    WsgiDriver(get_wsgi_application()).send(Sent("POST", f"/{name}", headers=headers)).status
+                    for headers in ((), (("Idempotency-Key", "k"),))
+                ]
+            assert sent == [400, 200], name
 
     def test_settings_are_needed(self) -> None:
         with override_settings(MIDDLEWARE=MIDDLEWARE), pytest.raises(Misconfigured, match=r"settings\.SAMEKEY"):

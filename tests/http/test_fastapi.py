@@ -103,6 +103,21 @@ class TestOwn(Scene):
         site = self.open(routes, chosen=ENDPOINT)  # type: ignore[arg-type]
         assert [site.post("/v1/strict", key=None).status, site.post("/v1/free", key=("a", "b")).status] == [400, 200]
 
+    def test_rules_above_the_route_are_heard_too(self) -> None:
+        def routes(router: APIRouter) -> None:
+            @rules(Endpoint(boundary=Opaque(), single_tenant=True, required=True))
+            @router.post("/strict")
+            def strict() -> str:
+                return "strict"
+
+        site = self.open(routes, chosen=ENDPOINT)  # type: ignore[arg-type]
+        assert site.post("/v1/strict", key=None).status == 400
+        app = FastAPI()
+        router = APIRouter(route_class=samekey_route(guard=site.guard, endpoint=ENDPOINT))
+        routes(router)
+        app.include_router(router)
+        assert app.openapi()["paths"]["/strict"]["post"]["parameters"][0]["required"] is True
+
     def test_one_route_is_one_operation_and_its_path_belongs_to_the_request(self) -> None:
         def routes(router: APIRouter) -> None:
             @router.post("/orders/{order}/pay")

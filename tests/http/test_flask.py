@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flask import Flask, abort, jsonify, request, session
+from flask.views import MethodView
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
 from samekey import Opaque
@@ -158,6 +159,32 @@ class TestOwn(Scene):
         site = self.open(views, chosen=ENDPOINT)  # type: ignore[arg-type]
         assert [site.post().status, site.post().status, site.post(body={"amount": 500}).status] == [200, 200, 422]
         assert effects == [200]
+
+    def test_rules_stand_on_classes_and_their_methods_too(self) -> None:
+        strict = rules(Endpoint(boundary=Opaque(), single_tenant=True, required=True))
+
+        def views(app: Flask) -> None:
+            @strict
+            class Whole(MethodView):
+                def post(self) -> str:
+                    return "ran"
+
+                @rules(None)
+                def patch(self) -> str:
+                    return "ran"
+
+            class Part(MethodView):
+                @strict
+                def post(self) -> str:
+                    return "ran"
+
+            app.add_url_rule("/whole", view_func=Whole.as_view("whole"))
+            app.add_url_rule("/part", view_func=Part.as_view("part"))
+            strict(app.post("/above")(lambda: "ran"))
+
+        site = self.open(views, chosen=ENDPOINT)  # type: ignore[arg-type]
+        assert [site.post(path, key=None).status for path in ("/whole", "/part", "/above")] == [400, 400, 400]
+        assert site.post("/whole", key=("a", "b"), method="PATCH").status == 200
 
     def test_what_is_not_found_claims_nothing(self) -> None:
         site = self.open(lambda app: None, chosen=ENDPOINT)  # type: ignore[arg-type, return-value]

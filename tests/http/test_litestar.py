@@ -11,7 +11,7 @@ from litestar.response import Stream
 from litestar.testing import TestClient
 
 from samekey import AsyncGuard, Opaque
-from samekey.http import Endpoint
+from samekey.http import Endpoint, rules
 from samekey.http.litestar import SamekeyPlugin
 from samekey.testing.http_suite import Called, Handle, HttpAdapterSuite, Said, Scene
 
@@ -60,6 +60,23 @@ class TestOwn(Scene):
         site = self.open(lambda called: Said())
 
         assert [site.post("/strict", key=None).status, site.post("/free", key=("a", "b")).status] == [400, 200]
+
+    def test_rules_stand_on_the_function_too(self) -> None:
+        strict = rules(Endpoint(boundary=Opaque(), single_tenant=True, required=True))
+
+        @post("/below")
+        @strict
+        async def below() -> str:
+            return "ran"
+
+        @strict
+        @post("/above")
+        async def above() -> str:
+            return "ran"
+
+        plugin = SamekeyPlugin(guard=AsyncGuard("memory://"), endpoint=Endpoint(boundary=Opaque(), single_tenant=True))
+        with TestClient(Litestar([below, above], plugins=[plugin], openapi_config=None)) as client:
+            assert [client.post(path).status_code for path in ("/below", "/above")] == [400, 400]
 
     def test_what_a_handler_returns_is_kept_as_the_bytes_it_became(self) -> None:
         """C64: dataclasses and dicts; a websocket beside them is left alone (C69)."""

@@ -27,16 +27,21 @@ def samekey_route(*, guard: AsyncGuard, endpoint: Rules) -> type[APIRoute]:
     passage, default = Passage(guard), check_rules(endpoint)
 
     class SamekeyRoute(APIRoute):
-        def __init__(self, path: str, endpoint: Any, **options: Any) -> None:
-            self._rules = rules_of(endpoint, default)
-            if isinstance(self._rules, Endpoint) and self._rules.methods & {*(options.get("methods") or ())}:
-                told = openapi(self._rules)
-                options["openapi_extra"] = {**told, **(options.get("openapi_extra") or {})}
-            super().__init__(path, endpoint, **options)
+        # Rules are read when they are needed, not when the route is made: `@rules` may stand above its decorator.
+        @property
+        def openapi_extra(self) -> dict[str, Any] | None:
+            rules = rules_of(self.endpoint, default)
+            if isinstance(rules, Endpoint) and rules.methods & {*(self.methods or ())}:
+                return {**openapi(rules), **(self._extra or {})}
+            return self._extra
+
+        @openapi_extra.setter
+        def openapi_extra(self, extra: dict[str, Any] | None) -> None:
+            self._extra = extra
 
         async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
             route = template_of(self, scope) if scope["path_params"] else None
-            await passage(super().handle, self._rules, scope, receive, send, route=route)
+            await passage(super().handle, rules_of(self.endpoint, default), scope, receive, send, route=route)
 
     return SamekeyRoute
 

@@ -49,7 +49,7 @@ class Samekey:
             route=asked.root_path + asked.url_rule.rule if asked.url_rule and asked.view_args else None,
             native=asked,
         )
-        endpoint = choose(rules_of(app.view_functions.get(asked.endpoint), self._endpoint), request)
+        endpoint = choose(rules_of(app.view_functions.get(asked.endpoint), self._endpoint, asked.method), request)
         key = None if endpoint is None else endpoint.opening(request)
         if endpoint is None or key is None:
             return dispatch()

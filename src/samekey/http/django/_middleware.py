@@ -96,7 +96,7 @@ class SamekeyMiddleware:
         except Resolver404:
             return None
         asked.resolver_match = match
-        return opened(asked, rules_of(match.func, self._endpoint))
+        return opened(asked, rules_of(match.func, self._endpoint, asked.method))
 
 
 def opened(asked: Any, rules: Any) -> tuple[Any, Request, str] | Reply | None:
