@@ -194,6 +194,10 @@ class _Hold:
     def raised(self, error: BaseException) -> Raised:
         return Raised(error, inner=self._is_inner(error), begun=self.begun)
 
+    def meaning(self, error: BaseException) -> str:
+        """What the policy makes of an error of this effect: "closes", "releases" or "unknown"."""
+        return self._call.policy.meaning(error, inner=self._is_inner(error))
+
     def _is_inner(self, error: BaseException) -> bool:
         """Whether this error left a guard inside our effect, and so speaks for that one's effect, not for ours."""
         try:

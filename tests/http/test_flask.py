@@ -6,9 +6,10 @@ from typing import Any
 
 from flask import Flask, abort, jsonify, request, session
 from flask.views import MethodView
+from werkzeug.exceptions import ServiceUnavailable
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
-from samekey import Opaque
+from samekey import NotDone, Opaque, Policy, Refused, State
 from samekey.http import Endpoint, rules
 from samekey.http.flask import Samekey
 from samekey.testing.http_suite import Handle, HttpAdapterSuite, Scene
@@ -81,6 +82,37 @@ class TestOwn(Scene):
         site = self.open(views, chosen=ENDPOINT)  # type: ignore[arg-type]
         assert [site.post().status for _ in range(4)] == [429, 404, 200, 200]
         assert len(tries) == 3
+
+    def test_a_page_for_every_exception_hides_none_from_the_record(self) -> None:
+        """What the exception says about the effect counts; the page is for people. An abort is a page and no more."""
+
+        class Declined(Exception):
+            pass
+
+        for error, state, statuses in (
+            (NotDone("no funds"), State.RELEASED, [503, 503]),
+            (Refused("stolen card"), State.CLOSED, [403, 403]),
+            (Declined("no"), State.CLOSED, [500, 500]),
+            (ValueError("boom"), State.IN_DOUBT, [500, 409]),
+            (ServiceUnavailable(), State.IN_DOUBT, [500, 409]),
+        ):
+
+            def views(app: Flask, error: Exception = error) -> None:
+                app.errorhandler(Exception)(lambda error: ({"page": type(error).__name__}, 500))
+
+                @app.post("/charges")
+                def charge() -> Any:
+                    raise error
+
+            policy = Policy(closes=(Declined,))
+            site = self.open(views, chosen=Endpoint(boundary=Opaque(), single_tenant=True, policy=policy))  # type: ignore[arg-type]
+            got = [site.post(), site.post()]
+            record = site.record(tenant=None)
+
+            assert ([one.status for one in got], getattr(record, "state", None)) == (statuses, state), error
+            if state is State.IN_DOUBT:
+                assert b'"page"' in got[0].body
+                assert got[0].header("idempotency-key") == '"k-1"'
 
     def test_each_view_may_have_its_own_rules(self) -> None:
         def views(app: Flask) -> None:

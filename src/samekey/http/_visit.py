@@ -6,6 +6,7 @@ now, and exactly one of `leave` and `fail` must be called when it is done. Sync 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -13,10 +14,12 @@ from samekey.core.call import Answer, Call
 from samekey.core.errors import Misconfigured, NotDone, Refused, SamekeyError
 from samekey.guard import AsyncGuard, Guard
 from samekey.held import AsyncHeld, Held
-from samekey.http._exchange import Asked, BodyNotKept, Endpoint, Reply, Request, pack
+from samekey.http._exchange import REPLAYED, Asked, BodyNotKept, Endpoint, Reply, Request
 from samekey.rules import OPERATIONS_MAX, Operation
 
-# What remember="stripe_v1" keeps for an exception: the page that went out is the framework's, and not ours to see.
+_log = logging.getLogger("samekey")
+
+# What remember="stripe_v1" answers and keeps for an exception that nobody has made a page of.
 FAILURE = Reply(
     500, [(b"content-type", b"application/problem+json")], b'{"title": "Internal Server Error", "status": 500}'
 )
@@ -59,7 +62,7 @@ class Door:
             guard = self.guard if endpoint.connection is None else self.guard.on(endpoint.connection(request))
             held = guard.hold_call(self._rules.call(guard, endpoint, asked))
         except Exception as error:
-            return answered(endpoint, key, error)
+            return answered(endpoint, key, error, replayed=isinstance(error, Refused))
         if isinstance(held, Answer):
             return endpoint.replay(held.result, key)
         held.enter()
@@ -87,18 +90,21 @@ class Visit:
             return answered(self.endpoint, self.key, ours)
         return settled(self, reply)
 
-    def fail(self, error: BaseException) -> Reply | None:
-        """The application raised this. None: raise it on; it is not ours to answer."""
+    def fail(self, error: BaseException, made: Reply | None = None) -> Reply | None:
+        """The application raised this, and `made` is the page it made of it, if any.
+
+        None: raise it on, or send that page; it is not ours to answer.
+        """
         if self._over:
             return None
         self._over = True
-        said = failure(self.endpoint, self.held, error)
+        said = failure(self, error, made)
         try:
             self.held.__exit__(None if said is None else type(said), said, None)
         except SamekeyError as ours:
             if ours is not error:
                 return answered(self.endpoint, self.key, ours)
-        return after_failure(self.endpoint, self.key, self.held, error)
+        return after_failure(self, error, made)
 
 
 class AsyncDoor:
@@ -121,7 +127,7 @@ class AsyncDoor:
             guard = self.guard if endpoint.connection is None else self.guard.on(endpoint.connection(request))
             held = await guard.hold_call(self._rules.call(guard, endpoint, asked))
         except Exception as error:
-            return answered(endpoint, key, error)
+            return answered(endpoint, key, error, replayed=isinstance(error, Refused))
         if isinstance(held, Answer):
             return endpoint.replay(held.result, key)
         held.enter()
@@ -146,17 +152,17 @@ class AsyncVisit:
             return answered(self.endpoint, self.key, ours)
         return settled(self, reply)
 
-    async def fail(self, error: BaseException) -> Reply | None:
+    async def fail(self, error: BaseException, made: Reply | None = None) -> Reply | None:
         if self._over:
             return None
         self._over = True
-        said = failure(self.endpoint, self.held, error)
+        said = failure(self, error, made)
         try:
             await self.held.__aexit__(None if said is None else type(said), said, None)
         except SamekeyError as ours:
             if ours is not error:
                 return answered(self.endpoint, self.key, ours)
-        return after_failure(self.endpoint, self.key, self.held, error)
+        return after_failure(self, error, made)
 
 
 class _Operations:
@@ -181,11 +187,13 @@ class _Operations:
 # -- what both colours decide, once --------------------------------------------------------------------------------
 
 
-def answered(endpoint: Endpoint, key: str, error: Exception) -> Reply:
+def answered(endpoint: Endpoint, key: str, error: Exception, *, replayed: bool = False) -> Reply:
     """The answer to an error of the guard; one that is not ours leaves as it came."""
     reply = endpoint.answer_to(error, key)
     if reply is None:
         raise error
+    if replayed and REPLAYED not in reply.headers:
+        reply.headers.append(REPLAYED)
     return reply
 
 
@@ -212,23 +220,32 @@ def settled(visit: Any, reply: Reply) -> Reply:
     return first
 
 
-def failure(endpoint: Endpoint, held: Any, error: BaseException) -> BaseException | None:
+def failure(visit: Any, error: BaseException, made: Reply | None) -> BaseException | None:
     """What the core shall hear of an exception: itself, the handler's own word before it, or that it is an answer."""
+    endpoint, held = visit.endpoint, visit.held
     if not isinstance(error, Exception):
         return error
     if held.word == "release":
         return NotDone(f"released, then {type(error).__name__}")
-    if endpoint.remember == "stripe_v1":
-        held.complete(pack(FAILURE))
+    if endpoint.remember == "stripe_v1" and held.meaning(error) == "unknown":
+        kept = endpoint.packed(made or FAILURE, visit.room)
+        visit.stored = kept is not None
+        held.complete(BodyNotKept() if kept is None else kept)
         return None
     return error
 
 
-def after_failure(endpoint: Endpoint, key: str, held: Any, error: BaseException) -> Reply | None:
+def after_failure(visit: Any, error: BaseException, made: Reply | None) -> Reply | None:
+    endpoint, key, held = visit.endpoint, visit.key, visit.held
     said: Answer[Any] | None = held.answer
+    reply: Reply | None = None
     if said is not None and said.replayed:  # the key changed hands while we ran, and somebody else's answer stands
-        return endpoint.replay(said.result, key)
+        reply = endpoint.replay(said.result, key)
+    elif said is not None:  # the failure is the answer, from now on and so the first time too
+        if made is None:
+            _log.error("%s answered 500 from now on: its handler raised", held, exc_info=error)
+        reply = endpoint.first(made or FAILURE, key, stored=visit.stored and said.recorded and said.guarded)
     # An effect's word about itself is answered; one that left a guard inside it, and any other error, goes on.
-    if isinstance(error, (Refused, NotDone)) and said is None and not held.raised(error).inner:
-        return endpoint.answer_to(error, key)
-    return None
+    elif isinstance(error, (Refused, NotDone)) and not held.raised(error).inner:
+        reply = endpoint.answer_to(error, key)
+    return reply

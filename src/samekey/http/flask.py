@@ -11,7 +11,7 @@ from typing import Any
 
 import flask
 from flask import Flask, Response
-from werkzeug.exceptions import ClientDisconnected
+from werkzeug.exceptions import ClientDisconnected, HTTPException
 
 from samekey.core.errors import Misconfigured
 from samekey.guard import Guard
@@ -95,6 +95,8 @@ def run_view(app: Flask, dispatch: Any, visit: Visit) -> Any:
         except Exception as error:
             # What the application's own handlers make of it is its answer; without one it comes out again.
             response = app.make_response(app.handle_user_exception(error))
+            if response.status_code >= 500 and not isinstance(error, HTTPException):
+                return excused(app, response, visit, error)
         return answered(app, response, visit)
     except BaseException as error:
         reply = visit.fail(error)
@@ -103,8 +105,21 @@ def run_view(app: Flask, dispatch: Any, visit: Visit) -> Any:
         return response_of(app, reply)
 
 
+def excused(app: Flask, response: Response, visit: Visit, error: Exception) -> Response:
+    """A page for an exception: what the exception says counts, not that there is a page."""
+    made = Reply(response.status_code, headers_of(response), None if response.is_streamed else response.get_data())
+    reply = visit.fail(error, made)
+    if reply is None or reply.body is made.body:
+        return mark(response, reply or visit.endpoint.first(made, visit.key))
+    return response_of(app, reply)
+
+
+def headers_of(response: Response) -> list[Header]:
+    return [(name.lower().encode("latin-1"), as_bytes(value)) for name, value in response.headers]
+
+
 def answered(app: Flask, response: Response, visit: Visit) -> Response:
-    headers: list[Header] = [(name.lower().encode("latin-1"), as_bytes(value)) for name, value in response.headers]
+    headers = headers_of(response)
     response.direct_passthrough = False
     if not response.is_streamed:
         body: bytes | None = response.get_data()

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from litestar.config.app import AppConfig
 from litestar.enums import ScopeType
+from litestar.exceptions import HTTPException
 from litestar.middleware import ASGIMiddleware
 from litestar.plugins import InitPlugin
 from litestar.types import ASGIApp, Receive, Scope, Send
@@ -49,5 +50,9 @@ class _Middleware(ASGIMiddleware):
 
 
 async def _raised(error: Exception, scope: Scope) -> None:
-    """Litestar answers exceptions before a middleware sees them; the core must hear of the exception itself."""
-    cast(Any, scope)[RAISED] = error
+    """Litestar answers exceptions before a middleware sees them; the core must hear of the exception itself.
+
+    One that is only a way to answer is that answer.
+    """
+    if not isinstance(error, HTTPException):
+        cast(Any, scope)[RAISED] = error

@@ -61,6 +61,12 @@ def headers_of(response: Any) -> list[Header]:
     return [(name.lower().encode("latin-1"), as_bytes(value)) for name, value in response.headers.items()]
 
 
+def page_of(response: Any) -> Reply | None:
+    """What Django made of an exception."""
+    render(response)
+    return None if response.streaming else Reply(response.status_code, headers_of(response), response.content)
+
+
 def settle(response: Any, visit: Visit) -> HttpResponseBase:
     """The view's answer, settled; or the one the record says."""
     render(response)

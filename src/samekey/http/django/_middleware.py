@@ -14,7 +14,7 @@ from django.utils.module_loading import import_string
 from samekey.core.errors import Misconfigured
 from samekey.http._exchange import Reply, Request, rules_of
 from samekey.http._visit import AsyncDoor, Door, check_rules, choose
-from samekey.http.django._exchange import asettle, body_of, request_of, response_of, settle
+from samekey.http.django._exchange import asettle, body_of, page_of, request_of, response_of, settle
 from samekey.loops import running
 
 RAISED = "_samekey_raised"
@@ -58,7 +58,7 @@ class SamekeyMiddleware:
         except BaseException as error:
             visit.fail(error)
             raise
-        reply = visit.fail(raised)
+        reply = visit.fail(raised, page_of(response))
         return response if reply is None else response_of(reply)
 
     async def _acall(self, asked: Any) -> HttpResponseBase:
@@ -82,7 +82,7 @@ class SamekeyMiddleware:
         except BaseException as error:
             await visit.fail(error)
             raise
-        reply = await visit.fail(raised)
+        reply = await visit.fail(raised, page_of(response))
         return response if reply is None else response_of(reply)
 
     def process_exception(self, asked: Any, error: Exception) -> None:
