@@ -16,11 +16,12 @@ from django.test import RequestFactory, override_settings
 from django.urls import path
 from django.views import View
 
-from samekey import Atomic, Guard, Misconfigured, Opaque
+from samekey import Atomic, Guard, Misconfigured, Opaque, Policy, State
 from samekey.http import Endpoint, rules
 from samekey.http._exchange import rules_of
 from samekey.http.django import guarded
 from samekey.testing._http_drivers import Sent, WsgiDriver
+from samekey.testing._http_scenarios.scene import Breaking
 from samekey.testing.http_suite import Called, Handle, HttpAdapterSuite, Scene
 from tests.django_settings import APIView, Response, ViewSet, api_view
 from tests.http.apps import django_answer
@@ -161,6 +162,19 @@ class TestOwn(Django):
 
         assert (first.status, first.body, second.body, len(effects)) == (201, b'{"amount":200}', first.body, 1)
         assert second.header("content-type") == "application/json"
+
+    def test_a_long_stream_that_breaks_is_a_doubt(self) -> None:
+        for kind in ("text/plain", "text/event-stream"):
+
+            def view(request: Any, kind: str = kind) -> Any:
+                return StreamingHttpResponse(Breaking([b"x" * 600, b"y" * 600]), content_type=kind)
+
+            policy = Policy(result_max_bytes=1000)
+            site = self.open(view, chosen=Endpoint(boundary=Opaque(), single_tenant=True, policy=policy))
+            got = site.post()
+
+            assert isinstance(got.error, ConnectionError)
+            assert getattr(site.record(tenant=None), "state", None) is State.IN_DOUBT
 
     def test_each_view_may_have_its_own_rules(self) -> None:
         assert rules_of(rules(None)(lambda request: None), ENDPOINT) is None

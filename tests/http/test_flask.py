@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flask import Flask, abort, jsonify, request, session
+from flask import Flask, Response, abort, jsonify, request, session
 from flask.views import MethodView
 from werkzeug.exceptions import ServiceUnavailable
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
@@ -12,6 +12,7 @@ from werkzeug.middleware.dispatcher import DispatcherMiddleware
 from samekey import NotDone, Opaque, Policy, Refused, State
 from samekey.http import Endpoint, rules
 from samekey.http.flask import Samekey
+from samekey.testing._http_scenarios.scene import Breaking
 from samekey.testing.http_suite import Handle, HttpAdapterSuite, Scene
 from tests.http.apps import METHODS, flask_view
 
@@ -113,6 +114,19 @@ class TestOwn(Scene):
             if state is State.IN_DOUBT:
                 assert b'"page"' in got[0].body
                 assert got[0].header("idempotency-key") == '"k-1"'
+
+    def test_a_long_stream_that_breaks_is_a_doubt(self) -> None:
+        def views(app: Flask) -> None:
+            parts = Breaking([b"x" * 600, b"y" * 600])
+            app.post("/charges")(lambda: Response(iter(parts), content_type=request.args["kind"]))
+
+        for kind in ("text/plain", "text/event-stream"):
+            policy = Policy(result_max_bytes=1000)
+            site = self.open(views, chosen=Endpoint(boundary=Opaque(), single_tenant=True, policy=policy))  # type: ignore[arg-type]
+            got = site.post(query=f"kind={kind}")
+
+            assert isinstance(got.error, ConnectionError)
+            assert getattr(site.record(tenant=None), "state", None) is State.IN_DOUBT
 
     def test_each_view_may_have_its_own_rules(self) -> None:
         def views(app: Flask) -> None:

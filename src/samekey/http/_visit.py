@@ -7,7 +7,7 @@ now, and exactly one of `leave` and `fail` must be called when it is done. Sync 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from samekey.core.call import Answer, Call
@@ -74,7 +74,7 @@ class Visit:
     """The application runs, and we hold its key."""
 
     stored = True
-    _over = False
+    over = False
 
     def __init__(self, endpoint: Endpoint, key: str, held: Held, guard: Guard) -> None:
         self.endpoint, self.key, self.held = endpoint, key, held
@@ -82,7 +82,7 @@ class Visit:
 
     def leave(self, reply: Reply) -> Reply:
         """The application answered this: settle, and hear what goes out."""
-        self._over = True
+        self.over = True
         error = judged(self, reply)
         try:
             self.held.__exit__(None if error is None else type(error), error, None)
@@ -95,9 +95,9 @@ class Visit:
 
         None: raise it on, or send that page; it is not ours to answer.
         """
-        if self._over:
+        if self.over:
             return None
-        self._over = True
+        self.over = True
         said = failure(self, error, made)
         try:
             self.held.__exit__(None if said is None else type(said), said, None)
@@ -137,14 +137,14 @@ class AsyncDoor:
 
 class AsyncVisit:
     stored = True
-    _over = False
+    over = False
 
     def __init__(self, endpoint: Endpoint, key: str, held: AsyncHeld, guard: AsyncGuard) -> None:
         self.endpoint, self.key, self.held = endpoint, key, held
         self.room = (endpoint.policy or guard.policy).result_max_bytes - ENVELOPE_BYTES
 
     async def leave(self, reply: Reply) -> Reply:
-        self._over = True
+        self.over = True
         error = judged(self, reply)
         try:
             await self.held.__aexit__(None if error is None else type(error), error, None)
@@ -153,9 +153,9 @@ class AsyncVisit:
         return settled(self, reply)
 
     async def fail(self, error: BaseException, made: Reply | None = None) -> Reply | None:
-        if self._over:
+        if self.over:
             return None
-        self._over = True
+        self.over = True
         said = failure(self, error, made)
         try:
             await self.held.__aexit__(None if said is None else type(said), said, None)
@@ -218,6 +218,17 @@ def settled(visit: Any, reply: Reply) -> Reply:
     stored = visit.stored and (said is None or (said.recorded and said.guarded))
     first: Reply = visit.endpoint.first(reply, visit.key, stored=stored)
     return first
+
+
+def watched(parts: Iterable[bytes], visit: Visit) -> Iterator[bytes]:
+    """An answer that goes out while it is made: if it breaks, the core must hear of it."""
+    try:
+        yield from parts
+    except GeneratorExit:  # the client's end: what the application did, it did
+        raise
+    except BaseException as error:
+        visit.fail(error)
+        raise
 
 
 def failure(visit: Any, error: BaseException, made: Reply | None) -> BaseException | None:

@@ -17,7 +17,7 @@ from samekey.core.errors import Misconfigured
 from samekey.guard import Guard
 from samekey.http._environ import as_bytes, headers_in
 from samekey.http._exchange import Endpoint, Header, Reply, Request, is_endless, rules_of
-from samekey.http._visit import Door, Rules, Visit, check_rules, choose
+from samekey.http._visit import Door, Rules, Visit, check_rules, choose, watched
 
 
 class Samekey:
@@ -131,7 +131,7 @@ def answered(app: Flask, response: Response, visit: Visit) -> Response:
     if body is None and response.is_streamed:
         # Goes out as it is made, and settles when it is closed.
         mark(response, visit.endpoint.first(reply, visit.key, stored=False))
-        response.call_on_close(lambda: visit.leave(reply))
+        response.call_on_close(lambda: None if visit.over else visit.leave(reply))
         return response
     out = visit.leave(reply)
     if out.status == reply.status and out.body is reply.body:
@@ -152,7 +152,7 @@ def gathered(response: Response, visit: Visit, *, endless: bool) -> bytes | None
             return whole
         held.append(part)
         size += len(part)
-    response.response = itertools.chain(held, parts)
+    response.response = watched(itertools.chain(held, parts), visit)
     return None
 
 

@@ -12,7 +12,7 @@ from django.http.response import HttpResponseBase
 
 from samekey.http._environ import as_bytes, headers_in
 from samekey.http._exchange import Endpoint, Header, Reply, Request, is_endless
-from samekey.http._visit import AsyncVisit, Visit
+from samekey.http._visit import AsyncVisit, Visit, watched
 
 
 def request_of(asked: Any) -> Request:
@@ -73,7 +73,7 @@ def settle(response: Any, visit: Visit) -> HttpResponseBase:
     reply = Reply(response.status_code, headers_of(response), body_kept(response, visit))
     if reply.body is None and response.streaming:
         flowing(response, visit.endpoint.first(reply, visit.key, stored=False))
-        response._resource_closers.append(lambda: visit.leave(reply))
+        response._resource_closers.append(lambda: None if visit.over else visit.leave(reply))
         return response
     return chosen(response, reply, visit.leave(reply))
 
@@ -90,7 +90,7 @@ def body_kept(response: Any, visit: Visit) -> bytes | None:
             return whole
         held.append(part)
         size += len(part)
-    response.streaming_content = itertools.chain(held, parts)
+    response.streaming_content = watched(itertools.chain(held, parts), visit)
     return None
 
 

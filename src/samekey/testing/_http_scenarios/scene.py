@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from samekey import AsyncGuard, Guard, Opaque, Policy, Record
@@ -28,6 +28,14 @@ class Said(NamedTuple):
     status: int = 200
     body: bytes | list[bytes] = b'{"ok": true}'
     headers: tuple[tuple[str, str], ...] = (("Content-Type", JSON),)
+
+
+class Breaking(list[bytes]):
+    """A stream whose source fails behind these parts."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from super().__iter__()
+        raise ConnectionError("the source of this stream is gone")
 
 
 Handle = Callable[[Called], Said]

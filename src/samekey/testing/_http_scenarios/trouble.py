@@ -7,7 +7,7 @@ from typing import Any
 
 from samekey import AsyncGuard, Guard, Opaque, Policy, Repeatable, State, current
 from samekey.testing._http_drivers import Got
-from samekey.testing._http_scenarios.scene import QUICK, Called, Said, Scene, Shop, problem, same_answer
+from samekey.testing._http_scenarios.scene import QUICK, Breaking, Called, Said, Scene, Shop, problem, same_answer
 from samekey.testing.faulty import AsyncFaultyStore, Fault, FaultyStore
 
 
@@ -171,6 +171,28 @@ class Trouble(Scene):
         site.post(hangs_up=True)
 
         assert (problem(site.post()), shop.count) == ("result-not-kept", 1)
+
+    def test_a_stream_that_breaks_is_a_doubt(self) -> None:
+        """While it is gathered its end is the application's end."""
+        shop = Shop(Said(200, Breaking([b"one ", b"two"]), (("Content-Type", "text/plain"),)), Said(201))
+        site = self.open(shop)
+        site.post()
+        record, second = site.record(), site.post()
+
+        assert record is not None and record.state is State.IN_DOUBT
+        assert (problem(second), shop.count) == ("in-doubt", 1)
+
+    def test_a_long_stream_that_breaks_is_not_served_twice(self) -> None:
+        """Nor is one of events. What it did is unknown, unless it was settled before it broke."""
+        for kind in ("text/plain", "text/event-stream"):
+            shop = Shop(Said(200, Breaking([b"x" * 600, b"y" * 600]), (("Content-Type", kind),)), Said(201))
+            site = self.open(shop, policy=Policy(result_max_bytes=1000))
+            site.post()
+            record, second = site.record(), site.post()
+
+            assert record is not None and record.state is not State.STARTED
+            assert problem(second) == ("in-doubt" if record.state is State.IN_DOUBT else "result-not-kept")
+            assert shop.count == 1
 
     def test_a_store_that_is_down_refuses(self) -> None:
         """C27: nothing runs, and the client is told to come back."""
