@@ -8,8 +8,10 @@ from typing import Any
 
 from django.core.exceptions import RequestDataTooBig
 from django.http import HttpResponse, UnreadablePostError
+from django.http.request import RawPostDataException
 from django.http.response import HttpResponseBase
 
+from samekey.core.errors import Misconfigured
 from samekey.http._environ import as_bytes, headers_in
 from samekey.http._exchange import Endpoint, Header, Reply, Request, is_endless
 from samekey.http._visit import AsyncVisit, Visit, watched
@@ -40,6 +42,11 @@ def body_of(asked: Any, endpoint: Endpoint, key: str) -> bytes | Reply:
         return endpoint.too_large(key)
     except UnreadablePostError:
         return endpoint.incomplete(key)
+    except RawPostDataException as error:
+        raise Misconfigured(
+            "the form was read before samekey could see the body (by the CSRF check?): "
+            "SamekeyMiddleware sees it before any view's decorators and checks do"
+        ) from error
     if len(body) > endpoint.body_max_bytes:
         return endpoint.too_large(key)
     return body if not given.isdigit() or len(body) >= int(given) else endpoint.incomplete(key)
