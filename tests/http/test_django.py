@@ -223,6 +223,14 @@ class TestOwn(Django):
                 ]
             assert sent == [400, 200], name
 
+    def test_an_option_that_would_do_nothing_is_refused(self) -> None:
+        early = Endpoint(boundary=Opaque(), single_tenant=True, settle="before-send")
+        given = {"guard": Guard("memory://"), "endpoint": early}
+        with override_settings(MIDDLEWARE=MIDDLEWARE, SAMEKEY=given), pytest.raises(Misconfigured, match="before-send"):
+            get_wsgi_application()
+        with pytest.raises(Misconfigured, match="before-send"):
+            guarded(Guard("memory://"), early)
+
     def test_settings_are_needed(self) -> None:
         with override_settings(MIDDLEWARE=MIDDLEWARE), pytest.raises(Misconfigured, match=r"settings\.SAMEKEY"):
             get_wsgi_application()

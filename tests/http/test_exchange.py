@@ -282,13 +282,19 @@ def test_the_boundary_must_be_said():
     Endpoint(boundary=Keyed(), single_tenant=True, remember="stripe_v2")
 
 
-@pytest.mark.parametrize("who", [None, "", "a\nb", "x" * 256, 1.5, True, object(), "\ud800"])
+@pytest.mark.parametrize("who", [None, False, "", "a\nb", "x" * 256, "\ud800"])
 def test_whoever_has_no_name_is_nobody(who: Any):
     endpoint = Endpoint(boundary=Opaque(), principal=lambda request: who)
     refused = endpoint.asked(Request("POST", "/"), "k", who)
 
     assert isinstance(refused, Reply)
     assert refused.status == 401
+
+
+@pytest.mark.parametrize("who", [1.5, True, object(), b"ann"])
+def test_what_is_no_name_at_all_is_a_mistake(who: Any):
+    with pytest.raises(Misconfigured, match="principal= gives"):
+        Endpoint(boundary=Opaque(), principal=lambda request: who).asked(Request("POST", "/"), "k", who)
 
 
 def test_every_problem_has_its_heading():

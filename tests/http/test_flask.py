@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from flask import Flask, Response, abort, jsonify, request, session
 from flask.views import MethodView
 from werkzeug.exceptions import ServiceUnavailable
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
-from samekey import NotDone, Opaque, Policy, Refused, State
+from samekey import Guard, Misconfigured, NotDone, Opaque, Policy, Refused, State
 from samekey.http import Endpoint, rules
 from samekey.http.flask import Samekey
 from samekey.testing._http_scenarios.scene import Breaking
@@ -231,6 +232,16 @@ class TestOwn(Scene):
         site = self.open(views, chosen=ENDPOINT)  # type: ignore[arg-type]
         assert [site.post(path, key=None).status for path in ("/whole", "/part", "/above")] == [400, 400, 400]
         assert site.post("/whole", key=("a", "b"), method="PATCH").status == 200
+
+    def test_an_option_that_would_do_nothing_is_refused(self) -> None:
+        early = Endpoint(boundary=Opaque(), single_tenant=True, settle="before-send")
+        with pytest.raises(Misconfigured, match="before-send"):
+            Samekey(Flask("shop"), guard=Guard("memory://"), endpoint=early)
+
+        def views(app: Flask) -> None:
+            app.post("/charges")(rules(early)(lambda: "charged"))
+
+        assert self.open(views, chosen=ENDPOINT).post().status == 500  # type: ignore[arg-type]
 
     def test_what_is_not_found_claims_nothing(self) -> None:
         site = self.open(lambda app: None, chosen=ENDPOINT)  # type: ignore[arg-type, return-value]

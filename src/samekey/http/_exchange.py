@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from samekey.core.boundary import Atomic, Boundary, Kind
-from samekey.core.errors import KeyMalformed, Misconfigured, NotDone, Refused, ResultUnreadable, SamekeyError
+from samekey.core.errors import KeyMalformed, Misconfigured, NotDone, Refused, ResultUnreadable
 from samekey.core.fingerprint import check_ignore
 from samekey.core.key import NAME_MAX_BYTES, part_text
 from samekey.core.policy import Policy
@@ -333,10 +333,20 @@ def tenant_of(who: Any) -> str | None:
     """The name of whoever `principal` found; None: nobody a key could be kept for."""
     if type(who) is str and 0 < len(who) <= NAME_MAX_BYTES and who.isascii() and who.isprintable():
         return who
+    if who is None or who is False:
+        return None
     try:
         tenant = part_text(who, "principal")
+    except KeyMalformed as error:
+        if hasattr(who, "__await__"):
+            who.close()
+        # Not a stranger but a mistake: it would be the same for everybody.
+        raise Misconfigured(
+            f"principal= gives the caller's name (a str, an int or a UUID) or None, not {type(who).__name__}"
+        ) from error
+    try:
         return tenant if tenant and tenant.isprintable() and len(tenant.encode()) <= NAME_MAX_BYTES else None
-    except (SamekeyError, UnicodeEncodeError):
+    except UnicodeEncodeError:
         return None
 
 

@@ -29,11 +29,20 @@ ENVELOPE_BYTES = 2  # version and codec
 Rules = Endpoint | Callable[[Request], Endpoint | None]
 
 
-def check_rules(endpoint: Any) -> Rules:
+def check_rules(endpoint: Any, *, sends: bool = True) -> Rules:
+    """`sends`: the adapter sees the answer off, and so can settle before or after it."""
+    if isinstance(endpoint, Endpoint) and not sends:
+        check_settle(endpoint)
     if isinstance(endpoint, Endpoint) or callable(endpoint):
         rules: Rules = endpoint
         return rules
     raise Misconfigured(f"endpoint= takes an Endpoint, or a function that chooses one, not {type(endpoint).__name__}")
+
+
+def check_settle(endpoint: Endpoint) -> None:
+    """Refuse an option that would do nothing: the view is done, and settled, before anything is sent."""
+    if endpoint.settle == "before-send":
+        raise Misconfigured('settle="before-send" is for ASGI and WSGI: here a record settles before its answer anyway')
 
 
 def choose(rules: Any, request: Request) -> Endpoint | None:

@@ -17,7 +17,7 @@ from samekey.core.errors import Misconfigured
 from samekey.guard import Guard
 from samekey.http._environ import as_bytes, headers_in
 from samekey.http._exchange import Endpoint, Header, Reply, Request, is_endless, rules_of
-from samekey.http._visit import Door, Rules, Visit, check_rules, choose, watched
+from samekey.http._visit import Door, Rules, Visit, check_rules, check_settle, choose, watched
 
 
 class Samekey:
@@ -25,7 +25,7 @@ class Samekey:
 
     def __init__(self, app: Flask | None = None, *, guard: Guard, endpoint: Rules) -> None:
         self._door = Door(guard)
-        self._endpoint = check_rules(endpoint)
+        self._endpoint = check_rules(endpoint, sends=False)
         if app is not None:
             self.init_app(app)
 
@@ -53,6 +53,7 @@ class Samekey:
         key = None if endpoint is None else endpoint.opening(request)
         if endpoint is None or key is None:
             return dispatch()
+        check_settle(endpoint)
         if isinstance(key, Reply):
             return response_of(app, key)
         body = body_of(asked, endpoint, key)

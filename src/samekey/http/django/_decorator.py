@@ -24,7 +24,7 @@ ANSWERS = (Http404, PermissionDenied, BadRequest, SuspiciousOperation)  # except
 
 def guarded(guard: Guard | AsyncGuard, endpoint: Rules) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Guard one view: `@guarded(guard, Endpoint(...))`, next to the view itself."""
-    rules = check_rules(endpoint)
+    rules = check_rules(endpoint, sends=False)
 
     def decorate(view: Callable[..., Any]) -> Callable[..., Any]:
         if iscoroutinefunction(view):
