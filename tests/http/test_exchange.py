@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from samekey import Atomic, Keyed, KeyMalformed, Misconfigured, Opaque
@@ -153,6 +153,7 @@ TYPES = [
 ]
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # the first text drawn loads all of Unicode
 @given(
     st.binary(max_size=40) | st.sampled_from([b"{}", b'{"1":2,"a":[1.50]}', b"a=1&b=2", b'{"a":1,"a":1}', b"[7]"]),
     st.sampled_from(TYPES),

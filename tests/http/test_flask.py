@@ -116,6 +116,30 @@ class TestOwn(Scene):
                 assert b'"page"' in got[0].body
                 assert got[0].header("idempotency-key") == '"k-1"'
 
+    def test_what_is_streamed_is_closed(self) -> None:
+        """Kept or not: its source may hold a file, or a transaction. It is closed before the record is settled."""
+        closed: list[Any] = []
+
+        class Source:
+            def __init__(self, size: int) -> None:
+                self._parts = iter([b"x" * size, b"y"])
+
+            def __iter__(self) -> Any:
+                return self._parts
+
+            def close(self) -> None:
+                record = site.record(tenant=None)
+                closed.append(record and record.state)
+
+        def views(app: Flask) -> None:
+            app.post("/charges")(lambda: Response(Source(int(request.args["size"])), mimetype="text/plain"))
+
+        for size in (10, 2000):
+            policy = Policy(result_max_bytes=1000)
+            site = self.open(views, chosen=Endpoint(boundary=Opaque(), single_tenant=True, policy=policy))  # type: ignore[arg-type]
+            assert len(site.post(query=f"size={size}").body) == size + 1
+        assert closed == [State.STARTED] * 2
+
     def test_a_long_stream_that_breaks_is_a_doubt(self) -> None:
         def views(app: Flask) -> None:
             parts = Breaking([b"x" * 600, b"y" * 600])

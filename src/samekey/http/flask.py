@@ -122,6 +122,7 @@ def headers_of(response: Response) -> list[Header]:
 def answered(app: Flask, response: Response, visit: Visit) -> Response:
     headers = headers_of(response)
     response.direct_passthrough = False
+    made = response.response
     if not response.is_streamed:
         body: bytes | None = response.get_data()
     else:
@@ -132,7 +133,7 @@ def answered(app: Flask, response: Response, visit: Visit) -> Response:
     if body is None and response.is_streamed:
         # Goes out as it is made, and settles when it is closed.
         mark(response, visit.endpoint.first(reply, visit.key, stored=False))
-        response.call_on_close(lambda: None if visit.over else visit.leave(reply))
+        response.call_on_close(lambda: ended(made, visit, reply))
         return response
     out = visit.leave(reply)
     if out.status == reply.status and out.body is reply.body:
@@ -149,12 +150,30 @@ def gathered(response: Response, visit: Visit, *, endless: bool) -> bytes | None
         part = next(parts, None)
         if part is None:
             whole = b"".join(held)
+            close(response.response)
             response.response = [whole]
             return whole
         held.append(part)
         size += len(part)
     response.response = watched(itertools.chain(held, parts), visit)
     return None
+
+
+def ended(made: Any, visit: Visit, reply: Reply) -> None:
+    """What was streamed is over, or its client is gone: what the application did, it did."""
+    try:
+        close(made)
+    except BaseException as error:
+        visit.fail(error)
+        raise
+    if not visit.over:
+        visit.leave(reply)
+
+
+def close(made: Any) -> None:
+    """We took its place in the response, so nobody else closes it."""
+    if hasattr(made, "close"):
+        made.close()
 
 
 def mark(response: Response, reply: Reply) -> Response:
