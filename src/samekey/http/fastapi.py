@@ -40,7 +40,7 @@ def samekey_route(*, guard: AsyncGuard, endpoint: Rules) -> type[APIRoute]:
             self._extra = extra
 
         async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-            route = template_of(self, scope) if scope["path_params"] else None
+            route = template_of(self, scope) if scope.get("path_params") else None
             await passage(super().handle, rules_of(self.endpoint, default), scope, receive, send, route=route)
 
     return SamekeyRoute
