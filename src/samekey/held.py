@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Awaitable, Generator
 from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol
@@ -17,7 +18,9 @@ from samekey.core.drive import adrive, drive
 from samekey.core.errors import Misconfigured
 from samekey.core.record import Record, provider_key
 from samekey.leases import Leases
-from samekey.loops import Loop
+from samekey.loops import Loop, in_a_loop
+
+_log = logging.getLogger("samekey")
 
 DEADLINE_PART = 0.9  # a holder treats its lease as over before the store does: it is always the more careful one
 
@@ -195,6 +198,10 @@ class _Hold:
     def raised(self, error: BaseException) -> Raised:
         return Raised(error, inner=self._is_inner(error), begun=self.begun)
 
+    def meaning(self, error: BaseException) -> str:
+        """What the policy makes of an error of this effect: "closes", "releases" or "unknown"."""
+        return self._call.policy.meaning(error, inner=self._is_inner(error))
+
     def _is_inner(self, error: BaseException) -> bool:
         """Whether this error left a guard inside our effect, and so speaks for that one's effect, not for ours."""
         try:
@@ -270,15 +277,51 @@ class Held(_Hold):
             self._ended(self._performer.end(handed_out.taken_back(), self.outcome(error)), error)
 
 
+class _Done:
+    """What is there to await where nothing is left to do."""
+
+    def __await__(self) -> Generator[Any, None, None]:
+        yield from ()
+
+
+_DONE = _Done()
+
+
 class AsyncHeld(_Hold):
     """The hold of an async effect."""
 
     loop: Loop  # where it runs: the timer thread renews it there, on a store without a sync twin
 
-    async def sending(self) -> None:
-        if self.record is not None:
-            self.record = await adrive(sending(self._call, self.record), self._performer.perform)  # type: ignore[assignment]
-            self.begun = True
+    _unwritten = False  # sending() was called, and its mark is not written yet
+
+    def sending(self) -> Awaitable[None]:
+        """The same, to be awaited; in a thread without a loop (a plain `def` handler) it blocks until it is written."""
+        if self.record is None:
+            return _DONE
+        # From the call on, not from the write: whoever forgets the await goes on to send all the same.
+        before, self.begun, self._unwritten = self.begun, True, True
+        if in_a_loop():
+            return self._mark(before)
+        self.loop.call(lambda: self._mark(before), timeout=self.lease_seconds)
+        return _DONE
+
+    async def _mark(self, before: bool) -> None:
+        try:
+            self.record = await adrive(sending(self._call, self.record), self._performer.perform)  # type: ignore[arg-type, assignment]
+        except BaseException:
+            self.begun = before  # refused: nothing may be sent
+            raise
+        finally:
+            self._unwritten = False
+
+    def leave(self) -> None:
+        super().leave()
+        if self._unwritten:
+            _log.error(
+                "held.sending() of %s was called and never awaited: no mark was written, so after a crash it may "
+                "happen twice",
+                self._call.key.operation,
+            )
 
     async def __aenter__(self) -> AsyncHeld:
         if self._handed_out is None:

@@ -426,6 +426,55 @@ async def test_marked_the_same_awaited(place: Place):
         assert place.peek("charge", key).state is state
 
 
+async def test_marked_sending_in_a_thread_of_an_async_effect_is_written(place: Place, ledger: Ledger):
+    """Nobody can await there, so it blocks until the mark stands; a mark that is refused stops the thread."""
+    guard, boundary = place.async_guard(), Opaque(marked=True)
+
+    def charge():
+        current().sending()
+        ledger.add()
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        await guard.run("charge", lambda: asyncio.to_thread(charge), key="o-1", payload={}, boundary=boundary)
+    record = place.peek("charge", "o-1")
+
+    assert (record.state, len(ledger)) == (State.IN_DOUBT, 1)
+    assert record.begun_at is not None
+
+
+async def test_marked_a_refused_mark_in_a_thread_stops_it(still: Place, ledger: Ledger):
+    assert still.clock is not None
+    clock, guard, boundary = still.clock, still.async_guard(), Opaque(marked=True)
+
+    def charge():
+        clock.advance(31)
+        current().sending()
+        ledger.add()
+
+    with pytest.raises(Fenced):
+        await guard.run("charge", lambda: asyncio.to_thread(charge), key="o-1", payload={}, boundary=boundary)
+
+    assert len(ledger) == 0
+    assert still.peek("charge", "o-1").state is State.RELEASED
+
+
+async def test_marked_a_forgotten_await_is_never_called_not_begun(place: Place, caplog: pytest.LogCaptureFixture):
+    """The mark was not written, and the money may have left all the same: unknown, and somebody must hear of it."""
+    guard, boundary = place.async_guard(), Opaque(marked=True)
+
+    async def charge():
+        forgotten = current().sending()
+        forgotten.close()  # or Python would warn as well
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        await guard.run("charge", charge, key="o-1", payload={}, boundary=boundary)
+
+    assert place.peek("charge", "o-1").state is State.IN_DOUBT
+    assert "never awaited" in caplog.text
+
+
 @pytest.mark.parametrize("boundary", MARKED, ids=KINDS)
 def test_marked_a_lease_lost_before_sending_is_fenced_and_somebody_else_runs(still: Place, ledger: Ledger, boundary):
     """Not begun: anyone may take it, and the old holder's sending() fails from then on."""

@@ -12,6 +12,7 @@ import trio
 from samekey import AsyncGuard, Guard, Misconfigured, Opaque, State, current
 from samekey.http import Endpoint
 from samekey.http.asgi import SamekeyMiddleware
+from samekey.testing._http_drivers import Sent, asgi_send
 from samekey.testing.http_suite import Handle, HttpAdapterSuite
 from tests.http.apps import METHODS, bare_asgi, starlette_endpoint
 
@@ -35,6 +36,17 @@ class TestStarletteMiddleware(HttpAdapterSuite):
         )
 
 
+class TestAroundStarlette(HttpAdapterSuite):
+    """Around the whole application: it answers an exception itself, and raises it all the same."""
+
+    def make_app(self, guard: Any, endpoint: Any, handle: Handle) -> Any:
+        from starlette.applications import Starlette
+        from starlette.routing import Route
+
+        app = Starlette(routes=[Route("/{path:path}", starlette_endpoint(handle), methods=METHODS)])
+        return SamekeyMiddleware(app, guard=guard, endpoint=endpoint)
+
+
 class TestStarletteRoute(HttpAdapterSuite):
     """For one route."""
 
@@ -50,6 +62,33 @@ class TestStarletteRoute(HttpAdapterSuite):
 
 
 ENDPOINT = Endpoint(boundary=Opaque(), single_tenant=True)
+
+
+async def test_the_page_of_an_application_that_answers_its_exception_goes_out():
+    """And the exception goes on to the server, who writes it down."""
+    from starlette.applications import Starlette
+    from starlette.responses import JSONResponse
+    from starlette.routing import Route
+
+    async def charge(request: Any) -> Any:
+        raise ValueError("boom")
+
+    async def page(request: Any, error: Exception) -> Any:
+        return JSONResponse({"page": "ours"}, 500)
+
+    app = Starlette(routes=[Route("/charges", charge, methods=["POST"])], exception_handlers={500: page})
+    for remember, status, state in (("success_only", 409, State.IN_DOUBT), ("stripe_v1", 500, State.COMPLETED)):
+        guard = AsyncGuard("memory://")
+        endpoint = Endpoint(boundary=Opaque(), single_tenant=True, remember=remember)  # type: ignore[arg-type]
+        guarded = SamekeyMiddleware(app, guard=guard, endpoint=endpoint)
+        sent = Sent("POST", "/charges", headers=(("Idempotency-Key", "k-1"),))
+        first, second = await asgi_send(guarded, sent), await asgi_send(guarded, sent)
+        record = await guard.peek("POST /charges", "k-1")
+
+        assert (first.status, first.body, second.status) == (500, b'{"page":"ours"}', status)
+        assert (type(first.error), first.header("idempotency-key")) == (ValueError, '"k-1"')
+        assert getattr(record, "state", None) is state
+        assert (second.body == first.body) is (remember == "stripe_v1")
 
 
 def scope(**more: Any) -> dict[str, Any]:

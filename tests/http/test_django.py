@@ -13,13 +13,18 @@ from django.core.wsgi import get_wsgi_application
 from django.db import connections, transaction
 from django.http import Http404, HttpResponse, StreamingHttpResponse
 from django.test import RequestFactory, override_settings
+from django.urls import path
+from django.utils.decorators import method_decorator
+from django.views import View
 
-from samekey import Atomic, Guard, Misconfigured, Opaque
+from samekey import Atomic, Guard, Misconfigured, Opaque, Policy, State
 from samekey.http import Endpoint, rules
 from samekey.http._exchange import rules_of
 from samekey.http.django import guarded
+from samekey.testing._http_drivers import Sent, WsgiDriver
+from samekey.testing._http_scenarios.scene import Breaking
 from samekey.testing.http_suite import Called, Handle, HttpAdapterSuite, Scene
-from tests.django_settings import Response, api_view
+from tests.django_settings import APIView, Response, ValidationError, ViewSet, api_view
 from tests.http.apps import django_answer
 
 MIDDLEWARE = ["samekey.http.django.SamekeyMiddleware"]
@@ -159,12 +164,164 @@ class TestOwn(Django):
         assert (first.status, first.body, second.body, len(effects)) == (201, b'{"amount":200}', first.body, 1)
         assert second.header("content-type") == "application/json"
 
+    def test_a_long_stream_that_breaks_is_a_doubt(self) -> None:
+        for kind in ("text/plain", "text/event-stream"):
+
+            def view(request: Any, kind: str = kind) -> Any:
+                return StreamingHttpResponse(Breaking([b"x" * 600, b"y" * 600]), content_type=kind)
+
+            policy = Policy(result_max_bytes=1000)
+            site = self.open(view, chosen=Endpoint(boundary=Opaque(), single_tenant=True, policy=policy))
+            got = site.post()
+
+            assert isinstance(got.error, ConnectionError)
+            assert getattr(site.record(tenant=None), "state", None) is State.IN_DOUBT
+
     def test_each_view_may_have_its_own_rules(self) -> None:
         assert rules_of(rules(None)(lambda request: None), ENDPOINT) is None
+
+    def test_rules_stand_on_classes_and_their_methods_too(self) -> None:
+        """Wherever a view may be decorated, `required=True` is heard."""
+        strict = rules(Endpoint(boundary=Opaque(), single_tenant=True, required=True))
+
+        def ran(request: Any) -> Any:
+            return Response("ran")
+
+        class Plain(View):  # type: ignore[misc]
+            def post(self, request: Any) -> Any:
+                return HttpResponse("ran")
+
+        class Method(View):  # type: ignore[misc]
+            @strict
+            def post(self, request: Any) -> Any:
+                return HttpResponse("ran")
+
+        class Rest(APIView):  # type: ignore[misc]
+            def post(self, request: Any) -> Any:
+                return Response("ran")
+
+        class Set(ViewSet):  # type: ignore[misc]
+            @strict
+            def create(self, request: Any) -> Any:
+                return Response("ran")
+
+        views = {
+            "class": strict(Plain).as_view(),
+            "method": Method.as_view(),
+            "rest": strict(Rest).as_view(),
+            "viewset": Set.as_view({"post": "create"}),
+            "above": strict(api_view(["POST"])(ran)),
+            "below": api_view(["POST"])(strict(ran)),
+        }
+        for name, view in views.items():
+            urls = type("urls", (), {"urlpatterns": [path(name, view)]})
+            given = {"guard": Guard("memory://"), "endpoint": ENDPOINT}
+            with override_settings(ROOT_URLCONF=urls, MIDDLEWARE=MIDDLEWARE, SAMEKEY=given):
+                sent = [
+                    WsgiDriver(get_wsgi_application()).send(Sent("POST", f"/{name}", headers=headers)).status
+                    for headers in ((), (("Idempotency-Key", "k"),))
+                ]
+            assert sent == [400, 200], name
+
+    def test_an_option_that_would_do_nothing_is_refused(self) -> None:
+        early = Endpoint(boundary=Opaque(), single_tenant=True, settle="before-send")
+        given = {"guard": Guard("memory://"), "endpoint": early}
+        with override_settings(MIDDLEWARE=MIDDLEWARE, SAMEKEY=given), pytest.raises(Misconfigured, match="before-send"):
+            get_wsgi_application()
+        with pytest.raises(Misconfigured, match="before-send"):
+            guarded(Guard("memory://"), early)
 
     def test_settings_are_needed(self) -> None:
         with override_settings(MIDDLEWARE=MIDDLEWARE), pytest.raises(Misconfigured, match=r"settings\.SAMEKEY"):
             get_wsgi_application()
+
+
+class TestRestFrameworkDecorator(DjangoSuite):
+    """Under `api_view`: the request, the renderer and the exceptions are REST framework's."""
+
+    protocol = "wsgi"
+
+    def make_app(self, guard: Any, endpoint: Any, handle: Handle) -> Any:
+        @api_view(["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
+        @guarded(guard, endpoint)
+        def view(request: Any) -> Any:
+            return django_answer(handle(called(request)))
+
+        return self.application(view, MIDDLEWARE=[])
+
+
+class TestDecorated(Django):
+    protocol = "wsgi"
+
+    def make_app(self, guard: Any, endpoint: Any, handle: Any) -> Any:
+        return self.application(handle(guarded(guard, endpoint)), MIDDLEWARE=[])
+
+    def test_rest_framework_responses_are_kept_as_rendered(self) -> None:
+        """On a method, around one, and under `api_view`: nothing is rendered there yet."""
+        effects: list[int] = []
+
+        def charge(request: Any) -> Any:
+            effects.append(1)
+            if len(effects) % 3 == 1:
+                raise ValidationError("no amount")  # an answer: the key is free again
+            return Response({"amount": request.data["amount"]}, status=201)
+
+        def on_a_method(guard: Any) -> Any:
+            class Charges(APIView):  # type: ignore[misc]
+                @method_decorator(guard)
+                def post(self, request: Any) -> Any:
+                    return charge(request)
+
+            return Charges.as_view()
+
+        def on_dispatch(guard: Any) -> Any:
+            class Charges(APIView):  # type: ignore[misc]
+                def post(self, request: Any) -> Any:
+                    return charge(request)
+
+            return method_decorator(guard, name="dispatch")(Charges).as_view()
+
+        for view in (on_a_method, on_dispatch, lambda guard: api_view(["POST"])(guard(charge))):
+            effects.clear()
+            site = self.open(view, chosen=ENDPOINT)
+            wrong, first, second = site.post(), site.post(), site.post()
+
+            assert (wrong.status, wrong.body) == (400, b'["no amount"]')
+            assert (first.status, first.body, second.body) == (201, b'{"amount":200}', first.body)
+            assert (second.header("idempotent-replayed"), len(effects)) == ("true", 2)
+            assert second.header("content-type") == "application/json"
+
+    def test_a_method_itself_is_no_view(self) -> None:
+        class Charges(View):  # type: ignore[misc]
+            @guarded(Guard("memory://"), ENDPOINT)
+            def post(self, request: Any) -> Any:
+                raise AssertionError("never reached")
+
+        site = self.open(lambda guard: Charges.as_view(), chosen=ENDPOINT)
+        with pytest.raises(Misconfigured, match="method_decorator"):
+            Charges.as_view()(RequestFactory().post("/charges"))
+        assert site.post().status == 500
+
+    def test_a_form_that_was_read_before_is_told(self) -> None:
+        """Django's CSRF check reads a multipart form, and its bytes are gone: nothing is claimed, nothing runs."""
+        parts = (
+            b'--X\r\nContent-Disposition: form-data; name="csrfmiddlewaretoken"\r\n\r\n' + b"a" * 32 + b"\r\n--X--\r\n"
+        )
+        effects: list[int] = []
+        guard = Guard("memory://")
+
+        @guarded(guard, ENDPOINT)
+        def view(request: Any) -> Any:
+            effects.append(1)
+            return HttpResponse("charged")
+
+        request = RequestFactory().post(
+            "/charges", parts, "multipart/form-data; boundary=X", HTTP_IDEMPOTENCY_KEY="k-1"
+        )
+        assert request.POST["csrfmiddlewaretoken"]
+        with pytest.raises(Misconfigured, match="SamekeyMiddleware"):
+            view(request)
+        assert (effects, guard.peek("POST /charges", "k-1")) == ([], None)
 
 
 class TestAtomic:

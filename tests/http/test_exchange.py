@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from samekey import Atomic, Keyed, KeyMalformed, Misconfigured, Opaque
@@ -153,6 +153,7 @@ TYPES = [
 ]
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # the first text drawn loads all of Unicode
 @given(
     st.binary(max_size=40) | st.sampled_from([b"{}", b'{"1":2,"a":[1.50]}', b"a=1&b=2", b'{"a":1,"a":1}', b"[7]"]),
     st.sampled_from(TYPES),
@@ -282,13 +283,19 @@ def test_the_boundary_must_be_said():
     Endpoint(boundary=Keyed(), single_tenant=True, remember="stripe_v2")
 
 
-@pytest.mark.parametrize("who", [None, "", "a\nb", "x" * 256, 1.5, True, object(), "\ud800"])
+@pytest.mark.parametrize("who", [None, False, "", "a\nb", "x" * 256, "\ud800"])
 def test_whoever_has_no_name_is_nobody(who: Any):
     endpoint = Endpoint(boundary=Opaque(), principal=lambda request: who)
     refused = endpoint.asked(Request("POST", "/"), "k", who)
 
     assert isinstance(refused, Reply)
     assert refused.status == 401
+
+
+@pytest.mark.parametrize("who", [1.5, True, object(), b"ann"])
+def test_what_is_no_name_at_all_is_a_mistake(who: Any):
+    with pytest.raises(Misconfigured, match="principal= gives"):
+        Endpoint(boundary=Opaque(), principal=lambda request: who).asked(Request("POST", "/"), "k", who)
 
 
 def test_every_problem_has_its_heading():

@@ -103,6 +103,21 @@ class TestOwn(Scene):
         site = self.open(routes, chosen=ENDPOINT)  # type: ignore[arg-type]
         assert [site.post("/v1/strict", key=None).status, site.post("/v1/free", key=("a", "b")).status] == [400, 200]
 
+    def test_rules_above_the_route_are_heard_too(self) -> None:
+        def routes(router: APIRouter) -> None:
+            @rules(Endpoint(boundary=Opaque(), single_tenant=True, required=True))
+            @router.post("/strict")
+            def strict() -> str:
+                return "strict"
+
+        site = self.open(routes, chosen=ENDPOINT)  # type: ignore[arg-type]
+        assert site.post("/v1/strict", key=None).status == 400
+        app = FastAPI()
+        router = APIRouter(route_class=samekey_route(guard=site.guard, endpoint=ENDPOINT))
+        routes(router)
+        app.include_router(router)
+        assert app.openapi()["paths"]["/strict"]["post"]["parameters"][0]["required"] is True
+
     def test_one_route_is_one_operation_and_its_path_belongs_to_the_request(self) -> None:
         def routes(router: APIRouter) -> None:
             @router.post("/orders/{order}/pay")
@@ -114,6 +129,46 @@ class TestOwn(Scene):
 
         assert (first.body, other.status) == (b'"1"', 422)
         assert site.record(operation="POST /v1/orders/{order}/pay", tenant=None) is not None
+
+    def test_an_operation_has_the_whole_path_in_its_name(self) -> None:
+        """A router that is included or mounted at two places is two operations, whatever this FastAPI makes of it."""
+        endpoint, effects = ENDPOINT, list[str]()
+
+        class Mounted(Scene):
+            def make_app(self, guard: Any, endpoint: Any, handle: Any) -> Any:
+                route_class = samekey_route(guard=guard, endpoint=endpoint)
+                inner, outer = APIRouter(route_class=route_class), APIRouter()
+
+                @inner.post("/{number}/pay")
+                def pay(number: int) -> str:
+                    effects.append(str(number))
+                    return "paid"
+
+                outer.include_router(inner, prefix="/parts")
+                app, mounted = FastAPI(), FastAPI()
+                app.include_router(inner, prefix="/orders")
+                app.include_router(inner, prefix="/of/{tenant}")
+                app.include_router(outer, prefix="/invoices")
+                mounted.include_router(inner)
+                app.mount("/v2", mounted)
+                app.mount("/v3", mounted)
+                return app
+
+        scene = Mounted()
+        scene.setup_method()
+        site = scene.open(lambda called: None, chosen=endpoint)  # type: ignore[arg-type, return-value]
+        paths = ("/orders/1/pay", "/of/ann/1/pay", "/invoices/parts/1/pay", "/v2/1/pay", "/v3/1/pay")
+        assert [site.post(path).status for path in paths] == [200] * 5
+        assert len(effects) == 5
+        for name in (
+            "/orders/{number}/pay",
+            "/of/{tenant}/{number}/pay",
+            "/invoices/parts/{number}/pay",
+            "/v2/{number}/pay",
+            "/v3/{number}/pay",
+        ):
+            assert site.record(operation=f"POST {name}", tenant=None) is not None, name
+        scene.teardown_method()
 
     def test_http_exceptions_are_answers(self) -> None:
         def routes(router: APIRouter) -> None:

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from litestar import Litestar, Request, Response, WebSocket, post, route, websocket
+from litestar.exceptions import ServiceUnavailableException
 from litestar.response import Stream
 from litestar.testing import TestClient
 
-from samekey import AsyncGuard, Opaque
-from samekey.http import Endpoint
+from samekey import AsyncGuard, Opaque, current
+from samekey.http import Endpoint, rules
 from samekey.http.litestar import SamekeyPlugin
 from samekey.testing.http_suite import Called, Handle, HttpAdapterSuite, Said, Scene
 
@@ -60,6 +61,43 @@ class TestOwn(Scene):
         site = self.open(lambda called: Said())
 
         assert [site.post("/strict", key=None).status, site.post("/free", key=("a", "b")).status] == [400, 200]
+
+    def test_an_http_exception_is_an_answer(self) -> None:
+        """Raised or returned, a 503 is a 503: listed, it closes the key; and the handler may keep it."""
+        keeps: list[bool] = []
+
+        @post("/charges")
+        async def charge() -> str:
+            if keeps[-1]:
+                current().keep()
+            raise ServiceUnavailableException("later")
+
+        for final, keep in (((503,), False), ((), True)):
+            keeps.append(keep)
+            endpoint = Endpoint(boundary=Opaque(), single_tenant=True, final=final)
+            plugin = SamekeyPlugin(guard=AsyncGuard("memory://"), endpoint=endpoint)
+            with TestClient(Litestar([charge], plugins=[plugin], openapi_config=None)) as client:
+                first, second = (client.post("/charges", headers={"Idempotency-Key": "k"}) for _ in range(2))
+
+            assert (first.status_code, second.status_code, second.content) == (503, 503, first.content)
+            assert second.headers["idempotent-replayed"] == "true"
+
+    def test_rules_stand_on_the_function_too(self) -> None:
+        strict = rules(Endpoint(boundary=Opaque(), single_tenant=True, required=True))
+
+        @post("/below")
+        @strict
+        async def below() -> str:
+            return "ran"
+
+        @strict
+        @post("/above")
+        async def above() -> str:
+            return "ran"
+
+        plugin = SamekeyPlugin(guard=AsyncGuard("memory://"), endpoint=Endpoint(boundary=Opaque(), single_tenant=True))
+        with TestClient(Litestar([below, above], plugins=[plugin], openapi_config=None)) as client:
+            assert [client.post(path).status_code for path in ("/below", "/above")] == [400, 400]
 
     def test_what_a_handler_returns_is_kept_as_the_bytes_it_became(self) -> None:
         """C64: dataclasses and dicts; a websocket beside them is left alone (C69)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import hmac
 import json
@@ -10,10 +11,12 @@ from typing import Any
 
 import pytest
 
-from samekey import AsyncGuard, Guard, NotDone, Opaque, Policy, Refused, Repeatable
+from samekey import AsyncGuard, Guard, Misconfigured, NotDone, Opaque, Policy, Refused, Repeatable, State, current
 from samekey.core.boundary import Boundary
 from samekey.http import Reply, Request
 from samekey.http.webhook import AsyncWebhook, Webhook
+from samekey.stores.memory import AsyncMemoryStore, MemoryStore
+from samekey.testing.clock import ManualClock
 
 SECRET = b"whsec_for_the_tests"
 
@@ -36,12 +39,15 @@ def event_id(request: Request) -> Any:
 class Side:
     """A webhook in one of both colours, and a handler that counts."""
 
-    def __init__(self, colour: str, boundary: Boundary, *ends: Any, policy: Policy | None = None) -> None:
+    def __init__(
+        self, colour: str, boundary: Boundary, *ends: Any, policy: Policy | None = None, clock: Any = None, **more: Any
+    ) -> None:
         self.handled: list[Any] = []
         self._ends = list(ends)
-        rules: Any = {"boundary": boundary, "verify": verify, "event_id": event_id, "policy": policy}
-        self._sync = Webhook(Guard("memory://"), "stripe", **rules) if colour == "sync" else None
-        self._async = AsyncWebhook(AsyncGuard("memory://"), "stripe", **rules)
+        rules: Any = {"boundary": boundary, "verify": verify, "event_id": event_id, "policy": policy, **more}
+        store = MemoryStore(clock)
+        self._sync = Webhook(Guard(store), "stripe", **rules) if colour == "sync" else None
+        self._async = AsyncWebhook(AsyncGuard(AsyncMemoryStore(store)), "stripe", **rules)
 
     async def receive(self, request: Request) -> Reply:
         if self._sync is not None:
@@ -53,10 +59,13 @@ class Side:
         end = self._ends[min(len(self.handled), len(self._ends)) - 1] if self._ends else None
         if isinstance(end, Exception):
             raise end
+        if callable(end):
+            return end()
         return object()  # what a handler returns is nobody's answer
 
     async def _ahandle(self, request: Request) -> Any:
-        return self._handle(request)
+        made = self._handle(request)
+        return await made if hasattr(made, "__await__") else made
 
 
 both = pytest.mark.parametrize("colour", ["sync", "async"])
@@ -85,6 +94,73 @@ async def test_an_unsigned_event_learns_nothing(colour: str):
 
     assert said(await side.receive(event(secret=b"guessed"))) == (401, "bad-signature")
     assert len(side.handled) == 1
+
+
+@both
+async def test_a_check_that_raises_is_a_check_that_failed(colour: str, caplog: pytest.LogCaptureFixture):
+    """Libraries raise on a bad signature; and a bug in the check must not become a way around it."""
+
+    def raises(request: Request) -> bool:
+        raise ValueError("bad signature")
+
+    side = Side(colour, Opaque(), verify=raises)
+
+    assert said(await side.receive(event())) == (401, "bad-signature")
+    assert side.handled == []
+    assert "ValueError" in caplog.text
+
+
+async def forged(request: Request) -> bool:
+    return False
+
+
+async def handled(request: Request) -> None:
+    raise AssertionError("never awaited, so never run")
+
+
+class Checks:
+    async def __call__(self, request: Request) -> bool:
+        return False
+
+
+def test_a_check_of_the_wrong_colour_is_refused_before_any_event():
+    """A coroutine is true, whatever it would have said."""
+    rules: Any = {"boundary": Repeatable(), "event_id": event_id}
+    for wrong in (forged, functools.partial(forged), Checks()):
+        with pytest.raises(Misconfigured, match="verify="):
+            Webhook(Guard("memory://"), "stripe", verify=wrong, **rules)
+    colours: Any = ((Webhook, AsyncGuard("memory://")), (AsyncWebhook, Guard("memory://")))
+    for hook, guard in colours:
+        with pytest.raises(Misconfigured, match="Guard"):
+            hook(guard, "stripe", verify=verify, **rules)
+    with pytest.raises(Misconfigured, match="event_id="):
+        AsyncWebhook(AsyncGuard("memory://"), "stripe", verify=verify, boundary=Repeatable(), event_id=forged)
+
+
+def test_a_coroutine_is_no_signature():
+    """However it came about: nothing is handled."""
+    hook = Webhook(Guard("memory://"), "stripe", boundary=Repeatable(), verify=lambda r: forged(r), event_id=event_id)
+    with pytest.raises(Misconfigured, match="AsyncWebhook"):
+        hook.receive(event(), lambda request: None)
+
+
+def test_a_handler_of_the_wrong_colour_is_not_recorded_as_done():
+    guard = Guard("memory://")
+    hook = Webhook(guard, "stripe", boundary=Repeatable(), verify=verify, event_id=event_id)
+    with pytest.raises(Misconfigured, match="AsyncWebhook"):
+        hook.receive(event(), handled)
+    assert guard.peek("stripe", "evt_1") is None
+    with pytest.raises(Misconfigured, match="AsyncWebhook"):
+        hook.receive(event(), lambda request: handled(request))
+    assert getattr(guard.peek("stripe", "evt_1"), "state", None) is State.IN_DOUBT
+
+
+async def test_an_async_webhook_takes_a_plain_handler_too():
+    hook = AsyncWebhook(AsyncGuard("memory://"), "stripe", boundary=Opaque(), verify=verify, event_id=event_id)
+    ran: list[Request] = []
+
+    assert said(await hook.receive(event(), ran.append)) == (200, "done")
+    assert len(ran) == 1
 
 
 @both
@@ -122,6 +198,36 @@ async def test_in_doubt_is_accepted_and_parked(colour: str, caplog: pytest.LogCa
     assert [said(await side.receive(event())) for _ in range(2)] == [(200, "in doubt"), (200, "in doubt")]
     assert len(side.handled) == 1
     assert "parked" in caplog.text
+
+
+@both
+async def test_a_hold_that_was_lost_is_sent_again(colour: str):
+    """Who lost the key knows nothing about the event: a sender that is told "done" would lose it."""
+    clock = ManualClock()
+
+    def lose() -> Any:
+        clock.advance(31)
+        return current().sending()
+
+    side = Side(colour, Opaque(marked=True), lose, None, clock=clock)
+
+    first = await side.receive(event())
+    assert (said(first), dict(first.headers)[b"retry-after"]) == ((409, "in-progress"), b"1")
+    assert said(await side.receive(event())) == (200, "done")
+
+
+@both
+@pytest.mark.parametrize(
+    ("boundary", "policy"),
+    [(Opaque(marked=True), None), (Opaque(), Policy(releases=(ConnectionRefusedError,)))],
+    ids=["before the mark", "listed"],
+)
+async def test_what_is_known_not_to_have_happened_is_sent_again(colour: str, boundary: Boundary, policy: Any):
+    """Its key is free and nothing is parked: the sender has the only copy."""
+    side = Side(colour, boundary, ConnectionRefusedError("refused"), None, policy=policy)
+
+    assert said(await side.receive(event())) == (503, "not-done")
+    assert said(await side.receive(event())) == (200, "done")
 
 
 @both

@@ -113,7 +113,7 @@ def from_multipart(body: bytes, content_type: str) -> Read | None:
             lines = sorted(line.strip() for line in head.decode().split("\r\n"))
         except UnicodeDecodeError:
             return None
-        fields.setdefault("; ".join(lines), []).append(digest(content))
+        fields.setdefault("\r\n".join(lines), []).append(digest(content))
     return fields, canonical(fields)
 
 

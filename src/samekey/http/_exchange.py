@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from samekey.core.boundary import Atomic, Boundary, Kind
-from samekey.core.errors import KeyMalformed, Misconfigured, NotDone, Refused, ResultUnreadable, SamekeyError
+from samekey.core.errors import KeyMalformed, Misconfigured, NotDone, Refused, ResultUnreadable
 from samekey.core.fingerprint import declared_ignore
 from samekey.core.key import NAME_MAX_BYTES, part_text
 from samekey.core.policy import Policy
@@ -333,10 +333,20 @@ def tenant_of(who: Any) -> str | None:
     """The name of whoever `principal` found; None: nobody a key could be kept for."""
     if type(who) is str and 0 < len(who) <= NAME_MAX_BYTES and who.isascii() and who.isprintable():
         return who
+    if who is None or who is False:
+        return None
     try:
         tenant = part_text(who, "principal")
+    except KeyMalformed as error:
+        if hasattr(who, "__await__"):
+            who.close()
+        # Not a stranger but a mistake: it would be the same for everybody.
+        raise Misconfigured(
+            f"principal= gives the caller's name (a str, an int or a UUID) or None, not {type(who).__name__}"
+        ) from error
+    try:
         return tenant if tenant and tenant.isprintable() and len(tenant.encode()) <= NAME_MAX_BYTES else None
-    except (SamekeyError, UnicodeEncodeError):
+    except UnicodeEncodeError:
         return None
 
 
@@ -359,7 +369,10 @@ View = TypeVar("View", bound=Callable[..., Any])
 
 
 def rules(endpoint: Endpoint | None) -> Callable[[View], View]:
-    """Decorate a view with rules of its own; None: not guarded. For the adapters that know their views."""
+    """Decorate a view with rules of its own; None: not guarded. For the adapters that know their views.
+
+    A view is a function, a class of views, or one of its methods; a method's rules come before those of its class.
+    """
 
     def decorate(view: View) -> View:
         view.__samekey__ = endpoint  # type: ignore[attr-defined]
@@ -368,8 +381,24 @@ def rules(endpoint: Endpoint | None) -> Callable[[View], View]:
     return decorate
 
 
-def rules_of(view: Any, otherwise: Any) -> Any:
-    return getattr(view, "__samekey__", otherwise)
+def rules_of(view: Any, otherwise: Any, method: str = "") -> Any:
+    """The rules of the handler for this method, of the view, of the class it was made of; else `otherwise`."""
+    kind = getattr(view, "view_class", None) or getattr(view, "cls", None)
+    if kind is None:
+        return getattr(view, "__samekey__", otherwise)
+    named = (getattr(view, "actions", None) or {}).get(method.lower(), method.lower())
+    handler = getattr(kind, named, None)
+    found = otherwise
+    for one in (kind, view, under_api_view(handler), handler):  # the nearest comes last
+        found = getattr(one, "__samekey__", found)
+    return found
+
+
+def under_api_view(handler: Any) -> Any:
+    """The function that REST framework's `api_view` made this handler of: it is nowhere but in its closure."""
+    if getattr(handler, "__qualname__", "") != "api_view.<locals>.decorator.<locals>.handler":
+        return None
+    return next((cell.cell_contents for cell in handler.__closure__ if callable(cell.cell_contents)), None)
 
 
 # -- an answer as the record keeps it: a status line, header lines, an empty line, the body ------------------------

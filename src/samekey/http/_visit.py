@@ -6,17 +6,20 @@ now, and exactly one of `leave` and `fail` must be called when it is done. Sync 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from samekey.core.call import Answer, Call
 from samekey.core.errors import Misconfigured, NotDone, Refused, SamekeyError
 from samekey.guard import AsyncGuard, Guard
 from samekey.held import AsyncHeld, Held
-from samekey.http._exchange import Asked, BodyNotKept, Endpoint, Reply, Request, pack
+from samekey.http._exchange import REPLAYED, Asked, BodyNotKept, Endpoint, Reply, Request
 from samekey.rules import OPERATIONS_MAX, Operation
 
-# What remember="stripe_v1" keeps for an exception: the page that went out is the framework's, and not ours to see.
+_log = logging.getLogger("samekey")
+
+# What remember="stripe_v1" answers and keeps for an exception that nobody has made a page of.
 FAILURE = Reply(
     500, [(b"content-type", b"application/problem+json")], b'{"title": "Internal Server Error", "status": 500}'
 )
@@ -26,11 +29,20 @@ ENVELOPE_BYTES = 2  # version and codec
 Rules = Endpoint | Callable[[Request], Endpoint | None]
 
 
-def check_rules(endpoint: Any) -> Rules:
+def check_rules(endpoint: Any, *, sends: bool = True) -> Rules:
+    """`sends`: the adapter sees the answer off, and so can settle before or after it."""
+    if isinstance(endpoint, Endpoint) and not sends:
+        check_settle(endpoint)
     if isinstance(endpoint, Endpoint) or callable(endpoint):
         rules: Rules = endpoint
         return rules
     raise Misconfigured(f"endpoint= takes an Endpoint, or a function that chooses one, not {type(endpoint).__name__}")
+
+
+def check_settle(endpoint: Endpoint) -> None:
+    """Refuse an option that would do nothing: the view is done, and settled, before anything is sent."""
+    if endpoint.settle == "before-send":
+        raise Misconfigured('settle="before-send" is for ASGI and WSGI: here a record settles before its answer anyway')
 
 
 def choose(rules: Any, request: Request) -> Endpoint | None:
@@ -59,7 +71,7 @@ class Door:
             guard = self.guard if endpoint.connection is None else self.guard.on(endpoint.connection(request))
             held = guard.hold_call(self._rules.call(guard, endpoint, asked))
         except Exception as error:
-            return answered(endpoint, key, error)
+            return answered(endpoint, key, error, replayed=isinstance(error, Refused))
         if isinstance(held, Answer):
             return endpoint.replay(held.result, key)
         held.enter()
@@ -71,7 +83,7 @@ class Visit:
     """The application runs, and we hold its key."""
 
     stored = True
-    _over = False
+    over = False
 
     def __init__(self, endpoint: Endpoint, key: str, held: Held, guard: Guard) -> None:
         self.endpoint, self.key, self.held = endpoint, key, held
@@ -79,7 +91,7 @@ class Visit:
 
     def leave(self, reply: Reply) -> Reply:
         """The application answered this: settle, and hear what goes out."""
-        self._over = True
+        self.over = True
         error = judged(self, reply)
         try:
             self.held.__exit__(None if error is None else type(error), error, None)
@@ -87,18 +99,21 @@ class Visit:
             return answered(self.endpoint, self.key, ours)
         return settled(self, reply)
 
-    def fail(self, error: BaseException) -> Reply | None:
-        """The application raised this. None: raise it on; it is not ours to answer."""
-        if self._over:
+    def fail(self, error: BaseException, made: Reply | None = None) -> Reply | None:
+        """The application raised this, and `made` is the page it made of it, if any.
+
+        None: raise it on, or send that page; it is not ours to answer.
+        """
+        if self.over:
             return None
-        self._over = True
-        said = failure(self.endpoint, self.held, error)
+        self.over = True
+        said = failure(self, error, made)
         try:
             self.held.__exit__(None if said is None else type(said), said, None)
         except SamekeyError as ours:
             if ours is not error:
                 return answered(self.endpoint, self.key, ours)
-        return after_failure(self.endpoint, self.key, self.held, error)
+        return after_failure(self, error, made)
 
 
 class AsyncDoor:
@@ -121,7 +136,7 @@ class AsyncDoor:
             guard = self.guard if endpoint.connection is None else self.guard.on(endpoint.connection(request))
             held = await guard.hold_call(self._rules.call(guard, endpoint, asked))
         except Exception as error:
-            return answered(endpoint, key, error)
+            return answered(endpoint, key, error, replayed=isinstance(error, Refused))
         if isinstance(held, Answer):
             return endpoint.replay(held.result, key)
         held.enter()
@@ -131,14 +146,14 @@ class AsyncDoor:
 
 class AsyncVisit:
     stored = True
-    _over = False
+    over = False
 
     def __init__(self, endpoint: Endpoint, key: str, held: AsyncHeld, guard: AsyncGuard) -> None:
         self.endpoint, self.key, self.held = endpoint, key, held
         self.room = (endpoint.policy or guard.policy).result_max_bytes - ENVELOPE_BYTES
 
     async def leave(self, reply: Reply) -> Reply:
-        self._over = True
+        self.over = True
         error = judged(self, reply)
         try:
             await self.held.__aexit__(None if error is None else type(error), error, None)
@@ -146,17 +161,17 @@ class AsyncVisit:
             return answered(self.endpoint, self.key, ours)
         return settled(self, reply)
 
-    async def fail(self, error: BaseException) -> Reply | None:
-        if self._over:
+    async def fail(self, error: BaseException, made: Reply | None = None) -> Reply | None:
+        if self.over:
             return None
-        self._over = True
-        said = failure(self.endpoint, self.held, error)
+        self.over = True
+        said = failure(self, error, made)
         try:
             await self.held.__aexit__(None if said is None else type(said), said, None)
         except SamekeyError as ours:
             if ours is not error:
                 return answered(self.endpoint, self.key, ours)
-        return after_failure(self.endpoint, self.key, self.held, error)
+        return after_failure(self, error, made)
 
 
 class _Operations:
@@ -181,11 +196,13 @@ class _Operations:
 # -- what both colours decide, once --------------------------------------------------------------------------------
 
 
-def answered(endpoint: Endpoint, key: str, error: Exception) -> Reply:
+def answered(endpoint: Endpoint, key: str, error: Exception, *, replayed: bool = False) -> Reply:
     """The answer to an error of the guard; one that is not ours leaves as it came."""
     reply = endpoint.answer_to(error, key)
     if reply is None:
         raise error
+    if replayed and REPLAYED not in reply.headers:
+        reply.headers.append(REPLAYED)
     return reply
 
 
@@ -212,23 +229,43 @@ def settled(visit: Any, reply: Reply) -> Reply:
     return first
 
 
-def failure(endpoint: Endpoint, held: Any, error: BaseException) -> BaseException | None:
+def watched(parts: Iterable[bytes], visit: Visit) -> Iterator[bytes]:
+    """An answer that goes out while it is made: if it breaks, the core must hear of it."""
+    try:
+        yield from parts
+    except GeneratorExit:  # the client's end: what the application did, it did
+        raise
+    except BaseException as error:
+        visit.fail(error)
+        raise
+
+
+def failure(visit: Any, error: BaseException, made: Reply | None) -> BaseException | None:
     """What the core shall hear of an exception: itself, the handler's own word before it, or that it is an answer."""
+    endpoint, held = visit.endpoint, visit.held
     if not isinstance(error, Exception):
         return error
     if held.word == "release":
         return NotDone(f"released, then {type(error).__name__}")
-    if endpoint.remember == "stripe_v1":
-        held.complete(pack(FAILURE))
+    if endpoint.remember == "stripe_v1" and held.meaning(error) == "unknown":
+        kept = endpoint.packed(made or FAILURE, visit.room)
+        visit.stored = kept is not None
+        held.complete(BodyNotKept() if kept is None else kept)
         return None
     return error
 
 
-def after_failure(endpoint: Endpoint, key: str, held: Any, error: BaseException) -> Reply | None:
+def after_failure(visit: Any, error: BaseException, made: Reply | None) -> Reply | None:
+    endpoint, key, held = visit.endpoint, visit.key, visit.held
     said: Answer[Any] | None = held.answer
+    reply: Reply | None = None
     if said is not None and said.replayed:  # the key changed hands while we ran, and somebody else's answer stands
-        return endpoint.replay(said.result, key)
+        reply = endpoint.replay(said.result, key)
+    elif said is not None:  # the failure is the answer, from now on and so the first time too
+        if made is None:
+            _log.error("%s answered 500 from now on: its handler raised", held, exc_info=error)
+        reply = endpoint.first(made or FAILURE, key, stored=visit.stored and said.recorded and said.guarded)
     # An effect's word about itself is answered; one that left a guard inside it, and any other error, goes on.
-    if isinstance(error, (Refused, NotDone)) and said is None and not held.raised(error).inner:
-        return endpoint.answer_to(error, key)
-    return None
+    elif isinstance(error, (Refused, NotDone)) and not held.raised(error).inner:
+        reply = endpoint.answer_to(error, key)
+    return reply

@@ -207,7 +207,7 @@ class _Exchange:
             raise error
         made = Reply(start["status"], self._headers, None if self._flowing else b"".join(self._parts))
         if raised is not None and made.status >= 500:  # an exception that became another answer is that answer
-            reply = await self._visit.fail(raised) or self._visit.endpoint.first(made, self._visit.key)
+            reply = await self._visit.fail(raised, made) or self._visit.endpoint.first(made, self._visit.key)
         else:
             reply = await self._visit.leave(made)
         if not self._flowing:
@@ -218,10 +218,18 @@ class _Exchange:
         if self._settled:
             raise error
         self._settled = True
-        reply = await self._visit.fail(error)
+        made: Reply | None = None
+        start = self._start
+        if start is not None and self._complete and not self._flowing and start["status"] >= 500:
+            made = Reply(start["status"], self._headers, b"".join(self._parts))  # its page for this very exception
+        reply = await self._visit.fail(error, made)
+        if made is not None and reply is None:
+            reply = self._visit.endpoint.first(made, self._visit.key)
         if reply is None or self._flowing:
             raise error
-        await send_reply(self._send, reply)
+        await send_reply(self._send, reply, ours=False)
+        if made is not None and reply.body is made.body:
+            raise error  # it answered and raised, and so do we: the server writes it down
 
 
 async def send_reply(send: Send, reply: Reply, *, ours: bool = True) -> None:

@@ -9,6 +9,8 @@ the place where the caller is authenticated (or a middleware before it).
 
 from __future__ import annotations
 
+import re
+from functools import lru_cache
 from typing import Any
 
 from fastapi.routing import APIRoute
@@ -25,20 +27,44 @@ def samekey_route(*, guard: AsyncGuard, endpoint: Rules) -> type[APIRoute]:
     passage, default = Passage(guard), check_rules(endpoint)
 
     class SamekeyRoute(APIRoute):
-        def __init__(self, path: str, endpoint: Any, **options: Any) -> None:
-            self._rules = rules_of(endpoint, default)
-            if isinstance(self._rules, Endpoint) and self._rules.methods & {*(options.get("methods") or ())}:
-                told = openapi(self._rules)
-                options["openapi_extra"] = {**told, **(options.get("openapi_extra") or {})}
-            super().__init__(path, endpoint, **options)
+        # Rules are read when they are needed, not when the route is made: `@rules` may stand above its decorator.
+        @property
+        def openapi_extra(self) -> dict[str, Any] | None:
+            rules = rules_of(self.endpoint, default)
+            if isinstance(rules, Endpoint) and rules.methods & {*(self.methods or ())}:
+                return {**openapi(rules), **(self._extra or {})}
+            return self._extra
+
+        @openapi_extra.setter
+        def openapi_extra(self, extra: dict[str, Any] | None) -> None:
+            self._extra = extra
 
         async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-            # The template of a route with parameters; the path itself says more for the others (an included
-            # router's prefix is not in the template).
-            route = self.path_format if self.param_convertors else None
-            await passage(super().handle, self._rules, scope, receive, send, route=route)
+            route = template_of(self, scope) if scope.get("path_params") else None
+            await passage(super().handle, rules_of(self.endpoint, default), scope, receive, send, route=route)
 
     return SamekeyRoute
+
+
+def template_of(route: APIRoute, scope: Scope) -> str | None:
+    """The whole path of a route with its parameters in braces: where it is mounted, included, and its own.
+
+    Some versions of FastAPI keep the prefix of an included router in the route, others beside it. If neither tells
+    of this path, the path itself is the name: two routes must never share one.
+    """
+    path, root = scope["path"], scope.get("root_path", "")
+    mount = root if root and path.startswith(root + "/") else ""
+    included = scope.get("fastapi", {}).get("effective_route_context")
+    template: str = route.path_format
+    if included is not None and included.original_route is route:
+        template = included.path_format
+    return mount + template if shape_of(template).fullmatch(path[len(mount) :]) else None
+
+
+@lru_cache(maxsize=1024)
+def shape_of(template: str) -> re.Pattern[str]:
+    literal = re.split(r"\{[^}]*\}", template)
+    return re.compile(".+".join(map(re.escape, literal)), re.DOTALL)
 
 
 def openapi(endpoint: Endpoint) -> dict[str, Any]:

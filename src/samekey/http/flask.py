@@ -11,12 +11,13 @@ from typing import Any
 
 import flask
 from flask import Flask, Response
-from werkzeug.exceptions import RequestEntityTooLarge
+from werkzeug.exceptions import ClientDisconnected, HTTPException
 
+from samekey.core.errors import Misconfigured
 from samekey.guard import Guard
 from samekey.http._environ import as_bytes, headers_in
-from samekey.http._exchange import Header, Reply, Request, is_endless, rules_of
-from samekey.http._visit import Door, Rules, Visit, check_rules, choose
+from samekey.http._exchange import Endpoint, Header, Reply, Request, is_endless, rules_of
+from samekey.http._visit import Door, Rules, Visit, check_rules, check_settle, choose, watched
 
 
 class Samekey:
@@ -24,7 +25,7 @@ class Samekey:
 
     def __init__(self, app: Flask | None = None, *, guard: Guard, endpoint: Rules) -> None:
         self._door = Door(guard)
-        self._endpoint = check_rules(endpoint)
+        self._endpoint = check_rules(endpoint, sends=False)
         if app is not None:
             self.init_app(app)
 
@@ -45,26 +46,47 @@ class Samekey:
             asked.root_path + asked.path,
             query=asked.query_string,
             headers=headers_in(asked.environ),
-            route=asked.url_rule.rule if asked.url_rule and asked.view_args else None,
+            route=asked.root_path + asked.url_rule.rule if asked.url_rule and asked.view_args else None,
             native=asked,
         )
-        endpoint = choose(rules_of(app.view_functions.get(asked.endpoint), self._endpoint), request)
+        endpoint = choose(rules_of(app.view_functions.get(asked.endpoint), self._endpoint, asked.method), request)
         key = None if endpoint is None else endpoint.opening(request)
         if endpoint is None or key is None:
             return dispatch()
+        check_settle(endpoint)
         if isinstance(key, Reply):
             return response_of(app, key)
-        if (asked.content_length or 0) > endpoint.body_max_bytes:
-            return response_of(app, endpoint.too_large(key))
-        try:
-            asked.max_content_length = endpoint.body_max_bytes
-            request.body = asked.get_data(cache=True)
-        except RequestEntityTooLarge:
-            return response_of(app, endpoint.too_large(key))
+        body = body_of(asked, endpoint, key)
+        if isinstance(body, Reply):
+            return response_of(app, body)
+        request.body = body
         entered = self._door.enter(endpoint, request, key)
         if isinstance(entered, Reply):
             return response_of(app, entered)
         return run_view(app, dispatch, entered)
+
+
+def body_of(asked: Any, endpoint: Endpoint, key: str) -> bytes | Reply:
+    """The whole body, or why there is none; nothing is claimed before its end. The application's own limit stands."""
+    given, most, stream = asked.content_length, endpoint.body_max_bytes, asked.environ["wsgi.input"]
+    if (given or 0) > most:
+        return endpoint.too_large(key)
+    own = asked.max_content_length
+    asked.max_content_length = most if own is None else min(own, most)
+    try:
+        body: bytes = asked.get_data(cache=True)
+        # Werkzeug ends a body without a length at the limit: whatever comes behind it would be cut off unseen.
+        ended = given is not None or not asked.environ.get("wsgi.input_terminated") or not stream.read(1)
+    except (ClientDisconnected, OSError):
+        return endpoint.incomplete(key)
+    if len(body) > most or not ended:
+        return endpoint.too_large(key)
+    if given and not body and "form" in vars(asked):
+        raise Misconfigured(
+            "the form was read before samekey could see the body (a CSRF check in before_request?): "
+            "call request.get_data() before it, or put samekey.http.wsgi around app.wsgi_app"
+        )
+    return body if len(body) >= (given or 0) else endpoint.incomplete(key)
 
 
 def run_view(app: Flask, dispatch: Any, visit: Visit) -> Any:
@@ -74,6 +96,8 @@ def run_view(app: Flask, dispatch: Any, visit: Visit) -> Any:
         except Exception as error:
             # What the application's own handlers make of it is its answer; without one it comes out again.
             response = app.make_response(app.handle_user_exception(error))
+            if response.status_code >= 500 and not isinstance(error, HTTPException):
+                return excused(app, response, visit, error)
         return answered(app, response, visit)
     except BaseException as error:
         reply = visit.fail(error)
@@ -82,9 +106,23 @@ def run_view(app: Flask, dispatch: Any, visit: Visit) -> Any:
         return response_of(app, reply)
 
 
+def excused(app: Flask, response: Response, visit: Visit, error: Exception) -> Response:
+    """A page for an exception: what the exception says counts, not that there is a page."""
+    made = Reply(response.status_code, headers_of(response), None if response.is_streamed else response.get_data())
+    reply = visit.fail(error, made)
+    if reply is None or reply.body is made.body:
+        return mark(response, reply or visit.endpoint.first(made, visit.key))
+    return response_of(app, reply)
+
+
+def headers_of(response: Response) -> list[Header]:
+    return [(name.lower().encode("latin-1"), as_bytes(value)) for name, value in response.headers]
+
+
 def answered(app: Flask, response: Response, visit: Visit) -> Response:
-    headers: list[Header] = [(name.lower().encode("latin-1"), as_bytes(value)) for name, value in response.headers]
+    headers = headers_of(response)
     response.direct_passthrough = False
+    made = response.response
     if not response.is_streamed:
         body: bytes | None = response.get_data()
     else:
@@ -95,7 +133,7 @@ def answered(app: Flask, response: Response, visit: Visit) -> Response:
     if body is None and response.is_streamed:
         # Goes out as it is made, and settles when it is closed.
         mark(response, visit.endpoint.first(reply, visit.key, stored=False))
-        response.call_on_close(lambda: visit.leave(reply))
+        response.call_on_close(lambda: ended(made, visit, reply))
         return response
     out = visit.leave(reply)
     if out.status == reply.status and out.body is reply.body:
@@ -112,12 +150,30 @@ def gathered(response: Response, visit: Visit, *, endless: bool) -> bytes | None
         part = next(parts, None)
         if part is None:
             whole = b"".join(held)
+            close(response.response)
             response.response = [whole]
             return whole
         held.append(part)
         size += len(part)
-    response.response = itertools.chain(held, parts)
+    response.response = watched(itertools.chain(held, parts), visit)
     return None
+
+
+def ended(made: Any, visit: Visit, reply: Reply) -> None:
+    """What was streamed is over, or its client is gone: what the application did, it did."""
+    try:
+        close(made)
+    except BaseException as error:
+        visit.fail(error)
+        raise
+    if not visit.over:
+        visit.leave(reply)
+
+
+def close(made: Any) -> None:
+    """We took its place in the response, so nobody else closes it."""
+    if hasattr(made, "close"):
+        made.close()
 
 
 def mark(response: Response, reply: Reply) -> Response:

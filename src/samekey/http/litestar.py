@@ -1,6 +1,7 @@
 """Litestar: a plugin, `Litestar(..., plugins=[SamekeyPlugin(guard=guard, endpoint=Endpoint(...))])`.
 
-`opt={"samekey": Endpoint(...)}` on a handler gives it its own rules, `opt={"samekey": None}` none at all. The plugin's
+`opt={"samekey": Endpoint(...)}` on a handler gives it its own rules, `opt={"samekey": None}` none at all; `@rules(...)`
+does the same. The plugin's
 middleware stands inside those of the application, authentication among them.
 """
 
@@ -10,11 +11,13 @@ from typing import Any, cast
 
 from litestar.config.app import AppConfig
 from litestar.enums import ScopeType
+from litestar.exceptions import HTTPException
 from litestar.middleware import ASGIMiddleware
 from litestar.plugins import InitPlugin
 from litestar.types import ASGIApp, Receive, Scope, Send
 
 from samekey.guard import AsyncGuard
+from samekey.http._exchange import rules_of
 from samekey.http._visit import Rules, check_rules
 from samekey.http.asgi import RAISED, Passage
 
@@ -37,12 +40,19 @@ class _Middleware(ASGIMiddleware):
 
     async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
         known = cast(Any, scope)
-        rules = known["route_handler"].opt.get("samekey", self._rules)
+        handler = known["route_handler"]
+        rules = (
+            handler.opt["samekey"] if "samekey" in handler.opt else rules_of(handler, rules_of(handler.fn, self._rules))
+        )
         template = known.get("path_template")
         route = template if template and "{" in template else None
         await self._passage(cast(Any, next_app), rules, known, cast(Any, receive), cast(Any, send), route=route)
 
 
 async def _raised(error: Exception, scope: Scope) -> None:
-    """Litestar answers exceptions before a middleware sees them; the core must hear of the exception itself."""
-    cast(Any, scope)[RAISED] = error
+    """Litestar answers exceptions before a middleware sees them; the core must hear of the exception itself.
+
+    One that is only a way to answer is that answer.
+    """
+    if not isinstance(error, HTTPException):
+        cast(Any, scope)[RAISED] = error

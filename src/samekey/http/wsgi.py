@@ -62,7 +62,10 @@ def read_body(environ: Environ, endpoint: Endpoint, key: str) -> bytes | Reply:
     if not given:
         if not environ.get("wsgi.input_terminated"):
             return b""  # without a length, a WSGI server offers no more
-        body: bytes = stream.read(endpoint.body_max_bytes + 1)
+        try:
+            body: bytes = stream.read(endpoint.body_max_bytes + 1)
+        except OSError:
+            return endpoint.incomplete(key)
         return endpoint.too_large(key) if len(body) > endpoint.body_max_bytes else body
     if not (given.isascii() and given.isdigit()):
         return endpoint.incomplete(key)

@@ -52,6 +52,15 @@ def running() -> Loop:
     return loop
 
 
+def in_a_loop() -> bool:
+    """Whether a loop runs in this thread: here one may await, and must not block."""
+    try:
+        running()
+    except RuntimeError:
+        return False
+    return True
+
+
 @cache
 def _asyncio() -> Any:
     """Imported by whoever first runs in a loop: sync programs have no need of it."""

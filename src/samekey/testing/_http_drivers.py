@@ -30,7 +30,10 @@ class Got(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """A request; `cut`: the client hangs up before the last of these bytes; `hangs_up`: right after them."""
+    """A request; `cut`: the client hangs up before the last of these bytes; `hangs_up`: right after them.
+
+    `chunked`: without a length; `terminated`: through a WSGI server that ends the body itself, as gunicorn does.
+    """
 
     method: str
     path: str
@@ -39,6 +42,21 @@ class Sent(NamedTuple):
     body: bytes = b""
     cut: bool = False
     hangs_up: bool = False
+    chunked: bool = False
+    terminated: bool = False
+
+
+class _HungUp(io.RawIOBase):
+    """The body of a client that is gone before the end of its chunks."""
+
+    def __init__(self, body: bytes) -> None:
+        self._rest = body
+
+    def read(self, size: int = -1) -> bytes:
+        if not 0 <= size <= len(self._rest):
+            raise ConnectionResetError("the client is gone")
+        part, self._rest = self._rest[:size], self._rest[size:]
+        return part
 
 
 class WsgiDriver:
@@ -58,15 +76,20 @@ class WsgiDriver:
             "SERVER_PORT": "80",
             "SERVER_PROTOCOL": "HTTP/1.1",
             "REMOTE_ADDR": "127.0.0.1",
-            "CONTENT_LENGTH": str(len(sent.body) + (7 if sent.cut else 0)),
             "wsgi.version": (1, 0),
             "wsgi.url_scheme": "http",
-            "wsgi.input": io.BytesIO(sent.body),
+            "wsgi.input": _HungUp(sent.body) if sent.cut and sent.chunked else io.BytesIO(sent.body),
             "wsgi.errors": io.StringIO(),
             "wsgi.multithread": True,
             "wsgi.multiprocess": False,
             "wsgi.run_once": False,
         }
+        if sent.chunked:
+            environ["HTTP_TRANSFER_ENCODING"] = "chunked"
+        else:
+            environ["CONTENT_LENGTH"] = str(len(sent.body) + (7 if sent.cut else 0))
+        if sent.chunked or sent.terminated:
+            environ["wsgi.input_terminated"] = True
         for name, value in sent.headers:
             plain = name.upper().replace("-", "_")
             where = plain if plain == "CONTENT_TYPE" else f"HTTP_{plain}"
@@ -125,7 +148,9 @@ class AsgiDriver:
 async def asgi_send(app: Any, sent: Sent) -> Got:
     """One request into an ASGI application, in the loop that runs."""
     headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in sent.headers]
-    if not sent.cut:
+    if sent.chunked:
+        headers.append((b"transfer-encoding", b"chunked"))
+    elif not sent.cut:
         headers.append((b"content-length", b"%d" % len(sent.body)))
     scope = {
         "type": "http",

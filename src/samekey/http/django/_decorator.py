@@ -11,6 +11,7 @@ from django.core.exceptions import BadRequest, PermissionDenied, SuspiciousOpera
 from django.core.handlers.exception import response_for_exception
 from django.http import Http404
 
+from samekey.core.errors import Misconfigured, NotDone, Refused
 from samekey.guard import AsyncGuard, Guard
 from samekey.http._exchange import Reply
 from samekey.http._visit import AsyncDoor, Door, Rules, check_rules
@@ -23,7 +24,7 @@ ANSWERS = (Http404, PermissionDenied, BadRequest, SuspiciousOperation)  # except
 
 def guarded(guard: Guard | AsyncGuard, endpoint: Rules) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Guard one view: `@guarded(guard, Endpoint(...))`, next to the view itself."""
-    rules = check_rules(endpoint)
+    rules = check_rules(endpoint, sends=False)
 
     def decorate(view: Callable[..., Any]) -> Callable[..., Any]:
         if iscoroutinefunction(view):
@@ -36,7 +37,7 @@ def guarded(guard: Guard | AsyncGuard, endpoint: Rules) -> Callable[[Callable[..
 def _view(door: Door, rules: Rules, view: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(view)
     def inner(asked: Any, *args: Any, **kwargs: Any) -> Any:
-        ready = opened(asked, rules)
+        ready = opened(as_request(asked), rules)
         if ready is None:
             return view(asked, *args, **kwargs)
         if isinstance(ready, Reply):
@@ -47,8 +48,9 @@ def _view(door: Door, rules: Rules, view: Callable[..., Any]) -> Callable[..., A
         try:
             try:
                 response = view(asked, *args, **kwargs)
-            except ANSWERS as error:
-                response = response_for_exception(asked, error)
+            except Exception as error:
+                response = page_for(asked, error)
+            rendered_by(asked, response)
             return settle(response, visit)
         except BaseException as error:
             reply = visit.fail(error)
@@ -62,7 +64,7 @@ def _view(door: Door, rules: Rules, view: Callable[..., Any]) -> Callable[..., A
 def _async_view(door: AsyncDoor, rules: Rules, view: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(view)
     async def inner(asked: Any, *args: Any, **kwargs: Any) -> Any:
-        ready = opened(asked, rules)
+        ready = opened(as_request(asked), rules)
         if ready is None:
             return await view(asked, *args, **kwargs)
         if isinstance(ready, Reply):
@@ -77,8 +79,8 @@ def _async_view(door: AsyncDoor, rules: Rules, view: Callable[..., Any]) -> Call
         try:
             try:
                 response = await view(asked, *args, **kwargs)
-            except ANSWERS as error:
-                response = response_for_exception(asked, error)
+            except Exception as error:
+                response = page_for(asked, error)
             return await asettle(response, visit)
         except BaseException as error:
             reply = await visit.fail(error)
@@ -87,3 +89,34 @@ def _async_view(door: AsyncDoor, rules: Rules, view: Callable[..., Any]) -> Call
             return response_of(reply)
 
     return inner
+
+
+def as_request(asked: Any) -> Any:
+    if not hasattr(asked, "META"):
+        raise Misconfigured(
+            f"guarded() stands on a view, and {type(asked).__name__} is no request: "
+            "on a method write @method_decorator(guarded(...))"
+        )
+    return asked
+
+
+# REST framework wraps the request before its views' methods see it, and makes answers of exceptions and responses
+# after them: inside it, both are still its to make.
+
+
+def page_for(asked: Any, error: Exception) -> Any:
+    """The answer that Django, or REST framework, makes of this exception; raises it on if that is none."""
+    inside = getattr(asked, "parser_context", None)
+    if inside is not None and not isinstance(error, (Refused, NotDone, BadRequest, SuspiciousOperation)):
+        return inside["view"].handle_exception(error)
+    if isinstance(error, ANSWERS):
+        return response_for_exception(asked, error)
+    raise error
+
+
+def rendered_by(asked: Any, response: Any) -> None:
+    """Give REST framework's response the renderer that it would get after us."""
+    if hasattr(asked, "accepted_renderer") and not hasattr(response, "accepted_renderer"):
+        response.accepted_renderer = asked.accepted_renderer
+        response.accepted_media_type = asked.accepted_media_type
+        response.renderer_context = asked.parser_context["view"].get_renderer_context()

@@ -8,21 +8,23 @@ from typing import Any
 
 from django.core.exceptions import RequestDataTooBig
 from django.http import HttpResponse, UnreadablePostError
+from django.http.request import RawPostDataException
 from django.http.response import HttpResponseBase
 
+from samekey.core.errors import Misconfigured
 from samekey.http._environ import as_bytes, headers_in
 from samekey.http._exchange import Endpoint, Header, Reply, Request, is_endless
-from samekey.http._visit import AsyncVisit, Visit
+from samekey.http._visit import AsyncVisit, Visit, watched
 
 
 def request_of(asked: Any) -> Request:
-    match = asked.resolver_match
+    match, mount = asked.resolver_match, asked.path[: -len(asked.path_info) or None]
     return Request(
         asked.method or "",
         asked.path,
         query=as_bytes(asked.META.get("QUERY_STRING", "")),
         headers=headers_in(asked.META),
-        route=f"/{match.route}" if match is not None and match.kwargs else None,
+        route=f"{mount}/{match.route}" if match is not None and match.kwargs else None,
         native=asked,
     )
 
@@ -30,6 +32,8 @@ def request_of(asked: Any) -> Request:
 def body_of(asked: Any, endpoint: Endpoint, key: str) -> bytes | Reply:
     """The whole body, or why there is none; nothing is claimed before its end."""
     given = asked.META.get("CONTENT_LENGTH") or "0"
+    if given == "0" and "HTTP_TRANSFER_ENCODING" in asked.META and "wsgi.input" in asked.META:
+        return endpoint.incomplete(key)  # under WSGI Django reads no body without a length: there is nothing to compare
     if given.isdigit() and (len(given) > 20 or int(given) > endpoint.body_max_bytes):
         return endpoint.too_large(key)
     try:
@@ -38,6 +42,11 @@ def body_of(asked: Any, endpoint: Endpoint, key: str) -> bytes | Reply:
         return endpoint.too_large(key)
     except UnreadablePostError:
         return endpoint.incomplete(key)
+    except RawPostDataException as error:
+        raise Misconfigured(
+            "the form was read before samekey could see the body (by the CSRF check?): "
+            "SamekeyMiddleware sees it before any view's decorators and checks do"
+        ) from error
     if len(body) > endpoint.body_max_bytes:
         return endpoint.too_large(key)
     return body if not given.isdigit() or len(body) >= int(given) else endpoint.incomplete(key)
@@ -59,13 +68,19 @@ def headers_of(response: Any) -> list[Header]:
     return [(name.lower().encode("latin-1"), as_bytes(value)) for name, value in response.headers.items()]
 
 
+def page_of(response: Any) -> Reply | None:
+    """What Django made of an exception."""
+    render(response)
+    return None if response.streaming else Reply(response.status_code, headers_of(response), response.content)
+
+
 def settle(response: Any, visit: Visit) -> HttpResponseBase:
     """The view's answer, settled; or the one the record says."""
     render(response)
     reply = Reply(response.status_code, headers_of(response), body_kept(response, visit))
     if reply.body is None and response.streaming:
         flowing(response, visit.endpoint.first(reply, visit.key, stored=False))
-        response._resource_closers.append(lambda: visit.leave(reply))
+        response._resource_closers.append(lambda: None if visit.over else visit.leave(reply))
         return response
     return chosen(response, reply, visit.leave(reply))
 
@@ -82,7 +97,7 @@ def body_kept(response: Any, visit: Visit) -> bytes | None:
             return whole
         held.append(part)
         size += len(part)
-    response.streaming_content = itertools.chain(held, parts)
+    response.streaming_content = watched(itertools.chain(held, parts), visit)
     return None
 
 

@@ -13,8 +13,8 @@ from django.utils.module_loading import import_string
 
 from samekey.core.errors import Misconfigured
 from samekey.http._exchange import Reply, Request, rules_of
-from samekey.http._visit import AsyncDoor, Door, check_rules, choose
-from samekey.http.django._exchange import asettle, body_of, request_of, response_of, settle
+from samekey.http._visit import AsyncDoor, Door, check_rules, check_settle, choose
+from samekey.http.django._exchange import asettle, body_of, page_of, request_of, response_of, settle
 from samekey.loops import running
 
 RAISED = "_samekey_raised"
@@ -31,7 +31,7 @@ class SamekeyMiddleware:
         given = getattr(settings, "SAMEKEY", None)
         if not isinstance(given, dict):
             raise Misconfigured('settings.SAMEKEY is missing: {"guard": Guard(...), "endpoint": Endpoint(...)}')
-        self._endpoint = check_rules(_object(given.get("endpoint")))
+        self._endpoint = check_rules(_object(given.get("endpoint")), sends=False)
         self._door: Any
         if iscoroutinefunction(get_response):
             self._door = AsyncDoor(_object(given.get("async_guard")))
@@ -58,7 +58,7 @@ class SamekeyMiddleware:
         except BaseException as error:
             visit.fail(error)
             raise
-        reply = visit.fail(raised)
+        reply = visit.fail(raised, page_of(response))
         return response if reply is None else response_of(reply)
 
     async def _acall(self, asked: Any) -> HttpResponseBase:
@@ -82,7 +82,7 @@ class SamekeyMiddleware:
         except BaseException as error:
             await visit.fail(error)
             raise
-        reply = await visit.fail(raised)
+        reply = await visit.fail(raised, page_of(response))
         return response if reply is None else response_of(reply)
 
     def process_exception(self, asked: Any, error: Exception) -> None:
@@ -96,7 +96,7 @@ class SamekeyMiddleware:
         except Resolver404:
             return None
         asked.resolver_match = match
-        return opened(asked, rules_of(match.func, self._endpoint))
+        return opened(asked, rules_of(match.func, self._endpoint, asked.method))
 
 
 def opened(asked: Any, rules: Any) -> tuple[Any, Request, str] | Reply | None:
@@ -105,6 +105,7 @@ def opened(asked: Any, rules: Any) -> tuple[Any, Request, str] | Reply | None:
     key = None if endpoint is None else endpoint.opening(request)
     if endpoint is None or key is None:
         return None
+    check_settle(endpoint)
     if isinstance(key, Reply):
         return key
     body = body_of(asked, endpoint, key)

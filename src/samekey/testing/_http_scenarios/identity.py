@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from samekey import AsyncGuard, Guard, Opaque
 from samekey.http import Endpoint, Request
@@ -53,6 +54,22 @@ class Identity(Scene):
         site = self.open(shop)
 
         assert [site.post(who=who).body for who in ("ann.1", "bob.1")] == [b'{"charge": 1}', b'{"charge": 2}']
+
+    def test_a_caller_without_a_name_is_a_mistake_and_not_a_stranger(self) -> None:
+        """A user object, a coroutine nobody awaits: everybody would be answered 401, and nobody would know why."""
+
+        async def later(request: Request) -> Any:
+            return object()
+
+        for principal in (lambda request: object(), lambda request: True, later):
+            shop = Shop()
+            site = self.open(shop, principal=principal)
+            got = site.post()
+
+            assert (got.status, shop.count) == (500, 0)
+        for nobody in (None, False, ""):
+            site = self.open(Shop(), principal=lambda request, nobody=nobody: nobody)
+            assert (site.post().status, problem(site.post())) == (401, "no-principal")
 
     def test_a_new_token_of_the_same_caller_replays(self) -> None:
         """C39: a token that was refreshed between two tries is still the same caller."""
@@ -132,6 +149,19 @@ class Identity(Scene):
 
         same_answer(first, again)
         assert (problem(other), shop.count) == ("key-reused", 1)
+
+    def test_what_one_head_of_a_part_says_is_not_what_two_say(self) -> None:
+        """Where the heads of a part are put together, they can be told apart again."""
+
+        def part(between: str) -> bytes:
+            head = f'Content-Disposition: form-data; name="x"{between}Content-Type: text/plain'
+            return f"--m\r\n{head}\r\n\r\nhi\r\n--m--\r\n".encode()
+
+        site = self.open(Shop())
+        for number, between in enumerate(("; ", "\n", "\r", ", ")):
+            keyed: Any = {"key": f"k-{number}", "content_type": "multipart/form-data; boundary=m"}
+            assert site.post(body=part("\r\n"), **keyed).status == 201
+            assert problem(site.post(body=part(between), **keyed)) == "key-reused"
 
     def test_other_bytes_are_compared_as_they_are(self) -> None:
         shop = Shop()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from samekey import AsyncGuard, Guard, Opaque, Policy, Record
@@ -28,6 +28,14 @@ class Said(NamedTuple):
     status: int = 200
     body: bytes | list[bytes] = b'{"ok": true}'
     headers: tuple[tuple[str, str], ...] = (("Content-Type", JSON),)
+
+
+class Breaking(list[bytes]):
+    """A stream whose source fails behind these parts."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from super().__iter__()
+        raise ConnectionError("the source of this stream is gone")
 
 
 Handle = Callable[[Called], Said]
@@ -112,13 +120,15 @@ class Site:
         headers: Iterable[tuple[str, str]] = (),
         cut: bool = False,
         hangs_up: bool = False,
+        chunked: bool = False,
+        terminated: bool = False,
     ) -> Got:
         keys = () if key is None else (key,) if isinstance(key, str) else tuple(key)
         whole = [*(("Idempotency-Key", one) for one in keys), ("Content-Type", content_type), *headers]
         if who is not None:
             whole.append(("Authorization", f"Bearer {who}"))
         sent = body if isinstance(body, bytes) else json.dumps(body).encode()
-        got: Got = self._driver.send(Sent(method, path, query, tuple(whole), sent, cut, hangs_up))
+        got: Got = self._driver.send(Sent(method, path, query, tuple(whole), sent, cut, hangs_up, chunked, terminated))
         return got
 
     def plant(self, result: Any) -> None:

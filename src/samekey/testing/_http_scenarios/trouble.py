@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from samekey import AsyncGuard, Guard, Policy, Repeatable, State
+from samekey import AsyncGuard, Guard, Opaque, Policy, Repeatable, State, current
 from samekey.testing._http_drivers import Got
-from samekey.testing._http_scenarios.scene import QUICK, Called, Said, Scene, Shop, problem, same_answer
+from samekey.testing._http_scenarios.scene import QUICK, Breaking, Called, Said, Scene, Shop, problem, same_answer
 from samekey.testing.faulty import AsyncFaultyStore, Fault, FaultyStore
 
 
@@ -120,14 +120,33 @@ class Trouble(Scene):
 
         assert [site.post().status, site.post().status, shop.count] == [500, 201, 2]
 
+    def test_the_mark_of_a_plain_handler_is_written_before_it_goes_on(self) -> None:
+        """Under an async framework a plain `def` handler runs in a thread: `sending()` there is no less a write."""
+        shop, marks = Shop(TimeoutError("no word from the provider")), list[bool]()
+
+        def handle(called: Called) -> Said:
+            held = current()
+            held.sending()
+            marks.append(held.record.begun_at is not None)
+            return shop(called)
+
+        site = self.open(handle, boundary=Opaque(marked=True))
+        first, second = site.post(), site.post()
+        record = site.record()
+
+        assert (first.status, second.status, problem(second)) == (500, 409, "in-doubt")
+        assert (shop.count, marks) == (1, [True])
+        assert record is not None and record.begun_at is not None
+
     def test_a_client_that_hangs_up_in_its_body_leaves_nothing(self) -> None:
         """Nothing is claimed before the body is complete."""
         shop = Shop()
         site = self.open(shop)
-        site.post(cut=True)
+        for chunked, terminated in ((False, False), (False, True), (True, True)):
+            site.post(cut=True, chunked=chunked, terminated=terminated)
 
-        assert (shop.count, site.record()) == (0, None)
-        assert site.post().status == 201
+            assert (shop.count, site.record()) == (0, None)
+        assert site.post(terminated=True).status == 201
 
     def test_a_client_that_hangs_up_later_changes_nothing(self) -> None:
         """C21: the effect is recorded, and the retry gets its answer."""
@@ -152,6 +171,28 @@ class Trouble(Scene):
         site.post(hangs_up=True)
 
         assert (problem(site.post()), shop.count) == ("result-not-kept", 1)
+
+    def test_a_stream_that_breaks_is_a_doubt(self) -> None:
+        """While it is gathered its end is the application's end."""
+        shop = Shop(Said(200, Breaking([b"one ", b"two"]), (("Content-Type", "text/plain"),)), Said(201))
+        site = self.open(shop)
+        site.post()
+        record, second = site.record(), site.post()
+
+        assert record is not None and record.state is State.IN_DOUBT
+        assert (problem(second), shop.count) == ("in-doubt", 1)
+
+    def test_a_long_stream_that_breaks_is_not_served_twice(self) -> None:
+        """Nor is one of events. What it did is unknown, unless it was settled before it broke."""
+        for kind in ("text/plain", "text/event-stream"):
+            shop = Shop(Said(200, Breaking([b"x" * 600, b"y" * 600]), (("Content-Type", kind),)), Said(201))
+            site = self.open(shop, policy=Policy(result_max_bytes=1000))
+            site.post()
+            record, second = site.record(), site.post()
+
+            assert record is not None and record.state is not State.STARTED
+            assert problem(second) == ("in-doubt" if record.state is State.IN_DOUBT else "result-not-kept")
+            assert shop.count == 1
 
     def test_a_store_that_is_down_refuses(self) -> None:
         """C27: nothing runs, and the client is told to come back."""
