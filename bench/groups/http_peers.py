@@ -3,7 +3,8 @@
 The shop is `tools/peers/shop.py`, on FastAPI or Django, guarded by each library as its documentation says and called
 without sockets. Each contender is a process of its own where the libraries are installed (`make peers` makes
 `.venv-peers`), ours too: the same interpreter, the same framework, the same Redis client. They take turns; in every
-round each does the bare shop, new keys and known keys. Effects are counted.
+round each does the bare shop, new keys and known keys. Effects are counted. Among them is the floor, `by_hand.py`: two
+plain commands and nothing else.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ ROUNDS_MAX = 9
 REQUESTS_PER_SECOND = 4000  # of effort: a request to FastAPI takes a quarter of a millisecond and more
 
 OURS = {"asgi": "samekey", "django": "samekey-django"}
+FLOORS = {"asgi": "by-hand", "django": "by-hand-django"}
+APPS = {"asgi": "FastAPI, 32 callers", "django": "Django, one thread"}
 PEERS = {
     "asgi-idempotency-header": "asgi",
     "django-idempotency-key": "django",
@@ -104,7 +107,7 @@ def side_by_side(store: str, effort: Effort) -> Sequence[Reading]:
     interpreter()  # told before a server is started
     with ExitStack() as stack:
         redis = stack.enter_context(redis_server()).url() if store == "redis" else ""
-        names = [*OURS.values(), *STORES[store]]
+        names = [*OURS.values(), *FLOORS.values(), *STORES[store]]
         shops = stack.enter_context(opened(names, redis))
         count = max(CALLERS, round(effort.seconds * REQUESTS_PER_SECOND))
         for number in range(min(effort.rounds, ROUNDS_MAX) + 1):
@@ -125,7 +128,12 @@ def side_by_side(store: str, effort: Effort) -> Sequence[Reading]:
         readings.append(Reading(statistics.median(fresh), fresh, note))
         note = f"ours takes {_each(ours.laps['replay'])} us, it takes {_each(theirs.laps['replay'])}"
         readings.append(Reading(statistics.median(replay), replay, note))
-    for name in names:
+    for kind, name in FLOORS.items():
+        ours, floor = shops[OURS[kind]], shops[name]
+        ratios = [our / max(its, 1.0) for our, its in zip(ours.added, floor.added, strict=True)]
+        note = f"ours adds {_each(ours.added)} us, two plain commands {_each(floor.added)}"
+        readings.append(Reading(statistics.median(ratios), ratios, note))
+    for name in [*OURS.values(), *STORES[store]]:
         said = f"{storms[name]['refused']} of {CALLERS} not answered 201"
         readings.append(Reading(storms[name]["effects"], (), "; ".join([said, *shops[name].wrong[:2]])))
     return readings
@@ -138,11 +146,15 @@ def _each(values: Sequence[float]) -> str:
 def experiment(store: str) -> Experiment:
     figures = []
     for name in STORES[store]:
-        app = "FastAPI, 32 callers" if PEERS[name] == "asgi" else "Django, one thread"
+        app = APPS[PEERS[name]]
         figures += [
             Figure(f"http.{store}.{name}", "x", f"its CPU added per new key ({app}), by ours", at_least(5.0)),
             Figure(f"http.{store}.{name}.replay", "x", "the CPU of a whole replayed request, by ours"),
         ]
+    figures += [
+        Figure(f"http.{store}.{name}", "x", f"our CPU added per new key ({APPS[kind]}), by that of two plain commands")
+        for kind, name in FLOORS.items()
+    ]
     for name in [*OURS.values(), *STORES[store]]:
         target = exactly(1) if name in OURS.values() else None
         figures.append(

@@ -38,7 +38,7 @@ from samekey.core.transaction import (
     Transaction,
     TransactionAborted,
 )
-from samekey.held import depth
+from samekey.held import AsyncHeld, Held, depth
 from samekey.loops import running
 from samekey.performing import AsyncPerformer, Performer
 from samekey.rules import new_attempt
@@ -258,13 +258,16 @@ class AtomicPerformer(_InTransaction, Performer):
         )
         return ended
 
-    def reach(self, steps: Generator[Command, Any, Any]) -> Any:
+    def hold(self) -> Held | Answer[Any]:
+        steps = attempt(self.call)
+
         def work() -> Any:
             reached = drive(steps, self.perform, until=RunEffect)
             self._go(self._mark_effect() if isinstance(reached, RunEffect) else self._end())
             return reached
 
-        return self._or_leave(work)
+        held: Held | Answer[Any] = self.handed_out(self._or_leave(work), steps)
+        return held
 
     def end(self, steps: Generator[Command, Any, Any], outcome: Outcome) -> Any:
         def work() -> Any:
@@ -337,13 +340,16 @@ class AsyncAtomicPerformer(_InTransaction, AsyncPerformer):
         )
         return ended
 
-    async def reach(self, steps: Generator[Command, Any, Any]) -> Any:
+    async def hold(self) -> AsyncHeld | Answer[Any]:
+        steps = attempt(self.call)
+
         async def work() -> Any:
             reached = await adrive(steps, self.perform, until=RunEffect)
             await self._go(self._mark_effect() if isinstance(reached, RunEffect) else self._end())
             return reached
 
-        return await self._or_leave(work)
+        held: AsyncHeld | Answer[Any] = self.handed_out(await self._or_leave(work), steps)
+        return held
 
     async def end(self, steps: Generator[Command, Any, Any], outcome: Outcome) -> Any:
         async def work() -> Any:

@@ -24,7 +24,7 @@ from samekey.binding import Bound, Content, KeyRule, TenantRule
 from samekey.core.attempt import attempt
 from samekey.core.boundary import Boundary, Kind, Opaque, Terms
 from samekey.core.call import Answer, Call
-from samekey.core.commands import Read, RunEffect
+from samekey.core.commands import Read
 from samekey.core.drive import adrive, drive
 from samekey.core.key import as_text, make_key
 from samekey.core.policy import Policy
@@ -116,7 +116,7 @@ class Guard(Rules):
         """Run `effect()` once for this key; every other call with it gets the same answer."""
         operation = self._by_hand(name, effect, ignore, boundary, policy)
         return self._carry_out(
-            self._call(operation, as_key(key, payload, operation), payload, tenant, attributes), effect
+            self.new_call(operation, as_key(key, payload, operation), payload, tenant, attributes), effect
         )
 
     def run_many(
@@ -155,18 +155,11 @@ class Guard(Rules):
     ) -> Held | Answer[Any]:
         """Take the key by hand: a `Held` to enter with `with` and `complete()`, or the `Answer` there already is."""
         operation = self._by_hand(name, no_effect, ignore, boundary, policy)
-        return self.hold_call(self._call(operation, as_key(key, payload, operation), payload, tenant, attributes))
+        return self.hold_call(self.new_call(operation, as_key(key, payload, operation), payload, tenant, attributes))
 
     def hold_call(self, call: Call) -> Held | Answer[Any]:
         """For adapters, which check their rules once and make their calls by `new_call`."""
-        performer = self._performer(call, no_effect)
-        steps = attempt(performer.call)
-        reached = performer.reach(steps)
-        if isinstance(reached, RunEffect):
-            held = performer.new_hold(reached.held)
-            held.hand_out(steps)
-            return held
-        return performer.conclude(reached)
+        return self._performer(call, no_effect).hold()
 
     def on(self, connection: Any) -> Guard:
         """This guard inside the caller's transaction: record and effect commit together, or not at all."""
@@ -191,9 +184,7 @@ class Guard(Rules):
         self.close()
 
     def _answer(self, operation: Operation, bound: Bound, effect: Callable[[], Any]) -> Answer[Any]:
-        if self._closed:
-            self._require_open()
-        call = self._call(operation, bound.key, bound.payload, bound.tenant)
+        call = self.new_call(operation, bound.key, bound.payload, bound.tenant)
         if operation.terms.kind is Kind.ATOMIC and not call.unguarded:
             return self._carry_out_atomic(call, effect, bound.connection)
         return self._carry_out(call, effect)
@@ -218,7 +209,7 @@ class Guard(Rules):
         self, operation: Operation, effect: Callable[[Any], Any], some: list[Any], key: Any, tenant: str | None
     ) -> list[Any]:
         def new_call(payload: Any) -> Call:
-            return self._call(operation, key_of(payload, key, operation), payload, tenant)
+            return self.new_call(operation, key_of(payload, key, operation), payload, tenant)
 
         def new_performer(call: Call, payload: Any) -> Performer:
             return Performer(call, functools.partial(effect, payload), self, None, self._leases, self._hooks)
@@ -293,7 +284,7 @@ class AsyncGuard(Rules):
     ) -> Answer[T]:
         """Run `await effect()` once for this key; every other call with it gets the same answer."""
         operation = self._by_hand(name, effect, ignore, boundary, policy)
-        call = self._call(operation, as_key(key, payload, operation), payload, tenant, attributes)
+        call = self.new_call(operation, as_key(key, payload, operation), payload, tenant, attributes)
         return await self._carry_out(call, effect)
 
     async def run_many(
@@ -329,18 +320,13 @@ class AsyncGuard(Rules):
     ) -> AsyncHeld | Answer[Any]:
         """Take the key by hand: an `AsyncHeld` to enter with `async with`, or the `Answer` there already is."""
         operation = self._by_hand(name, no_effect, ignore, boundary, policy)
-        return await self.hold_call(self._call(operation, as_key(key, payload, operation), payload, tenant, attributes))
+        return await self.hold_call(
+            self.new_call(operation, as_key(key, payload, operation), payload, tenant, attributes)
+        )
 
-    async def hold_call(self, call: Call) -> AsyncHeld | Answer[Any]:
+    def hold_call(self, call: Call) -> Awaitable[AsyncHeld | Answer[Any]]:
         """For adapters, which check their rules once and make their calls by `new_call`."""
-        performer = self._performer(call, no_effect)
-        steps = attempt(performer.call)
-        reached = await performer.reach(steps)
-        if isinstance(reached, RunEffect):
-            held = performer.new_hold(reached.held)
-            held.hand_out(steps)
-            return held
-        return performer.conclude(reached)
+        return self._performer(call, no_effect).hold()
 
     def on(self, connection: Any) -> AsyncGuard:
         """This guard inside the caller's transaction: record and effect commit together, or not at all."""
@@ -365,9 +351,7 @@ class AsyncGuard(Rules):
         await self.close()
 
     async def _answer(self, operation: Operation, bound: Bound, effect: Callable[[], Any]) -> Answer[Any]:
-        if self._closed:
-            self._require_open()
-        call = self._call(operation, bound.key, bound.payload, bound.tenant)
+        call = self.new_call(operation, bound.key, bound.payload, bound.tenant)
         if operation.terms.kind is Kind.ATOMIC and not call.unguarded:
             return await self._carry_out_atomic(call, effect, bound.connection)
         return await self._carry_out(call, effect)
@@ -392,7 +376,7 @@ class AsyncGuard(Rules):
         self, operation: Operation, effect: Callable[[Any], Any], some: list[Any], key: Any, tenant: str | None
     ) -> list[Any]:
         def new_call(payload: Any) -> Call:
-            return self._call(operation, key_of(payload, key, operation), payload, tenant)
+            return self.new_call(operation, key_of(payload, key, operation), payload, tenant)
 
         def new_performer(call: Call, payload: Any) -> AsyncPerformer:
             return AsyncPerformer(call, functools.partial(effect, payload), self, None, self._leases, self._hooks)
@@ -438,7 +422,7 @@ class _GuardOn(Guard):
 
     def _run_one(self, operation: Operation, effect: Any, payload: Any, key: Any, tenant: str | None) -> Any:
         try:
-            call = self._call(operation, key_of(payload, key, operation), payload, tenant)
+            call = self.new_call(operation, key_of(payload, key, operation), payload, tenant)
             return self._carry_out(call, functools.partial(effect, payload))
         except Exception as error:
             return error
@@ -469,7 +453,7 @@ class _AsyncGuardOn(AsyncGuard):
 
     async def _run_one(self, operation: Operation, effect: Any, payload: Any, key: Any, tenant: str | None) -> Any:
         try:
-            call = self._call(operation, key_of(payload, key, operation), payload, tenant)
+            call = self.new_call(operation, key_of(payload, key, operation), payload, tenant)
             return await self._carry_out(call, functools.partial(effect, payload))
         except Exception as error:
             return error

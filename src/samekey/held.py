@@ -86,16 +86,17 @@ class _HandedOut:
     __slots__ = ("_performer", "_steps")
 
     def __init__(self, performer: Carrier, steps: Generator[Command, Any, Any]) -> None:
-        self._performer, self._steps = performer, steps
+        self._performer = performer
+        self._steps: Generator[Command, Any, Any] | None = steps
 
     def taken_back(self) -> Generator[Command, Any, Any]:
-        steps = self._steps
-        del self._steps
+        steps, self._steps = self._steps, None
+        assert steps is not None  # noqa: S101 - whoever takes it back forgets us first
         return steps
 
     def __del__(self) -> None:
         # Thrown away with its hold: the lease speaks; only the callers behind us must not wait for us.
-        if hasattr(self, "_steps"):
+        if self._steps is not None:
             self._performer.abandon()
 
 

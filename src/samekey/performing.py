@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Generator
 from types import CoroutineType
 from typing import Any
 
-from samekey.core.attempt import last_word, withdraw
+from samekey.core.attempt import attempt, last_word, withdraw
 from samekey.core.boundary import Absent, Conflicting, Declined, Happened, StillUnknown, Verdict
 from samekey.core.call import Answer, Call, Failed
 from samekey.core.commands import (
@@ -108,6 +108,15 @@ class _Performer:
         if self._flight is not None and self._flights is not None:
             self._flights.land(self.call.key.digest, self._flight, self._settled)
             self._flight = None
+
+    def handed_out(self, reached: Any, steps: Generator[Command, Any, Any]) -> Any:
+        """The hold of an attempt that got as far as its effect; the answer of one that ended before."""
+        if type(reached) is RunEffect:
+            held = self.new_hold(reached.held)
+            held.hand_out(steps)
+            return held
+        self.finish()
+        return self.conclude(reached)
 
     def conclude(self, ended: Answer[Any] | Failed | Any) -> Answer[Any]:
         """Tell the hooks how it ended, and return or raise it."""
@@ -207,21 +216,22 @@ class Performer(_Performer):
         return getattr(self.store, command.verb)(command)
 
     def _open(self, command: Open) -> Record:
-        if self._flights is None or self._flight is not None:
-            record: Record = self._claim(command)
-            return record
-        flight, flying = self._flights.board(command.key.digest)
+        flights = self._flights
+        if flights is None or self._flight is not None:
+            return self._claim(command)
+        flight, flying = flights.board(command.key.digest)
         if flying:
             self._flight = flight
-            return self._boarded(self._claim(command))
+            return self._claim(command, boards=True)
         self._followed = flight
         return self._watch(flight, lambda: flight.held is not None) or self._claim(command)
 
-    def _claim(self, command: Open | Take) -> Any:
+    def _claim(self, command: Open | Take, boards: bool = False) -> Record:
         while True:
             self._asked_at = time.monotonic()
             try:
-                return getattr(self._guard.store, command.verb)(command)
+                record: Record = getattr(self._guard.store, command.verb)(command)
+                return self._boarded(record) if boards else record
             except StoreBusy:
                 if self._patience_left() < BUSY_PAUSE_SECONDS:
                     raise
@@ -295,27 +305,25 @@ class Performer(_Performer):
             flights.leave(flight, bell)
         return self._seen_in_flight(flight)
 
-    def reach(self, steps: Generator[Command, Any, Any]) -> Any:
-        """The command to run the effect, for a hold to be handed out; or how the attempt ended without it."""
+    def hold(self) -> Held | Answer[Any]:
+        """The attempt as far as its effect, which is the caller's; or the answer there is without it."""
+        steps = attempt(self.call)
         try:
-            reached = drive(steps, self.perform, until=RunEffect)
+            reached = drive(steps, self.perform, None, RunEffect)
         except BaseException:
             self.finish()
             raise
-        if not isinstance(reached, RunEffect):
-            self.finish()
-        return reached
-
-    def end(self, steps: Generator[Command, Any, Any], outcome: Outcome) -> Any:
-        """The rest of an attempt whose hold was handed out and has been left."""
-        return self.go_on(steps, outcome)
+        held: Held | Answer[Any] = self.handed_out(reached, steps)
+        return held
 
     def go_on(self, steps: Generator[Command, Any, Any], reply: Any) -> Any:
         """The rest of an attempt whose claim was made with others in one batch."""
         try:
-            return drive(steps, self.perform, reply=reply)
+            return drive(steps, self.perform, reply)
         finally:
             self.finish()
+
+    end = go_on  # the rest of an attempt whose hold was handed out and has been left
 
     def _run_effect(self, command: RunEffect) -> Outcome:
         held: Held = self._early or self.new_hold(command.held)
@@ -381,22 +389,26 @@ class AsyncPerformer(_Performer):
         )
         return carried_out
 
-    async def _open(self, command: Open) -> Record:
-        if self._flights is None or self._flight is not None:
-            record: Record = await self._claim(command)
-            return record
-        flight, flying = self._flights.board(command.key.digest)
+    def _open(self, command: Open) -> Awaitable[Record]:
+        flights = self._flights
+        if flights is None or self._flight is not None:
+            return self._claim(command)
+        flight, flying = flights.board(command.key.digest)
         if flying:
             self._flight = flight
-            return self._boarded(await self._claim(command))
+            return self._claim(command, boards=True)
         self._followed = flight
+        return self._follow(flight, command)
+
+    async def _follow(self, flight: Flight, command: Open) -> Record:
         return await self._watch(flight, lambda: flight.held is not None) or await self._claim(command)
 
-    async def _claim(self, command: Open | Take) -> Any:
+    async def _claim(self, command: Open | Take, boards: bool = False) -> Any:
         while True:
             self._asked_at = time.monotonic()
             try:
-                return await getattr(self._guard.store, command.verb)(command)
+                record = await getattr(self._guard.store, command.verb)(command)
+                return self._boarded(record) if boards else record
             except StoreBusy:
                 if self._patience_left() < BUSY_PAUSE_SECONDS:
                     raise
@@ -472,27 +484,25 @@ class AsyncPerformer(_Performer):
             flights.leave(flight, bell)
         return self._seen_in_flight(flight)
 
-    async def reach(self, steps: Generator[Command, Any, Any]) -> Any:
-        """The command to run the effect, for a hold to be handed out; or how the attempt ended without it."""
+    async def hold(self) -> AsyncHeld | Answer[Any]:
+        """The attempt as far as its effect, which is the caller's; or the answer there is without it."""
+        steps = attempt(self.call)
         try:
-            reached = await adrive(steps, self.perform, until=RunEffect)
+            reached = await adrive(steps, self.perform, None, RunEffect)
         except BaseException:
             self.finish()
             raise
-        if not isinstance(reached, RunEffect):
-            self.finish()
-        return reached
-
-    def end(self, steps: Generator[Command, Any, Any], outcome: Outcome) -> Awaitable[Any]:
-        """The rest of an attempt whose hold was handed out and has been left."""
-        return self.go_on(steps, outcome)
+        held: AsyncHeld | Answer[Any] = self.handed_out(reached, steps)
+        return held
 
     async def go_on(self, steps: Generator[Command, Any, Any], reply: Any) -> Any:
         """The rest of an attempt whose claim was made with others in one batch."""
         try:
-            return await adrive(steps, self.perform, reply=reply)
+            return await adrive(steps, self.perform, reply)
         finally:
             self.finish()
+
+    end = go_on  # the rest of an attempt whose hold was handed out and has been left
 
     async def _run_effect(self, command: RunEffect) -> Outcome:
         held: AsyncHeld = self._early or self.new_hold(command.held)

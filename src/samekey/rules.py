@@ -197,7 +197,7 @@ class Rules:
             pass  # a lookup that cannot be hashed
         return found
 
-    def _call(
+    def new_call(
         self,
         operation: Operation,
         key: str,
@@ -206,6 +206,9 @@ class Rules:
         attributes: Attributes | None = None,
         written: bytes | None = None,
     ) -> Call:
+        """One call under rules that were checked before; `written` is the payload in canonical form, if it is known."""
+        if self._closed:
+            self._require_open()
         whole, opened = make_key(operation.name, key, tenant), self._opened
         aliases = tuple([make_key(alias, key, tenant) for alias in operation.aliases]) if operation.aliases else ()
         return Call(
@@ -223,13 +226,6 @@ class Rules:
             self.store_name if opened is None else opened.name,
             switch.depth > 0,
         )
-
-    def new_call(
-        self, operation: Operation, key: str, payload: Any, tenant: str | None, written: bytes | None = None
-    ) -> Call:
-        """For adapters: one call under rules that were checked before; `written` is the payload in canonical form."""
-        self._require_open()
-        return self._call(operation, key, payload, tenant, None, written)
 
     def _register(self, name: str | None, function: Any, aliases: tuple[str, ...]) -> str:
         """The operation's name; two different functions under one name would answer for each other."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -226,6 +227,14 @@ def test_a_name_of_its_own_makes_the_path_part_of_the_request():
 # -- presets
 
 
+@dataclass
+class Hold:
+    """As much of a hold as the presets ask about."""
+
+    word: str | None
+    reached_out: bool
+
+
 @pytest.mark.parametrize(
     ("preset", "meanings"),
     [
@@ -238,15 +247,15 @@ def test_a_name_of_its_own_makes_the_path_part_of_the_request():
 def test_what_each_preset_remembers(preset: str, meanings: dict[int, str]):
     none: frozenset[int] = frozenset()
     for status, meaning in meanings.items():
-        assert meaning_of(status, remember=preset, final=none, word="", reached_out=False) == meaning
+        assert meaning_of(status, preset, none, Hold("", reached_out=False)) == meaning
 
 
 @given(st.sampled_from(PRESETS), st.integers(400, 599), st.booleans())
 def test_whoever_reached_out_never_frees_the_key_by_a_status(preset: str, status: int, final: bool):
     """Only the handler's own word does."""
     finals = frozenset({status} if final else ())
-    meaning = meaning_of(status, remember=preset, final=finals, word="", reached_out=True)
-    said = meaning_of(status, remember=preset, final=finals, word="release", reached_out=True)
+    meaning = meaning_of(status, preset, finals, Hold("", reached_out=True))
+    said = meaning_of(status, preset, finals, Hold("release", reached_out=True))
 
     assert meaning != "release"
     assert said == "release"

@@ -121,6 +121,21 @@ def with_idempot(redis: str = "") -> Any:
     return fastapi_app(idempotent(cache_on_status=[200, 201]))
 
 
+def with_nothing_but_two_commands(redis: str = "") -> Any:
+    from by_hand import ByHand, Dictionary
+
+    return ByHand(fastapi_app(), redis_client(redis) if redis else Dictionary())
+
+
+def with_nothing_but_two_commands_django(redis: str = "") -> Any:
+    client: Any = {}
+    if redis:
+        from redis import Redis
+
+        client = Redis.from_url(redis)
+    return django_app(["by_hand.by_hand"], redis, BY_HAND=client)
+
+
 def redis_client(url: str) -> Any:
     from redis.asyncio import Redis
 
@@ -218,6 +233,8 @@ def serve_wsgi(app: Any, listening: socket.socket) -> None:
 SHOPS = {
     "samekey": (with_samekey, serve_asgi),
     "samekey-django": (with_samekey_django, serve_wsgi),
+    "by-hand": (with_nothing_but_two_commands, serve_asgi),
+    "by-hand-django": (with_nothing_but_two_commands_django, serve_wsgi),
     "asgi-idempotency-header": (with_asgi_idempotency_header, serve_asgi),
     "django-idempotency-key": (with_django_idempotency_key, serve_wsgi),
     "fastapi-idempotency": (with_fastapi_idempotency, serve_asgi),

@@ -99,14 +99,14 @@ encode_json: Final = fast_encoder(_encoder)
 def canonical(value: Any) -> bytes:
     """The value's canonical bytes; PayloadRefused, naming the path, if it has none."""
     kind = type(value)
-    data = None
+    if kind is str:
+        if value.isascii() and len(value) <= DIGITS_MAX:
+            return quote(value).encode()
+    elif kind is int:
+        if -_SMALL < value < _SMALL:
+            return b"%d" % value
     try:
-        if kind in _CONTAINERS:
-            data = _quick(value, DEPTH_MAX)
-        elif kind is str and value.isascii() and len(value) <= DIGITS_MAX:
-            data = quote(value).encode()
-        elif kind is int and -_SMALL < value < _SMALL:
-            data = b"%d" % value
+        data = _quick(value, DEPTH_MAX) if kind in _CONTAINERS else None
         return _Walk(quick=True).run(value) if data is None else data
     except _TooLarge:
         raise _larger_than_allowed(_largest(members_of(value))) from None
@@ -442,7 +442,7 @@ def read_json(body: bytes | str) -> tuple[Any, bytes | None]:
     >>> read_json(b'{"b": 1, "a": [true, 19.90]}')
     ({'b': 1, 'a': [True, 19.9]}, b'{"a":[true,19.9],"b":1}')
     """
-    if not isinstance(body, (bytes, bytearray, str)):
+    if type(body) is not bytes and not isinstance(body, (bytes, bytearray, str)):
         raise TypeError(f"parse_json takes bytes or str, not {type(body).__name__}")
     if len(body) > SIZE_MAX:
         raise _larger_than_allowed("")
@@ -464,7 +464,7 @@ def _read_quick(text: str) -> tuple[Any, bytes] | None:
         return None
     text = text.strip(" \t\n\r")
     try:
-        value, end = _read_plain(text)
+        value, end = _read_plain(text, 0)
         if end != len(text):
             return None
         if text.count("{") + text.count("[") > DEPTH_MAX and _survey(value, DEPTH_MAX) is None:
@@ -473,7 +473,7 @@ def _read_quick(text: str) -> tuple[Any, bytes] | None:
         if written.count(":") != text.count(":"):
             return None
         data = written.encode()
-    except (_NotPlain, ValueError, RecursionError):
+    except (_NotPlain, ValueError, RecursionError, StopIteration):  # the last: there is no value
         return None
     return (value, data) if len(data) <= SIZE_MAX else None
 
@@ -548,7 +548,8 @@ def _not_plain(name: str) -> Any:
 
 _ODD_ESCAPE: Final = re.compile(r"\\u(?:[dD]|003[aA])")  # a surrogate, a colon
 # Not `decode`: to look for spaces with a regular expression takes it longer than to read a small body.
-_read_plain: Final = json.JSONDecoder(parse_float=_plain_fraction, parse_constant=_not_plain).raw_decode
+_plain: Final[Any] = json.JSONDecoder(parse_float=_plain_fraction, parse_constant=_not_plain)
+_read_plain: Final[Callable[[str, int], tuple[Any, int]]] = _plain.scan_once  # what `raw_decode` is a frame around
 _DECODER: Final = json.JSONDecoder(
     object_pairs_hook=_object,
     parse_int=_whole,

@@ -17,7 +17,6 @@ T = TypeVar("T")
 def drive(
     steps: Generator[Command, Any, T],
     perform: Callable[[Command], Any],
-    *,
     reply: Any = None,
     until: type[Command] | None = None,
 ) -> T | Command:
@@ -47,7 +46,6 @@ def drive(
 async def adrive(
     steps: Generator[Command, Any, T],
     perform: Callable[[Command], Awaitable[Any]],
-    *,
     reply: Any = None,
     until: type[Command] | None = None,
 ) -> T | Command:

@@ -77,12 +77,13 @@ class Intent:
 
     def fingerprint(self) -> Fingerprint:
         """What a claim writes: digest, form, and the short digests that let a later mismatch name its fields."""
-        if self._fingerprint is None:
-            named = _named(members_of(_without(self._payload, self._ignore) if self._ignore else self._payload))
+        made = self._fingerprint
+        if made is None:
+            named = _named(_without(self._payload, self._ignore) if self._ignore else self._payload)
             secret = next(iter(self._secrets.values())) if self._secrets else None
-            fields = tuple(self._fields(named, _ordered(tuple(named)), secret))
-            self._fingerprint = _new(Fingerprint, (self.digest, self.form, fields))
-        return self._fingerprint
+            fields = tuple(self._fields(named, _ordered(named), secret))
+            made = self._fingerprint = _new(Fingerprint, (self.digest, self.form, fields))
+        return made
 
     def matches(self, digest: bytes, form: str) -> bool:
         """Whether a record with this digest and form was opened for the same intent, judged under its form.
@@ -96,10 +97,10 @@ class Intent:
     def differing(self, stored: Fingerprint) -> tuple[str, ...]:
         """Names of the top-level fields that changed, went missing or are new; () if that cannot be told."""
         ignore, secret = self._under(stored.form)
-        members, theirs = members_of(_without(self._payload, ignore)), dict(stored.fields)
-        if members is None or not theirs:
+        payload, theirs = _without(self._payload, ignore), dict(stored.fields)
+        if members_of(payload) is None or not theirs:
             return ()
-        ours = _named(members)
+        ours = _named(payload)
         # A full list was cut: a name behind its last one may have been there all the same.
         last = max(theirs) if len(theirs) >= FIELDS_MAX else None
         now = dict(self._fields(ours, [(name, _quoted(name)) for name in theirs.keys() & ours.keys()], secret))
@@ -127,17 +128,16 @@ class Intent:
         # of what is hashed: the salt's length stands before it, and a name is quoted as in the canonical form.
         salt = self._salt.encode()
         label = b"%b%d:%b" % (_FIELDS_LABEL, len(salt), salt)
-        fields = []
-        for name, quoted in names:
-            data = label + quoted + canonical(named[name])
-            whole = sha256(data).digest() if secret is None else hmac.digest(secret, data, "sha256")
-            fields.append((name, whole[:4]))
-        return fields
+        if secret is None:
+            return [(name, sha256(label + quoted + canonical(named[name])).digest()[:4]) for name, quoted in names]
+        return [
+            (name, hmac.digest(secret, label + quoted + canonical(named[name]), "sha256")[:4]) for name, quoted in names
+        ]
 
 
-def _ordered(names: tuple[str, ...]) -> tuple[tuple[str, bytes], ...]:
+def _ordered(named: dict[str, Any]) -> tuple[tuple[str, bytes], ...]:
     """The names a record tells, sorted, each with its quoted form. Remembered: a function's are the same every time."""
-    return _few_ordered(names) if len(names) <= FIELDS_MAX else _few_ordered(tuple(sorted(names)[:FIELDS_MAX]))
+    return _few_ordered(tuple(named if len(named) <= FIELDS_MAX else sorted(named)[:FIELDS_MAX]))
 
 
 @lru_cache(maxsize=256)
@@ -268,7 +268,9 @@ def _pruned(value: Any, tree: dict[str, Any]) -> Any:
     return kept
 
 
-def _named(members: dict[Any, Any] | None) -> dict[str, Any]:
+def _named(payload: Any) -> dict[str, Any]:
+    """The members of a payload that a record may name."""
+    members: dict[Any, Any] | None = payload if type(payload) is dict else members_of(payload)
     if not members:
         return {}
     if _STR.issuperset(map(type, members)) and max(map(len, members)) <= NAME_MAX:

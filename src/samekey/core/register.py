@@ -119,7 +119,7 @@ def _open(record: Record | None, command: Open, moment: Moment) -> Record:
         State.STARTED,
         token,
         command.attempt,
-        *command.fingerprint,  # digest, form, fields
+        *command.intent.fingerprint(),  # digest, form, fields
         command.boundary,
         version,
         1,  # attempts

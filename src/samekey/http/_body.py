@@ -30,7 +30,7 @@ Read = tuple[dict[Any, Any], bytes]  # a payload, and its canonical bytes
 
 
 def payload_of(
-    body: bytes, content_type: bytes, content_encoding: bytes = b"", beside: dict[int, Any] | None = None
+    body: bytes, content_type: bytes, content_encoding: bytes | None = None, beside: dict[int, Any] | None = None
 ) -> Read:
     """The payload of a body of this type together with what stands `beside` it."""
     kind = media_of(content_type)

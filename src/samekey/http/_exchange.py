@@ -36,7 +36,7 @@ from samekey.http._problems import (
     problem_of,
     retry_after,
 )
-from samekey.http._remember import PRESETS, Meaning, Remember, meaning_of
+from samekey.http._remember import PRESETS, Remember, meaning_of
 
 METHODS = ("POST", "PATCH")  # the others are idempotent by themselves
 BODY_MAX_BYTES = 1 << 20  # of a request: it is held in memory until it is complete
@@ -52,6 +52,8 @@ NEVER_KEPT = frozenset({
 })  # fmt: skip
 
 Header = tuple[bytes, bytes]
+
+_new = tuple.__new__  # for named tuples that every request makes: calling the class takes longer
 
 BODY_HEADERS = (b"content-length", b"transfer-encoding")  # said anew by whoever sends a body
 
@@ -71,7 +73,6 @@ class Request:
         self,
         method: str,
         path: str,
-        *,
         query: bytes = b"",
         headers: Iterable[Header] = (),
         body: bytes = b"",
@@ -79,7 +80,7 @@ class Request:
         native: Any = None,
     ) -> None:
         self.method, self.path, self.query = method, path, query
-        self.headers = headers if isinstance(headers, (list, tuple)) else list(headers)  # names in lower case
+        self.headers = headers if type(headers) is list else list(headers)  # names in lower case
         self.named = dict(self.headers)  # by name; of several with one name the last
         self.body = body
         self.route = path if route is None else route
@@ -87,15 +88,22 @@ class Request:
 
     def header(self, name: str) -> str | None:
         """The value of a header, several of them joined as HTTP says."""
-        wanted = name.lower().encode("latin-1")
+        wanted = as_name(name)
         value = self.named.get(wanted)
-        if value is None or len(self.named) == len(self.headers):
-            return None if value is None else value.decode("latin-1")
-        return b", ".join(self.values(wanted)).decode("latin-1")
+        if value is None:
+            return None
+        if len(self.named) < len(self.headers):
+            value = b", ".join(self.values(wanted))
+        return value.decode("latin-1")
 
     def values(self, name: bytes) -> list[bytes]:
         """Every value of a header; its name in lower case."""
         return [value for header, value in self.headers if header == name]
+
+
+@lru_cache(maxsize=256)
+def as_name(name: str) -> bytes:
+    return name.lower().encode("latin-1")
 
 
 class Reply(NamedTuple):
@@ -109,7 +117,7 @@ class Reply(NamedTuple):
 def is_endless(headers: Iterable[Header]) -> bool:
     """An event stream has no end to wait for: it goes out at once, and says that it is not kept."""
     for name, value in headers:
-        if len(name) == 12 and name.lower() == b"content-type" and value[:17].lower() == b"text/event-stream":
+        if len(value) >= 17 and name.lower() == b"content-type" and value[:17].lower() == b"text/event-stream":
             return True
     return False
 
@@ -215,15 +223,16 @@ class Endpoint:
         """The key, the problem with it, or None: not guarded."""
         if request.method not in self.methods:
             return None
-        value = request.named.get(self._header)
+        named, name = request.named, self._header
+        value = named.get(name)
         if value is None:
             if self.required:
                 return self.problem(KEY_MISSING, f"This endpoint needs an {self.header} header.")
             return None
         try:
-            if len(request.named) < len(request.headers) and len(request.values(self._header)) > 1:
+            if len(named) < len(request.headers) and len(request.values(name)) > 1:
                 raise KeyMalformed(f"there is more than one {self.header} header")
-            return parse_key(value, self._header, strict=self.strict)
+            return parse_key(value, name, self.strict)
         except KeyMalformed as malformed:
             return self.problem(KEY_MALFORMED, malformed.message)
 
@@ -243,22 +252,19 @@ class Endpoint:
             if tenant is None:
                 return self.problem(NO_PRINCIPAL, "A key belongs to somebody: authenticate first.", key=key)
         beside: dict[int, Any] = {}
+        method, path, route, named = request.method, request.path, request.route, request.named
         if request.query:
             beside[QUERY] = request.query.decode("latin-1")
-        if self.operation is not None or request.route != request.path:
-            beside[PATH] = operation_name(request.method, request.path)
+        if self.operation is not None or route != path:
+            beside[PATH] = operation_name(method, path)
         if self._vary_on:
             beside[VARIES] = [[value.decode("latin-1") for value in request.values(name)] for name in self._vary_on]
         payload, written = payload_of(
-            request.body, request.named.get(b"content-type", b""), request.named.get(b"content-encoding", b""), beside
+            request.body, named.get(b"content-type", b""), named.get(b"content-encoding"), beside
         )
-        operation = self.operation or operation_name(request.method, request.route)
-        return Asked(operation, tenant, key, payload, written)
+        return _new(Asked, (self.operation or operation_name(method, route), tenant, key, payload, written))
 
     # -- meaning: when the application is done ---------------------------------------------------------------------
-
-    def meaning(self, status: int, *, word: str | None, reached_out: bool) -> Meaning:
-        return meaning_of(status, remember=self.remember, final=self.final, word=word, reached_out=reached_out)
 
     def packed(self, reply: Reply, room: int) -> bytes | None:
         """What the record keeps of an answer; None if that is more than `room` bytes."""
@@ -267,9 +273,9 @@ class Endpoint:
         kept = pack(reply, self._kept)
         return kept if len(kept) <= room else None
 
-    def error_of(self, meaning: Meaning, reply: Reply, kept: bytes | None) -> Exception | None:
-        """What the core shall hear; None: completed."""
-        match meaning:
+    def error_of(self, reply: Reply, kept: bytes | None, held: Any) -> Exception | None:
+        """What the core shall hear of an answer given under this hold; None: completed."""
+        match meaning_of(reply.status, self.remember, self.final, held):
             case "keep":
                 return None
             case "close":
@@ -283,10 +289,11 @@ class Endpoint:
 
     def first(self, reply: Reply, key: str, *, stored: bool = True) -> Reply:
         """The application's own answer."""
-        said = [*reply.headers, (self._header, key_header(key))]
+        status, headers, body = reply
+        said = [*headers, (self._header, key_header(key))]
         if not stored:
             said.append(NOT_STORED)
-        return Reply(reply.status, said, reply.body)
+        return _new(Reply, (status, said, body))
 
     def replay(self, result: Any, key: str) -> Reply:
         """The answer a record keeps, marked as a replay."""
@@ -425,7 +432,7 @@ def unpack(result: Any) -> Reply:
     if not cut:
         raise ValueError("not a kept answer")
     status, headers = (_known_head if len(head) <= KNOWN_HEAD_BYTES else _read_head)(head)
-    return Reply(status, list(headers), body)
+    return _new(Reply, (status, list(headers), body))
 
 
 def _read_head(head: bytes) -> tuple[int, tuple[Header, ...]]:

@@ -20,7 +20,7 @@ _ESCAPED = re.compile(rb'\\(["\\])')
 _USUAL = re.compile(rb'"([!#-+\--:<-\[\]-~]{1,255})"|([!#-+\--:<-~]{1,255})')  # nearly every key there is
 
 
-def parse_key(value: bytes, name: bytes = b"idempotency-key", *, strict: bool = False) -> str:
+def parse_key(value: bytes, name: bytes = b"idempotency-key", strict: bool = False) -> str:
     """
     >>> parse_key(b'"8e03978e"'), parse_key(b"8e03978e")
     ('8e03978e', '8e03978e')

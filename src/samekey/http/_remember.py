@@ -13,7 +13,7 @@ no `sending()`. Otherwise it is unknown, and the boundary says what that means. 
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal, Protocol, get_args
 
 Meaning = Literal["keep", "close", "release", "unknown"]
 Remember = Literal["success_only", "ietf_draft", "stripe_v1", "stripe_v2"]
@@ -22,8 +22,18 @@ PRESETS: tuple[str, ...] = get_args(Remember)
 BEFORE_EXECUTION = frozenset({400, 401, 409, 422, 429})  # validation, authentication, conflicts, rate limits
 
 
-def meaning_of(status: int, *, remember: str, final: frozenset[int], word: str | None, reached_out: bool) -> Meaning:
-    """What an answer of this status means for its key."""
+class Spoken(Protocol):
+    """What a hold knows when the application is done."""
+
+    word: str | None
+
+    @property
+    def reached_out(self) -> bool: ...
+
+
+def meaning_of(status: int, remember: str, final: frozenset[int], held: Spoken) -> Meaning:
+    """What an answer of this status, given under this hold, means for its key."""
+    word = held.word
     if word == "release":
         return "release"
     if word == "keep" or status < 400:
@@ -34,7 +44,7 @@ def meaning_of(status: int, *, remember: str, final: frozenset[int], word: str |
         return "keep"
     if remember == "stripe_v1":
         # Stripe keeps whatever came after execution began: by our word, once the provider may have heard of it.
-        return "release" if status in BEFORE_EXECUTION and not reached_out else "keep"
+        return "release" if status in BEFORE_EXECUTION and not held.reached_out else "keep"
     if status < 500:
-        return "unknown" if reached_out else "release"
+        return "unknown" if held.reached_out else "release"
     return "unknown"

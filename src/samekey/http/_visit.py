@@ -94,7 +94,7 @@ class Visit:
         self.over = True
         error = judged(self, reply)
         try:
-            self.held.__exit__(None if error is None else type(error), error, None)
+            self.held.__exit__(None, error, None)
         except SamekeyError as ours:
             return answered(self.endpoint, self.key, ours)
         return settled(self, reply)
@@ -109,7 +109,7 @@ class Visit:
         self.over = True
         said = failure(self, error, made)
         try:
-            self.held.__exit__(None if said is None else type(said), said, None)
+            self.held.__exit__(None, said, None)
         except SamekeyError as ours:
             if ours is not error:
                 return answered(self.endpoint, self.key, ours)
@@ -156,7 +156,7 @@ class AsyncVisit:
         self.over = True
         error = judged(self, reply)
         try:
-            await self.held.__aexit__(None if error is None else type(error), error, None)
+            await self.held.__aexit__(None, error, None)
         except SamekeyError as ours:
             return answered(self.endpoint, self.key, ours)
         return settled(self, reply)
@@ -167,7 +167,7 @@ class AsyncVisit:
         self.over = True
         said = failure(self, error, made)
         try:
-            await self.held.__aexit__(None if said is None else type(said), said, None)
+            await self.held.__aexit__(None, said, None)
         except SamekeyError as ours:
             if ours is not error:
                 return answered(self.endpoint, self.key, ours)
@@ -181,15 +181,16 @@ class _Operations:
         self._known: dict[tuple[Endpoint, str], Operation] = {}
 
     def call(self, guard: Any, endpoint: Endpoint, asked: Asked) -> Call:
-        which = (endpoint, asked.operation)
+        name, tenant, key, payload, written = asked
+        which = (endpoint, name)
         operation = self._known.get(which)
         if operation is None:
             operation = guard.operation(
-                asked.operation, ignore=endpoint.ignore, boundary=endpoint.boundary, policy=endpoint.policy
+                name, ignore=endpoint.ignore, boundary=endpoint.boundary, policy=endpoint.policy
             )
             if len(self._known) < OPERATIONS_MAX:
                 self._known[which] = operation
-        call: Call = guard.new_call(operation, asked.key, asked.payload, asked.tenant, asked.written)
+        call: Call = guard.new_call(operation, key, payload, tenant, None, written)
         return call
 
 
@@ -211,8 +212,7 @@ def judged(visit: Any, reply: Reply) -> Exception | None:
     endpoint, held = visit.endpoint, visit.held
     kept = endpoint.packed(reply, visit.room)
     visit.stored = kept is not None
-    meaning = endpoint.meaning(reply.status, word=held.word, reached_out=held.reached_out)
-    error: Exception | None = endpoint.error_of(meaning, reply, kept)
+    error: Exception | None = endpoint.error_of(reply, kept, held)
     if error is None:
         held.complete(BodyNotKept() if kept is None else kept)
     return error

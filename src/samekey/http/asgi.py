@@ -55,27 +55,21 @@ class Passage:
         self, app: App, rules: Rules | None, scope: Scope, receive: Receive, send: Send, *, route: str | None = None
     ) -> Awaitable[None]:
         """One request to `app`; `route` is its template, where the framework knows it already."""
-        request = Request(
-            scope["method"],
-            scope["path"],
-            query=scope.get("query_string", b""),
-            headers=scope.get("headers", ()),
-            route=route,
-            native=scope,
-        )
-        endpoint = choose(rules, request)
+        query, headers = scope.get("query_string", b""), scope.get("headers", ())
+        request = Request(scope["method"], scope["path"], query, headers, b"", route, scope)
+        endpoint = rules if type(rules) is Endpoint else choose(rules, request)
         key = None if endpoint is None else endpoint.opening(request)
         if endpoint is None or key is None:
             return app(scope, receive, send)
-        if isinstance(key, Reply):
+        if not isinstance(key, str):
             return send_reply(send, key)
         return self._guarded(app, endpoint, request, key, receive, send)
 
     async def _guarded(
         self, app: App, endpoint: Endpoint, request: Request, key: str, receive: Receive, send: Send
     ) -> None:
-        length, max_bytes = request.named.get(b"content-length", b""), endpoint.body_max_bytes
-        if length.isdigit() and int(length[:20]) > max_bytes:
+        length, max_bytes = request.named.get(b"content-length"), endpoint.body_max_bytes
+        if length is not None and length.isdigit() and int(length[:20]) > max_bytes:
             return await send_reply(send, endpoint.too_large(key))
         message = await receive()
         body: Any = message.get("body", b"")
@@ -85,9 +79,9 @@ class Passage:
                 return  # the client is gone, and nothing was claimed
         if len(body) > max_bytes:
             return await send_reply(send, endpoint.too_large(key))
-        request.body = body = bytes(body)
+        request.body = body = body if type(body) is bytes else bytes(body)
         entered = await self._door.enter(endpoint, request, key)
-        if isinstance(entered, Reply):
+        if not isinstance(entered, AsyncVisit):
             return await send_reply(send, entered)
         exchange = _Exchange(entered, body, receive, send)
         scope: Scope = request.native
@@ -147,7 +141,13 @@ class _Exchange:
 
     async def send(self, message: Message) -> None:
         kind = message["type"]
-        if kind == "http.response.body":
+        if kind == "http.response.start":
+            headers = message.get("headers", ())
+            self._start = message
+            self._headers = headers = headers if type(headers) is list else list(headers)
+            if is_endless(headers):
+                await self._flow(more=True)
+        elif kind == "http.response.body":
             more = message.get("more_body", False)
             if self._flowing:
                 await self._forward(message)
@@ -159,15 +159,10 @@ class _Exchange:
                     await self._flow(more=more)
             if not more:
                 self._complete = True
-                self._ring()
+                if self._bell is not None:
+                    self._bell.ring()
                 if self._visit.endpoint.settle == "before-send":
                     await self.settle()
-        elif kind == "http.response.start":
-            headers = message.get("headers", ())
-            self._start = message
-            self._headers = headers if isinstance(headers, list) else list(headers)
-            if is_endless(self._headers):
-                await self._flow(more=True)
         else:  # early hints and the like are for this client alone
             await self._forward(message)
 

@@ -42,7 +42,7 @@ class Loop(Protocol):
 def running() -> Loop:
     """The loop that runs this task."""
     try:
-        loop: Loop = _asyncio().Asyncio()
+        loop: Loop = _asyncio().here()
     except RuntimeError:
         if "trio" in sys.modules:
             from samekey.loops import trio

@@ -51,6 +51,18 @@ class Asyncio:
         return asyncio.run_coroutine_threadsafe(work(), self._loop).result(timeout)
 
 
+_last: Asyncio | None = None  # nearly every process has one loop, and every call asks for it
+
+
+def here() -> Asyncio:
+    """The loop that runs this task; RuntimeError if it is not asyncio's."""
+    global _last
+    last = _last
+    if last is None or last._loop is not asyncio.get_running_loop():
+        last = _last = Asyncio()
+    return last
+
+
 class AsyncioBell:
     """A flag and the future of the one who sleeps: a thousand may wait at once, and an Event is three times as much."""
 

@@ -501,7 +501,7 @@ def _prepared(boundary: Boundary, layered: bool) -> tuple[Any, ...]:
     """The call that everybody makes, but for its attempt id: nothing can go wrong before its first command."""
     guard = SteppedGuard(layered=layered)
     operation = guard.operation("charge", boundary=boundary, policy=POLICY_LAYERED if layered else POLICY)
-    call = guard._call(operation, KEY.text, PAYLOAD, None)
+    call = guard.new_call(operation, KEY.text, PAYLOAD, None)
     return tuple(getattr(call, one.name) for one in fields(call))
 
 
