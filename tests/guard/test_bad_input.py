@@ -152,7 +152,7 @@ def test_a_policy_must_be_one(memory: Place, wrong):
         {"hooks": None},
         {"hooks": 3},
     ],
-    ids=str,
+    ids=lambda wrong: next(iter(wrong)),
 )
 @pytest.mark.parametrize("kind", [Guard, AsyncGuard])
 def test_a_guard_that_cannot_work_is_refused_when_it_is_made(kind: Any, wrong: dict[str, Any]):
@@ -160,7 +160,9 @@ def test_a_guard_that_cannot_work_is_refused_when_it_is_made(kind: Any, wrong: d
         kind("memory://", **wrong)
 
 
-@pytest.mark.parametrize("ignore", [None, 7, {"items.0.client_ts"}, {"at", "items.*.0"}], ids=str)
+@pytest.mark.parametrize(
+    "ignore", [None, 7, {"items.0.client_ts"}, {"at", "items.*.0"}], ids=["none", "number", "index", "index in a list"]
+)
 def test_fields_to_ignore_that_never_match_are_refused(side: Side, ledger: Ledger, ignore: Any):
     """An index matches nothing: a list has no names, and a retry with another timestamp would be refused."""
 
