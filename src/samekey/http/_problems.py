@@ -91,7 +91,7 @@ def problem_of(error: Exception) -> tuple[Problem, str, dict[str, Any], float] |
         case ResultNotKept() | ResultUnreadable():
             return NOT_KEPT, "It is done and is not done again. Read the resource itself to see the outcome.", {}, 0
         case StoreError():
-            return STORE_UNAVAILABLE, "Nothing was done. Send the same request with the same key again.", {}, 1
+            return STORE_UNAVAILABLE, "This request did nothing. Send the same request with the same key again.", {}, 1
         case Refused():
             return REFUSED, error.reason or "This key answers so from now on.", {}, 0
         case NotDone():
