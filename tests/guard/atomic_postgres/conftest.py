@@ -43,6 +43,15 @@ def databases(server: Any) -> dict[str, str]:
     return made
 
 
+# One operation is one function; what differs from test to test is a parameter.
+async def _place(session: Any, key: str, work: Any) -> Any:
+    return await work()
+
+
+def _placed(session: Any, key: str, work: Any) -> Any:
+    return work()
+
+
 class Shop:
     """One library on one database: a guard, connections, and what is really there."""
 
@@ -71,18 +80,8 @@ class Shop:
         """A decorated function with Atomic("session")."""
         rules: dict[str, Any] = {"name": self.name, "key": "key", "boundary": Atomic("session"), "policy": policy}
         if self.library.asynchronous:
-
-            @self.guard.once(**rules)
-            async def place(session: Any, key: str) -> Any:
-                return await effect(conn)
-
-            return await place.answer(conn.raw, key)
-
-        @self.guard.once(**rules)
-        def placed(session: Any, key: str) -> Any:
-            return finished(effect(conn))
-
-        return placed.answer(conn.raw, key)
+            return await self.guard.once(**rules, ignore={"work"})(_place).answer(conn.raw, key, lambda: effect(conn))
+        return self.guard.once(**rules, ignore={"work"})(_placed).answer(conn.raw, key, lambda: finished(effect(conn)))
 
     def orders(self) -> list[str]:
         with psycopg.connect(self.url) as connection:

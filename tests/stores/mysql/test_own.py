@@ -169,7 +169,7 @@ def test_a_row_that_is_held_for_ever_is_told(store, url, scene, monkeypatch):
     with connected(url) as rival, rival.cursor() as cursor:
         cursor.execute("SELECT * FROM samekey_records FOR UPDATE")
 
-        with pytest.raises(StoreUnavailable, match="another transaction holds the record"):
+        with pytest.raises(StoreUnavailable, match="transaction holds the record"):
             store.settle(settling(held, State.COMPLETED))
 
 
