@@ -231,3 +231,11 @@ def test_whoever_cannot_tell_the_front_both_times_says_so(first, second):
 def test_what_the_durable_store_did_not_do_is_not_called_done(command, reply):
     """With the front away, too: whoever asked to forget an answer must not hear that it is forgotten."""
     assert play(FRONT.steps(command), (Look(KEY.digest), None), (command, reply), (Look(KEY.digest), None)) == reply
+
+
+def test_a_copy_that_the_durable_store_knows_better_about_is_corrected():
+    told = Put(KEY.digest, word_of(DONE, 100.0), 160.0)
+
+    play(FRONT.corrected(HELD, HELD, 100.0))
+    play(FRONT.corrected(HELD, DONE, 100.0), (told, True))
+    play(FRONT.corrected(DONE, None, 100.0), (Put(KEY.digest, LAST, 160.0), True))

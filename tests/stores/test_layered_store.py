@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from samekey import Guard, KeyReused, Misconfigured
-from samekey.core.commands import Free, Read, Redact, Renew
+from samekey.core.commands import Free, Read, Redact, Renew, Settle, Wait
 from samekey.core.key import make_key
 from samekey.core.layers import Front, MayStillReplay
-from samekey.core.states import State
+from samekey.core.states import Role, State
 from samekey.stores import layered
 from samekey.stores.layered import AsyncLayeredStore, LayeredStore
 from samekey.stores.memory import AsyncMemoryStore, MemoryStore
@@ -154,6 +154,28 @@ def test_the_front_never_says_go(front, back):
     again = store.open(scene.opening(by=A))
 
     assert again.token > held.token, "answered by the front"
+
+
+def test_whoever_waits_and_learns_better_tells_the_front(front, back, monkeypatch):
+    """A front that went back to a hold that is gone: one caller finds out, and nobody else waits for it."""
+    monkeypatch.setattr(layered, "TRUTH_SECONDS", 0.0)
+    store = LayeredStore(front, back)
+    held = store.open(scene.opening(by=A))
+    back._records.clear()
+
+    assert store.wait(Wait(held), 5.0) is None
+    assert store.open(scene.opening(by=B)).attempt == B
+
+
+async def test_and_so_in_the_other_colour(monkeypatch):
+    monkeypatch.setattr(layered, "TRUTH_SECONDS", 0.0)
+    back = AsyncMemoryStore()
+    store = AsyncLayeredStore(AsyncMemoryFront(), back)
+    held = await store.open(scene.opening(by=A))
+    await back.settle(Settle(held, Role.HOLDER, State.COMPLETED, by=A, result=b"r", retain_seconds=60.0))
+
+    assert (await store.wait(Wait(held), 5.0)).state is State.COMPLETED
+    assert (await store.open(scene.opening(by=B))).state is State.COMPLETED
 
 
 def test_those_who_come_while_it_is_held_wait_at_the_front(front, back):

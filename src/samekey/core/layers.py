@@ -154,6 +154,13 @@ class Front:
             )
         return record
 
+    def corrected(self, copy: Record, truth: Record | None, known_at: float) -> Generator[Command, Any, Any]:
+        """The durable store was asked about a copy, after `known_at`: where it knows better, the front is told."""
+        if truth is None:
+            yield from self._bury(copy.changed(version=_LAST_VERSION), known_at)
+        elif (truth.token, truth.version) != (copy.token, copy.version):
+            yield from self._tell(truth, known_at)
+
     def _tell(self, record: Record, known_at: float) -> Generator[Command, Any, bool]:
         if not (record.settled or record.lease_live):
             return (yield from self._bury(record, known_at))

@@ -161,10 +161,13 @@ class LayeredStore(_Layers):
         def look() -> Record | None:
             nonlocal truth_at
             sight = self._look(command.key.digest, mark=False)
-            record = None if sight is None else self._seals().answer(command.key, sight)
-            if record is None or time.monotonic() >= truth_at:
-                truth_at = time.monotonic() + TRUTH_SECONDS
-                record = self._back.read(Read(command.key))
+            copy = None if sight is None else self._seals().answer(command.key, sight)
+            if copy is not None and time.monotonic() < truth_at:
+                return copy
+            truth_at = time.monotonic() + TRUTH_SECONDS
+            record = self._back.read(Read(command.key))
+            if copy is not None and sight is not None:
+                drive(self._seals().corrected(copy, record, sight.now), self._perform)
             return record
 
         with self._front.watching(command.key.digest):
@@ -293,10 +296,13 @@ class AsyncLayeredStore(_Layers):
         async def look() -> Record | None:
             nonlocal truth_at
             sight = await self._look(command.key.digest, mark=False)
-            record = None if sight is None else (await self._seals()).answer(command.key, sight)
-            if record is None or time.monotonic() >= truth_at:
-                truth_at = time.monotonic() + TRUTH_SECONDS
-                record = await self._back.read(Read(command.key))
+            copy = None if sight is None else (await self._seals()).answer(command.key, sight)
+            if copy is not None and time.monotonic() < truth_at:
+                return copy
+            truth_at = time.monotonic() + TRUTH_SECONDS
+            record = await self._back.read(Read(command.key))
+            if copy is not None and sight is not None:
+                await adrive((await self._seals()).corrected(copy, record, sight.now), self._perform)
             return record
 
         with self._front.watching(command.key.digest):
