@@ -174,7 +174,9 @@ async def test_and_so_in_the_other_colour(monkeypatch):
     held = await store.open(scene.opening(by=A))
     await back.settle(Settle(held, Role.HOLDER, State.COMPLETED, by=A, result=b"r", retain_seconds=60.0))
 
-    assert (await store.wait(Wait(held), 5.0)).state is State.COMPLETED
+    seen = await store.wait(Wait(held), 5.0)
+    assert seen is not None
+    assert seen.state is State.COMPLETED
     assert (await store.open(scene.opening(by=B))).state is State.COMPLETED
 
 
