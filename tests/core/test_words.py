@@ -52,11 +52,12 @@ def test_a_reused_key_names_the_fields_that_differ_or_the_payload():
     record = RECORD._replace(fingerprint=there.digest, form=there.form, fields=there.fields)
 
     def told(payload):
-        return str(key_reused(dataclasses.replace(calling(), intent=Intent(payload)), record))
+        words = str(key_reused(dataclasses.replace(calling(), intent=Intent(payload)), record))
+        return words.partition("with another payload: ")[2].partition(".")[0]
 
-    assert told({"amount": 500, "to": "x", "note": ""}).endswith("with another payload: 'amount' differs")
-    assert told({"amount": 500, "to": "y", "note": ""}).endswith("with another payload: 'amount', 'to' differ")
-    assert told([500]).endswith("with another payload: the payload differs")
+    assert told({"amount": 500, "to": "x", "note": ""}) == "'amount' differs"
+    assert told({"amount": 500, "to": "y", "note": ""}) == "'amount', 'to' differ"
+    assert told([500]) == "the payload differs"
 
 
 @pytest.mark.parametrize(
