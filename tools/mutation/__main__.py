@@ -12,7 +12,6 @@ Ends with 1 if a mutant survived that survivors.txt does not explain.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import math
 import os
@@ -24,7 +23,7 @@ from pathlib import Path
 
 from tools.mutation.mutants import Mutant, mutants
 from tools.mutation.quick import Quick
-from tools.mutation.seen import CORE, ROOT, Seen, look, path_of
+from tools.mutation.seen import CORE, ROOT, Seen, look
 from tools.mutation.trial import Told, Trials, prepare
 
 HERE = Path(__file__).parent
@@ -157,14 +156,8 @@ def kept() -> dict[str, Told]:
 
 
 def _id(mutant: Mutant) -> str:
-    """A mutant of this very text of its file: whatever changes there, it is tried again."""
-    return f"{_digest(mutant.module)} {mutant.name}"
-
-
-def _digest(module: str, _known: dict[str, str] = {}) -> str:  # noqa: B006 - read once for each run
-    if module not in _known:
-        _known[module] = hashlib.sha256(path_of(module).read_bytes()).hexdigest()[:12]
-    return _known[module]
+    """A mutant of this very text of its function: whatever changes there, it is tried again."""
+    return f"{mutant.text} {mutant.name}"
 
 
 # -- what it came to -------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -67,6 +68,7 @@ class Mutant:
     kind: str
     change: str  # before => after
     name: str  # the same as long as the code around it is: what survivors.txt speaks of
+    text: str  # a digest of the function, class or line at the top of the module in which it stands
 
     @contextmanager
     def tree(self, path: Path) -> Iterator[ast.Module]:
@@ -96,9 +98,11 @@ def _read(path: Path) -> tuple[ast.Module, list[tuple[Site, str, Any]]]:
 
 def mutants(module: str, path: Path) -> list[Mutant]:
     """Every mutant of a module, in the order of its lines."""
+    tree, changes = _read(path)
+    texts = [(one.end_lineno or 0, sha256(ast.dump(one).encode()).hexdigest()[:12]) for one in tree.body]
     found: list[Mutant] = []
     met: Counter[str] = Counter()
-    for number, (site, kind, made) in enumerate(_read(path)[1]):
+    for number, (site, kind, made) in enumerate(changes):
         shown = site.shown
         before = _brief(ast.unparse(shown))
         old = site.get()
@@ -110,7 +114,10 @@ def mutants(module: str, path: Path) -> list[Mutant]:
         met[name] += 1
         if met[name] > 1:
             name += f" ({met[name]})"
-        found.append(Mutant(module, number, site.line, site.statement, site.within, site.at_import, kind, change, name))
+        text = next(text for end, text in texts if site.line <= end)
+        found.append(
+            Mutant(module, number, site.line, site.statement, site.within, site.at_import, kind, change, name, text)
+        )
     return found
 
 
