@@ -624,6 +624,12 @@ def test_check_ignore_sorts_and_drops_repeats():
     assert check_ignore(name for name in ("b", "a")) == ("a", "b")  # type: ignore[arg-type]
 
 
+def test_an_index_in_a_declared_path_is_refused_with_the_path_that_works():
+    assert fingerprint.declared_ignore(["b", "a.*.c"]) == ("a.*.c", "b")
+    with pytest.raises(Misconfigured, match=r"has 'a\.0\.c', .*: 'a\.\*\.c'$"):
+        fingerprint.declared_ignore(["a.0.c"])
+
+
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [

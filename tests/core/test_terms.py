@@ -24,7 +24,7 @@ from samekey.core.boundary import (
     parse_terms,
 )
 from samekey.core.errors import Misconfigured, NotDone, RecordUnreadable, Refused
-from samekey.core.policy import SECONDS_MAX, Policy, as_seconds
+from samekey.core.policy import SECONDS_MAX, Policy, as_seconds, is_timeout
 
 
 def find(record):
@@ -206,6 +206,29 @@ def test_zero_is_a_patience_and_nothing_else():
 def test_a_policy_that_means_nothing_is_refused(wrong):
     with pytest.raises(Misconfigured):
         Policy(**wrong)
+
+
+def test_a_time_that_is_refused_is_shown_unless_it_is_endless():
+    for wrong, shown in ((-1, ", not -1"), (float("nan"), ", not nan"), (999 * SECONDS_MAX, ", not 315907776000.0")):
+        with pytest.raises(Misconfigured, match=f"at most ten years{shown}$"):
+            as_seconds("span", wrong)
+    for endless in (-SECONDS_MAX, 1000 * SECONDS_MAX, 10**400):
+        with pytest.raises(Misconfigured, match=r"at most ten years$"):
+            as_seconds("span", endless)
+
+
+def test_a_timeout_is_known_by_its_name_however_it_is_written():
+    for name in ("ReadTimeout", "read_time_out", "TIMEOUT"):
+        assert is_timeout(type(name, (Exception,), {}))
+
+
+@pytest.mark.parametrize("name", ["ConnectTimeout", "ConnectTimeoutError", "PoolTimeout"])
+def test_a_timeout_before_anything_was_sent_means_what_the_caller_says(name):
+    unsent = type(name, (Exception,), {})
+
+    assert Policy(closes=(unsent,)).meaning(unsent(), inner=False) == "closes"
+    assert Policy(releases=(unsent,)).meaning(unsent(), inner=False) == "releases"
+    assert Policy().meaning(unsent(), inner=False) == "unknown"
 
 
 def test_errors_that_would_mean_two_things_are_named():

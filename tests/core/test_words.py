@@ -60,6 +60,12 @@ def test_a_reused_key_names_the_fields_that_differ_or_the_payload():
     assert told([500]) == "the payload differs"
 
 
+def test_what_stands_in_memory_is_settled_by_no_command():
+    note = doubt_note(calling(store_name="memory://"), RECORD, "because")
+
+    assert "Two ways out: let it end with this process: it stands in memory, where no command reaches it; " in note
+
+
 @pytest.mark.parametrize(
     ("boundary", "way_out"),
     [
