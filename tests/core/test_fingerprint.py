@@ -526,6 +526,14 @@ def test_a_payload_that_is_too_large_names_its_largest_field(monkeypatch):
     assert len(refusal({"k" * 10_000: whole}).path) < 200
 
 
+def test_of_what_is_too_large_the_largest_part_is_named_and_what_has_no_form_is_none(monkeypatch):
+    monkeypatch.setattr(canonical, "SIZE_MAX", 1 << 20)
+    large = "x" * (1 << 20)
+    assert refusal({"z": object(), "b": large}).path == "b"
+    assert refusal({"a": large[::2], "b": large[::2] + "xxx", "c": b""}).path == "b"
+    assert json_refusal(" " * (1 << 20) + "1").path == ""
+
+
 def test_a_few_shared_lists_cannot_stand_for_a_billion(monkeypatch):
     monkeypatch.setattr(canonical, "SIZE_MAX", 1 << 20)
     laughs: Any = ["ha"] * 1000

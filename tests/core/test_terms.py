@@ -192,6 +192,8 @@ def test_zero_is_a_patience_and_nothing_else():
     [
         {"releases": (int,)},
         {"closes": ("ValueError",)},
+        {"closes": 5},
+        {"closes": "ValueError"},
         {"releases": (BaseException,)},
         {"closes": (Exception,)},
         {"releases": Exception},
@@ -218,7 +220,7 @@ def test_a_time_that_is_refused_is_shown_unless_it_is_endless():
 
 
 def test_a_timeout_is_known_by_its_name_however_it_is_written():
-    for name in ("ReadTimeout", "read_time_out", "TIMEOUT"):
+    for name in ("ReadTimeout", "read_time_out", "TIMEOUT", "TimedOut", "DeadlineExceeded", "too_slow"):
         assert is_timeout(type(name, (Exception,), {}))
 
 
