@@ -1,7 +1,7 @@
 """`make mutants`: change core one small thing at a time, and see whether a test notices.
 
-python -m tools.mutation                         every mutant (about two hours of one core); goes on where it stopped
-python -m tools.mutation --sample 200 --seed 1   so many of them, the same ones for the same seed, and what that says
+python -m tools.mutation                         every mutant (about half an hour of one core); goes on where it stopped
+python -m tools.mutation --sample 200 --seed 1   so many (5 minutes), the same for the same seed, and what that says
 python -m tools.mutation --only register         of one file
 python -m tools.mutation --list                  what there is, without running anything
 python -m tools.mutation --check                 that survivors.txt speaks of mutants that there are
