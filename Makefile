@@ -63,7 +63,7 @@ peers: $(DEV) $(PEERS) ## samekey prove on other libraries, side by side, into d
 programme: $(DEV) $(PEERS) ## crashes, pauses and lost replies on other libraries, into docs/programme.md
 	$(RUN) tools.peers.programme $(VENV_PEERS)/bin/python $(ARGS)
 
-mutants: $(DEV) ## change core one small thing at a time and see which tests notice (ARGS="--sample 200")
+mutants: $(DEV) ## change core one small thing at a time, which tests notice? half an hour of a core (ARGS="--sample 200": 5 minutes)
 	$(RUN) tools.mutation $(ARGS)
 
 docs: $(DOCS) ## build the documentation into site/

@@ -232,6 +232,11 @@ def test_our_own_claim_that_came_too_late_is_let_go_and_asked_for_again(unsure, 
         play(steps.attempt(call), (opening(call), late), (letting_go, late._replace(state=state)))
     done = play(steps.attempt(call), (opening(call), late), (letting_go, completed(record())))
     assert done.replayed
+    assert play(steps.let_go(call, late), (letting_go, None)) is None
+    believing = calling(Asks(find, believe_absent_after=5000))
+    staying = settling(state, late, why="never ran", retain_seconds=5010.0)
+    with pytest.raises(InProgress):
+        play(steps.attempt(believing), (opening(believing), late), (staying, late._replace(state=state)))
 
 
 def test_a_key_that_changes_hands_too_often_is_busy():
@@ -252,6 +257,10 @@ def test_earlier_names_are_looked_at_first():
     assert play(steps.attempt(call), (Read(OLD_KEY), completed(record()))).replayed
     done = play(steps.attempt(call), (Read(OLD_KEY), None), (opening(call), completed(record())))
     assert done.replayed
+    run = calling(aliases=(OLD_KEY,), policy=Policy(lease=10, store_down="run"))
+    unguarded = [(Tell("unguarded", None), None), (RunEffect(None), Returned(5))]
+    assert not play(steps.attempt(run), (Read(OLD_KEY), DOWN), *unguarded).guarded
+    assert not play(steps.attempt(run), (Read(OLD_KEY), None), (opening(run), DOWN), *unguarded).guarded
 
 
 def test_a_store_that_is_away_refuses_or_runs_unguarded_as_the_policy_says():
@@ -430,6 +439,8 @@ def test_pauses_have_an_end_and_silence_counts():
     silent = [(command, slow), (Sleep(0.05), None), (command, slow)]
     told = (Tell("not_recorded", HELD, "StoreUnavailable"), None)
     assert not held_and(call, Returned("receipt"), *silent, told).recorded
+    as_long_as_a_lease = StoreUnavailable("silent", tried_seconds=8.0)
+    assert not held_and(call, Returned("receipt"), (command, as_long_as_a_lease), told).recorded
 
 
 def test_words_that_cannot_be_written_down_leave_a_note():
@@ -460,11 +471,11 @@ def adopting(seen: Record, state: State = State.COMPLETED, result: bytes | None 
 
 
 def test_a_success_that_comes_too_late_is_evidence_and_the_record_answers():
-    other = completed(record(), settled_by="they")
+    there, other = record(attempt="they"), completed(record(), settled_by="they")
     done = held_and(
         calling(),
         Returned("mine"),
-        (settling(State.COMPLETED, result=encode("mine", max_bytes=ROOM)), other),
+        (settling(State.COMPLETED, result=encode("mine", max_bytes=ROOM)), there),
         (late(result=encode("mine", max_bytes=ROOM)), other),
         (Tell("late", other, "completed"), None),
     )
@@ -485,6 +496,23 @@ def test_a_late_success_completes_what_is_in_doubt_or_free(state):
     )
 
     assert done.replayed
+
+
+class NotesOfItsOwn(Exception):
+    __notes__ = ("not a list",)  # type: ignore[assignment]
+
+
+class NoNotes(Exception):
+    @property
+    def __notes__(self) -> list[str]:  # type: ignore[override]
+        raise AttributeError
+
+
+@pytest.mark.parametrize("error", [NotesOfItsOwn(), NoNotes()])
+def test_an_error_that_takes_no_note_leaves_as_it_came(error):
+    steps.note(error, "in doubt")
+
+    assert getattr(error, "__notes__", ("not a list",)) == ("not a list",)
 
 
 def test_a_late_refusal_closes_what_is_free_and_not_what_is_in_doubt():
@@ -531,10 +559,25 @@ def test_too_late_it_waits_for_whoever_holds_the_key_now():
         held_and(calling(), Returned("receipt"), *start, (Wait(other), None))
 
 
+def test_too_late_what_was_seen_last_answers_although_it_is_gone_by_now():
+    other = completed(record(), settled_by="they")
+    done = held_and(
+        calling(), Returned("mine"), (settling(State.COMPLETED, result=encode("mine", max_bytes=ROOM)), other),
+        (late(result=encode("mine", max_bytes=ROOM)), None), (Tell("late", other, "completed"), None),
+    )  # fmt: skip
+
+    assert (done.result, done.replayed) == ("receipt", True)
+
+
 def test_too_late_and_the_record_is_gone_or_cannot_be_told():
     gone = [(settling(State.COMPLETED, result=RESULT), None), (late(), None), (Tell("late", None, "completed"), None)]
     with pytest.raises(Fenced, match="kept as evidence"):
         held_and(calling(), Returned("receipt"), *gone)
+    refusal = encode_refusal(Refused("no"), max_bytes=ROOM)
+    closing = settling(State.CLOSED, result=refusal, error="Refused")
+    refused = [(closing, None), (late(State.CLOSED, refusal), None), (Tell("late", None, "closed"), None)]
+    with pytest.raises(Fenced, match="kept as evidence"):
+        held_and(calling(), Raised(Refused("no")), *refused)
     slow = StoreUnavailable("silent", tried_seconds=60.0)
     other = record(attempt="they")
     with pytest.raises(Fenced, match=r"its outcome \(completed\) could not be kept") as told:
@@ -563,19 +606,29 @@ def test_a_settle_of_ours_that_says_something_else_is_not_our_answer():
     )  # fmt: skip
 
     assert isinstance(done.error, Refused)
+    error = Refused("no")
+    refusal = encode_refusal(error, max_bytes=ROOM)
+    closing = settling(State.CLOSED, result=refusal, error="Refused")
+    done = held_and(
+        calling(), Raised(error), (closing, completed()), (late(State.CLOSED, refusal), completed()),
+        (Tell("late", completed(), "closed"), None),
+    )  # fmt: skip
+    assert done.replayed
 
 
 def test_a_last_word_is_said_once_more_and_kept_if_it_comes_too_late():
     call, command = calling(), settling(State.COMPLETED, result=RESULT)
     assert play(steps.last_word(call, command), (command, completed())) == completed()
     other = completed(settled_by="they")
-    play(steps.last_word(call, command), (command, other), (late(), other))
+    kept = other._replace(version=9)
+    assert play(steps.last_word(call, command), (command, other), (late(), kept)) is kept
     play(steps.last_word(call, command), (command, None), (late(), None))
+    ours_otherwise = HELD._replace(state=State.RELEASED, settled_by="me")
+    play(steps.last_word(call, command), (command, ours_otherwise), (late(), ours_otherwise))
     doubting = settling(State.IN_DOUBT)
-    play(steps.last_word(call, doubting), (doubting, other))
-    play(steps.last_word(call, late()), (late(), other))
     asked = settling(State.COMPLETED, role=Role.LOOKUP)
-    play(steps.last_word(call, asked), (asked, other))
+    for word in (doubting, late(), asked):  # which nobody says better
+        assert play(steps.last_word(call, word), (word, other)) is other
 
 
 def test_the_mark_is_written_by_whoever_still_holds():
@@ -714,9 +767,10 @@ def test_a_window_that_ended_during_the_take_is_a_doubt_again():
     taken = HELD._replace(first_sent_at=0.0, now=95.0, boundary="keyed window=100.0")
     again = Settle(taken, Role.HOLDER, State.IN_DOUBT, "me", error="E", why="the provider's window ended")
     script = (taking(call, doubt), taken), (Tell("taken_over", taken), None)
-    for reply in (None, taken._replace(state=State.IN_DOUBT)):
-        with pytest.raises(InDoubt, match="ended just now"):
+    for reply, error in ((None, None), (taken._replace(state=State.IN_DOUBT, error="E"), "E")):
+        with pytest.raises(InDoubt, match="ended just now") as told:
             play(recovery.recover(call, doubt), *script, (again, reply))
+        assert told.value.error == error
     in_time = taken._replace(now=81.0)
     script = (taking(call, doubt), in_time), (Tell("taken_over", in_time), None)
     assert play(recovery.recover(call, doubt), *script) is in_time
@@ -785,6 +839,13 @@ def test_what_says_nothing_leaves_the_doubt_and_ends_the_asking(verdict, unsure,
         asked(verdict, (Ask(asking, "me", 0), None), asking=asking)
 
 
+def test_a_word_that_the_store_did_not_take_leaves_the_doubt_and_says_so():
+    happened = resolving(State.COMPLETED, result=RESULT, why="the provider says happened")
+    told = (Tell("resolved", ASKING, "Happened"), None)
+    with pytest.raises(InDoubt, match="whether charge o-1 happened: the provider says happened"):
+        asked(Happened("receipt"), (happened, ASKING), told, (Ask(ASKING, "me", 0), None))
+
+
 def test_contradicting_words_are_evidence():
     word = Testify(KEY, "me", 7, State.IN_DOUBT, None, "the provider has it 2 times")
     said = ASKING._replace(version=2)
@@ -803,6 +864,8 @@ def test_absence_is_believed_only_after_the_time_the_claim_agreed_to():
     young = old._replace(lease_left=-59.9)
     with pytest.raises(InDoubt):
         asked(Absent(), (Ask(young, "me", 0), None), asking=young, call=call)
+    with pytest.raises(InDoubt, match="cannot say"):
+        asked(StillUnknown(), (Ask(old, "me", 0), None), asking=old, call=call)  # which is another word
     never = ASKING._replace(lease_left=-6000.0)  # the claim agreed to nothing
     with pytest.raises(InDoubt):
         asked(Absent(), (Ask(never, "me", 0), None), asking=never, call=call)
@@ -812,6 +875,21 @@ def test_somebody_who_speaks_while_we_ask_wins():
     doubt = in_doubt("asks")
     for other in (None, completed(doubt), doubt._replace(token=8, asker="me"), doubt._replace(attempt="x", asker="me")):
         assert play(recovery.recover(calling(Asks(find)), doubt), (Ask(doubt, "me", 30.0), other)) is other
+
+
+def test_a_doubt_that_changed_hands_while_we_asked_is_looked_at_anew():
+    doubt = in_doubt("asks")
+    asked = doubt._replace(asker="me")
+    theirs = doubt._replace(token=8, attempt="they")
+    settle = Settle(
+        asked, Role.LOOKUP, State.COMPLETED, "me", RESULT, None, "the provider says happened", retain_seconds=1000.0
+    )
+    moved = play(
+        recovery.recover(calling(Asks(find)), doubt), (Ask(doubt, "me", 30.0), asked),
+        (CallLookup(asked), Happened("receipt")), (settle, theirs), (Tell("resolved", theirs, "Happened"), None),
+    )  # fmt: skip
+
+    assert moved is theirs
 
 
 def test_one_asks_and_the_others_wait():
@@ -838,3 +916,11 @@ def test_after_a_loss_the_old_provider_key_is_all_that_protects():
     assert not recovery.may_rotate(lost, Keyed(keeps_declines=True).terms)
     assert recovery.may_rotate(lost, Asks(find).terms)
     assert not recovery.may_rotate(record(), Keyed().terms)
+    keyed = Keyed(window=60, lookup=find)
+    call = calling(keyed)
+    late = in_doubt(keyed.terms.text(), asker="me", ask_left=30.0, after_loss=True, first_sent_at=1.0, now=100.0)
+    free = late._replace(state=State.RELEASED)
+    freeing = resolving(State.RELEASED, late, error="Declined", why="the provider says declined", next_round=False)
+    assert (
+        asked(Declined(), (freeing, free), (Tell("resolved", free, "Declined"), None), asking=late, call=call) is free
+    )

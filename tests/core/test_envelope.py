@@ -640,9 +640,18 @@ def test_a_class_in_the_place_of_a_kept_one_is_kept_as_that():
     class Fake(datetime, metaclass=Claims):
         pass
 
+    @dataclasses.dataclass(init=False, repr=False, eq=False)
     class DriverUUID(uuid.UUID):
+        """Whatever else it is."""
+
+    class ClaimsDates(type):
+        def __instancecheck__(cls, value: object) -> bool:
+            return isinstance(value, date)
+
+    class FakeDate(date, metaclass=ClaimsDates):
         pass
 
+    assert type(again(FakeDate(2024, 1, 1))) is date
     assert type(again(Fake(2024, 1, 1, tzinfo=UTC))) is datetime
     assert again(DriverUUID(int=3)) == uuid.UUID(int=3)
     assert storable_type(DriverUUID) is storable_type(Fake) is None
@@ -700,6 +709,8 @@ def test_as_deep_as_the_limit_is_kept_and_deeper_is_refused(box):
 def test_a_long_path_loses_its_middle():
     with pytest.raises(NotStorable, match=r"^result(\.0){8}\.…(\.0){8}: an object cannot be kept$"):
         encode(nested_object(50), max_bytes=ROOM)
+    with pytest.raises(NotStorable, match=r"^result(\.0){16}: an object cannot be kept$"):
+        encode(nested_object(16), max_bytes=ROOM)
 
 
 def nested_object(depth: int) -> Any:
@@ -719,7 +730,16 @@ def test_what_holds_itself_is_refused():
             encode(value, max_bytes=50_000)
 
 
-@pytest.mark.parametrize("payload", [b"J" + b"[" * 101 + b"]" * 101, b"J" + b"[" * 99_999, b"T" + b'{"tuple":[' * 9999])
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"J" + b"[" * 101 + b"]" * 101,
+        b"J" + b'{"a":' * 101 + b"1" + b"}" * 101,
+        b"J" + b'[{"a":' * 51 + b"1" + b"}]" * 51,
+        b"J" + b"[" * 99_999,
+        b"T" + b'{"tuple":[' * 9999,
+    ],
+)
 def test_a_payload_deeper_than_the_limit_is_unreadable(payload):
     with pytest.raises(Unreadable):
         decode(b"\x01" + payload)
@@ -789,6 +809,8 @@ def test_a_class_name_that_is_not_text_is_not_storable():
         (b"\x01Esecret", "codec 'E' is not known here"),
         (b"\x01J", "damaged JSON"),
         (b"\x01J{", "damaged JSON"),
+        (b"\x01T", "damaged JSON"),
+        (b"\x01E", "codec 'E' is not known here"),
         (b"\x01J1 ", "something follows"),
         (b"\x01JNaN", "damaged JSON"),
         (b"\x01J" + b"1" * 5000, "damaged JSON"),

@@ -25,7 +25,7 @@ import pydantic
 import pytest
 
 from samekey.core import canonical, fingerprint
-from samekey.core.canonical import DEPTH_MAX, SIZE_MAX, parse_json, read_json
+from samekey.core.canonical import DEPTH_MAX, SIZE_MAX, STEP_MAX, parse_json, read_json
 from samekey.core.errors import Misconfigured, PayloadRefused
 from samekey.core.fingerprint import (
     FIELDS_MAX,
@@ -136,7 +136,10 @@ def test_whitespace_and_unicode_escapes_are_no_difference_after_parsing():
     )
 
 
-@pytest.mark.parametrize("wrap", [lambda n: n, lambda n: [n], lambda n: {"n": n, "m": 1.5}, lambda n: [b"slow", n]])
+@pytest.mark.parametrize(
+    "wrap",
+    [lambda n: n, lambda n: [n], lambda n: {"n": n}, lambda n: {"n": n, "m": 1.5}, lambda n: [b"slow", n]],
+)
 def test_an_integral_float_is_its_integer(wrap):
     assert same(wrap(1), wrap(1.0))
     assert same(wrap(0), wrap(0.0), wrap(-0.0))
@@ -150,6 +153,12 @@ def test_an_integral_float_beside_text_that_looks_like_one():
     """The text `.0,` in a str is not touched when floats are written as integers."""
     assert same({"a": 1.0, "b": "v1.0,x", "c": [2.0]}, {"a": 1, "b": "v1.0,x", "c": [2]})
     assert all_differ({"a": 1.0, "b": "v1.0,x"}, {"a": 1.0, "b": "v1,x"}, {"a": 1.0, "b": "v1.0]"})
+    # As many as there are floats, and none of them is one.
+    assert canonical.canonical([1e16, "v1.0,"]) == b'[10000000000000000,"v1.0,"]'
+    for end in (",", "]", "}"):
+        text = f"v.0{end}"
+        for floats in ([1.0, text], [text, 1.0], [text, {"a": 1.0}], [text, text, 1.0], [text, text, {"a": 1.0}]):
+            assert same(floats, json.loads(json.dumps(floats).replace("1.0", "1")))
 
 
 def test_a_float_that_cannot_be_told_from_its_neighbour_integer_is_the_integer_it_holds():
@@ -264,6 +273,13 @@ def test_values_of_different_kinds_differ():
 
 def test_bool_is_not_int_anywhere():
     assert all_differ([True], [1], {"a": True}, {"a": 1}, {True: 1}, {1: 1}, {1: True})
+
+
+def test_an_integer_too_long_for_decimals_is_written_in_hexadecimals():
+    for sign in (1, -1):
+        long = sign * 10**4300
+        assert canonical.canonical(long) == f"<int {long:#x}>".encode()
+        assert canonical.canonical(long - sign) == ("-" * (sign < 0) + "9" * 4300).encode()
 
 
 def test_integers_are_exact_at_any_size():
@@ -405,6 +421,15 @@ def test_a_container_as_a_key_is_refused():
     assert refusal({"a": {(1, 2): 3}}).path == "a"
 
 
+def test_a_set_of_containers_is_written_piece_by_piece():
+    assert canonical.canonical({(2, "b"), (1, "a")}) == b'<set [1,"a"],[2,"b"]>'
+
+
+def test_a_set_has_no_places_to_name():
+    assert refusal({"a": {float("nan")}}).path == "a.*"
+    assert refusal({"a": {1}, "b": float("nan")}).path == "b"
+
+
 def test_a_multi_dict_cannot_hide_values_behind_its_items():
     class MultiDict(dict):  # type: ignore[type-arg]
         def items(self):
@@ -421,7 +446,16 @@ def test_two_keys_with_one_canonical_form_are_refused():
         def __eq__(self, other: object) -> bool:
             return self is other
 
-    assert refusal({"a": {Loner("x"): 1, Loner("x"): 2}}).path == "a"
+    def red() -> enum.Enum:
+        class Colour(enum.Enum):
+            RED = 1
+
+        return Colour.RED
+
+    values: tuple[Any, ...] = (1, {})
+    for value in values:  # what is under them is not looked at, and need not have an order
+        assert refusal({"a": {Loner("x"): value, Loner("x"): value}}).path == "a"
+        assert refusal({"a": {red(): value, red(): value}}).path == "a"
 
 
 def test_a_subclass_that_holds_nanoseconds_is_refused():
@@ -473,6 +507,11 @@ def test_size_is_refused_past_the_limit_and_not_before():
     assert "8 MiB" in refusal(["\u20ac" * (SIZE_MAX // 3 + 1)]).message
     assert "8 MiB" in refusal([1 << (SIZE_MAX * 4)]).message
     assert "8 MiB" in refusal([1e300] * 30_000).message  # 210 KB as JSON, 9 MB as integers
+    assert "8 MiB" in refusal("x" * SIZE_MAX).message
+    beside = len('["",<bytes >]')  # which is written value by value, and counted so
+    assert digest(["x" * (SIZE_MAX - beside), b""])
+    assert "8 MiB" in refusal(["x" * (SIZE_MAX - beside + 1), b""]).message
+    assert digest([{"x" * (SIZE_MAX // 2)}, "y" * (SIZE_MAX // 3)])  # what is in a set is counted once
 
 
 def test_a_payload_that_is_too_large_names_its_largest_field(monkeypatch):
@@ -485,6 +524,14 @@ def test_a_payload_that_is_too_large_names_its_largest_field(monkeypatch):
     assert refusal({"note": half, Decimal(2): [half, small]}).path == "2"
     assert refusal({"file": whole.encode(), "at": 1}, ignore={"at"}).path == "file"
     assert len(refusal({"k" * 10_000: whole}).path) < 200
+
+
+def test_of_what_is_too_large_the_largest_part_is_named_and_what_has_no_form_is_none(monkeypatch):
+    monkeypatch.setattr(canonical, "SIZE_MAX", 1 << 20)
+    large = "x" * (1 << 20)
+    assert refusal({"z": object(), "b": large}).path == "b"
+    assert refusal({"a": large[::2], "b": large[::2] + "xxx", "c": b""}).path == "b"
+    assert json_refusal(" " * (1 << 20) + "1").path == ""
 
 
 def test_a_few_shared_lists_cannot_stand_for_a_billion(monkeypatch):
@@ -500,7 +547,8 @@ def test_a_few_shared_lists_cannot_stand_for_a_billion(monkeypatch):
 def test_a_refusal_names_a_long_or_unprintable_step_in_bounded_text():
     refused = refusal({"k" * 10_000: {"\ud800": float("nan")}})
 
-    assert len(refused.path) < 200
+    assert refused.path == "k" * STEP_MAX + "...." + "\\ud800"
+    assert refusal({"k" * STEP_MAX: float("nan")}).path == "k" * STEP_MAX
     refused.path.encode()
 
 
@@ -549,6 +597,12 @@ def test_ignore_reaches_into_models():
     assert ignoring({"items.*.qty"}, {"items": (Item("x", 1),)}, {"items": [Item("x", 2)]})
 
 
+def test_what_an_ignored_path_does_not_lead_into_stays():
+    for inside in ([1], (1,), "text", 7, None):
+        assert digest({"a": inside}, ignore={"a.b"}) != digest({"a": [2]}, ignore={"a.b"})
+        assert same(inside, fingerprint._without({"a": inside}, ("a.b",))["a"])
+
+
 def test_a_missing_ignored_field_is_fine():
     assert ignoring({"nothing", "a.b.c", "a.*.d", "x.*"}, {"a": 1, "x": "text"}, {"a": 1, "x": "text"})
     assert same({"a": 1}, {"a": 1})
@@ -578,9 +632,24 @@ def test_check_ignore_sorts_and_drops_repeats():
     assert check_ignore(name for name in ("b", "a")) == ("a", "b")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("wrong", ["client_ts", b"client_ts", [1], [None], [["a"]]])
-def test_check_ignore_takes_a_collection_of_str(wrong):
-    with pytest.raises(TypeError, match="ignore takes"):
+def test_an_index_in_a_declared_path_is_refused_with_the_path_that_works():
+    assert fingerprint.declared_ignore(["b", "a.*.c"]) == ("a.*.c", "b")
+    with pytest.raises(Misconfigured, match=r"has 'a\.0\.c', .*: 'a\.\*\.c'$"):
+        fingerprint.declared_ignore(["a.0.c"])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ("client_ts", "not one string"),
+        (b"client_ts", "not one string"),
+        ([1], "not int"),
+        ([None], "not NoneType"),
+        ([["a"]], "not list"),
+    ],
+)
+def test_check_ignore_takes_a_collection_of_str(wrong, why):
+    with pytest.raises(TypeError, match=f"ignore takes .*{why}"):
         check_ignore(wrong)
 
 
@@ -612,6 +681,14 @@ def test_any_name_survives_the_form(path):
     assert fingerprint._parse_form(intent.form)[0] == check_ignore([path, "other"])
     assert intent.form.isascii()
     assert intent.form.isprintable()
+
+
+def test_a_form_may_be_as_long_as_its_limit():
+    longest = "x" * (FORM_MAX - len("1 ignore= secret=00000000"))
+    stored = Intent({longest: 1, "a": 1}, ignore={longest}, secrets=[b"s"]).fingerprint()
+
+    assert len(stored.form) == FORM_MAX
+    assert Intent({"a": 1}, secrets=[b"s"]).matches(stored.digest, stored.form)
 
 
 def test_a_record_is_compared_under_the_ignore_set_it_was_written_with():
@@ -680,7 +757,7 @@ def test_the_secret_id_reveals_nothing_and_is_stable():
     assert b"a secret of some length".hex()[:8] not in form
 
 
-@pytest.mark.parametrize("secrets", [b"bytes", "str", [1], ["s"], [b"a", "s"]])
+@pytest.mark.parametrize("secrets", [b"bytes", "str", [1], ["s"], [b"a", "s"], {b"which is the first", b"of a set"}])
 def test_secrets_are_a_list_of_bytes(secrets):
     with pytest.raises(TypeError, match="secret"):
         Intent({}, secrets=secrets)
@@ -727,6 +804,22 @@ def test_only_mappings_have_fields(payload):
     assert [n for n, _ in Intent(Item("x")).fingerprint().fields] == ["qty", "sku"]
 
 
+def test_a_member_of_an_enum_has_no_fields_whatever_it_is_made_of():
+    class Stock(Item, enum.Enum):
+        BOOK = ("book", 1)
+
+    assert Intent(Stock.BOOK).fingerprint().fields == ()
+
+
+def test_what_a_record_keeps_beside_the_digest_is_frozen_for_ever():
+    plain = Intent({"amount": 200, "to": "x"}, salt="r").fingerprint()
+    keyed = Intent({"amount": 200}, salt="r", secrets=[b"s"]).fingerprint()
+
+    assert plain.fields == (("amount", bytes.fromhex("59bdd122")), ("to", bytes.fromhex("478a8b6d")))
+    assert keyed.fields == (("amount", bytes.fromhex("771036aa")),)
+    assert keyed.form == "1 secret=68e9e264"
+
+
 def test_equal_values_do_not_show_across_fields_records_or_secrets():
     def fields(**options: Any) -> list[bytes]:
         return [short for _, short in Intent({"a": 1, "b": 1}, **options).fingerprint().fields]
@@ -735,6 +828,10 @@ def test_equal_values_do_not_show_across_fields_records_or_secrets():
 
     assert len(set(seen)) == len(seen) == 10
     assert fields(salt="r1") == fields(salt="r1")
+
+
+def test_without_a_salt_it_is_empty():
+    assert Intent({"a": 1}).fingerprint() == Intent({"a": 1}, salt="").fingerprint()
 
 
 def test_the_salt_is_for_fields_only():
@@ -781,6 +878,17 @@ def test_a_very_long_name_is_not_kept():
 
     assert [name for name, _ in stored.fields] == ["a"]
     assert Intent({"n" * 10_000: 2, "a": 1}).differing(stored) == ()
+    for beside in ({}, {7: 1}, {"n" * 129: 1}):
+        assert "n" * 128 in dict(Intent({"n" * 128: 1, **beside}).fingerprint().fields)
+
+
+def test_whoever_has_written_the_payload_already_gets_the_same_fingerprint():
+    payload = {"amount": 200, "ts": 1}
+    written = canonical.canonical(payload)
+    for how in ({}, {"ignore": {"ts"}}, {"secrets": [b"s"]}, {"ignore": {"ts"}, "secrets": [b"s"]}):
+        spared = Intent(payload, written=written, **how)
+        assert spared.fingerprint() == Intent(payload, **how).fingerprint()
+        assert spared.matches(*Intent({"amount": 200}, ignore={"ts"}).fingerprint()[:2])
 
 
 # --- JSON bodies --------------------------------------------------------------------------------------------------
@@ -817,13 +925,14 @@ def test_lone_surrogates_in_a_body_are_refused_by_their_path():
     assert json_refusal('{"a":"\ud800"}').path == "a"
     assert json_refusal(b'["\\ude00\\ud83d"]').path == "0"
     assert parse_json(b'["\\ud83d\\ude00", "\\\\ud800"]') == ["\U0001f600", "\\ud800"]
+    assert parse_json(b'"\\ud83d\\ude00"') == "\U0001f600"
 
 
 @pytest.mark.parametrize(
     "body",
     [b'"\xff"', b'"\xed\xa0\x80"', b'"\xc0\x80"', '{"a":1}'.encode("utf-16"), '{"a":1}'.encode("utf-32"),
      "\ufeff{}".encode(), b"", b" ", b"{", b"[1,]", b'{"a":1,}', b"{'a':1}", b"01", b"+1", b"1.", b".5",
-     b"1 2", b"tru", b'"\t"', b"[1]\x00",
+     b"1 2", b"1X", b"X1", b"tru", b'"\t"', b"[1]\x00",
      b"\xa01", b'{1:2}', b'"a', b"nan", b"0x10", "\ud800", b"// c\n1", b"\x0c1", b"-", b"1e", b'"\\x"', b'"\\u12"'],
 )  # fmt: skip
 def test_bodies_that_are_not_utf8_json_are_refused(body):
@@ -834,7 +943,7 @@ def test_a_body_that_nests_too_deep_is_refused_at_any_depth():
     assert parse_json("[" * DEPTH_MAX + "]" * DEPTH_MAX)
     assert json_refusal("[" * (DEPTH_MAX + 1) + "]" * (DEPTH_MAX + 1)).path == ".".join("0" * DEPTH_MAX)
     for deep in (900, 5_000, 100_000, 2_000_000):
-        json_refusal("[" * deep + "]" * deep)
+        assert json_refusal("[" * deep + "]" * deep).path in ("", ".".join("0" * DEPTH_MAX))
         json_refusal("[" * deep)
         json_refusal('{"a":' * deep + "1" + "}" * deep)
 
@@ -934,8 +1043,19 @@ def test_long_integers_are_refused_before_they_are_read_also_where_the_process_a
         sys.set_int_max_str_digits(allowed)
 
 
+def test_text_is_text_also_where_the_process_allows_any_number_of_digits():
+    allowed = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(0)
+    try:
+        for text in ("(" * 5000, "1" * 4300 + "x"):
+            assert canonical.canonical([text]) == f'["{text}"]'.encode()
+            assert read_json(f'["{text}"]') == ([text], f'["{text}"]'.encode())
+    finally:
+        sys.set_int_max_str_digits(allowed)
+
+
 def test_parse_json_takes_text():
-    assert parse_json("[1]") == parse_json(b"[1]") == [1]
+    assert parse_json("[1]") == parse_json(b"[1]") == parse_json(bytearray(b"[1]")) == [1]  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="bytes or str"):
         parse_json({"a": 1})  # type: ignore[arg-type]
 

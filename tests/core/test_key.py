@@ -107,6 +107,14 @@ def test_what_is_next_to_a_control_character_is_not_one(char):
         assert make_key("o", text).text == text
 
 
+@pytest.mark.parametrize("odd", [["a"], {"a": 1}, 1, b"a"])
+def test_a_name_that_is_no_text_is_refused_also_where_nothing_could_remember_it(odd):
+    with pytest.raises(KeyMalformed, match="operation name must be a string"):
+        make_key(odd, "k")
+    with pytest.raises(KeyMalformed, match="tenant must be a string"):
+        make_key("charge", "k", odd)
+
+
 def test_empty_foreign_and_broken_text_is_refused():
     for field, what in (("operation", "operation name"), ("text", "key"), ("tenant", "tenant")):
         with pytest.raises(KeyMissing, match=f"the {what} is empty"):

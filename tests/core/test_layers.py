@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from samekey.core.commands import Free, Open, Read, Redact, Settle
+from samekey.core.commands import Free, Open, Read, Redact, Renew, Settle
 from samekey.core.fingerprint import Intent
 from samekey.core.key import make_key
 from samekey.core.layers import (
@@ -77,6 +77,9 @@ def test_a_held_record_is_shown_with_what_is_left_of_its_lease():
 
     assert FRONT.answer(KEY, Sight(105.0, word)) == HELD._replace(now=105.0, lease_left=15.0)
     assert FRONT.answer(KEY, Sight(90.0, word)) is None  # the front's clock was set back: nobody knows how old it is
+    almost = FRONT.answer(KEY, Sight(119.5, word))
+    assert almost is not None
+    assert almost.lease_left == 0.5
     assert FRONT.answer(KEY, Sight(120.0, word)) is None  # over
 
 
@@ -132,6 +135,7 @@ def test_a_new_key_is_claimed_in_the_durable_store_and_told():
 
     assert play(FRONT.steps(OPEN), (Look(KEY.digest), Sight(100.0, None, True)), (OPEN, HELD), (told, True)) is HELD
     assert play(FRONT.steps(OPEN), (Look(KEY.digest), None), (OPEN, HELD)) is HELD  # the front is away
+    assert not Sight(100.0, None).marked  # unless it says so
 
 
 def test_somebodys_mark_is_waited_for_so_many_times():
@@ -167,6 +171,15 @@ def test_a_front_that_never_spoke_or_a_record_that_is_gone_is_told_nothing():
     command = Settle(HELD, Role.HOLDER, State.COMPLETED, "me")
     assert play(FRONT.steps(command), (FrontTime(), None), (command, DONE)) is DONE
     assert play(FRONT.steps(command), (FrontTime(), 100.0), (command, None)) is None
+
+
+def test_a_hold_that_lasts_is_dated_by_a_fresh_look_at_the_fronts_clock():
+    command = Renew(HELD, 30.0)
+    told = Put(KEY.digest, word_of(HELD, 150.0), 210.0)
+    renewing = [(FrontTime(), 100.0), (Look(KEY.digest), Sight(150.0, b"")), (command, HELD), (told, True)]
+    assert play(FRONT.steps(command), *renewing) is HELD
+    away = [(FrontTime(), 100.0), (Look(KEY.digest), None), (command, HELD)]
+    assert play(FRONT.steps(command), *away) is HELD
 
 
 def test_a_word_goes_only_over_an_older_one():

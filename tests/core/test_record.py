@@ -9,7 +9,16 @@ import pytest
 from samekey.core.errors import RecordUnreadable
 from samekey.core.key import make_key
 from samekey.core.packing import CACHED_MAX_BYTES, _read, pack, unpack
-from samekey.core.record import EVIDENCE_MAX, MOVES_MAX, Evidence, Move, Record, provider_key
+from samekey.core.record import (
+    ATTRIBUTE_MAX_CHARS,
+    ATTRIBUTES_MAX,
+    EVIDENCE_MAX,
+    MOVES_MAX,
+    Evidence,
+    Move,
+    Record,
+    provider_key,
+)
 from samekey.core.states import State
 
 KEY = make_key("charge", "o-1", "acme")
@@ -164,8 +173,9 @@ def test_the_provider_key_is_a_uuid4_of_key_round_and_label():
     }
 
     assert len(keys) == 8
+    assert RECORD.provider_key() == provider_key(KEY, RECORD.round) == provider_key(KEY, RECORD.round, "")
     assert all(key[14] == "4" and len(key) == 36 for key in keys)
 
 
 def test_the_bounds_are_those_of_the_docs():
-    assert (MOVES_MAX, EVIDENCE_MAX) == (16, 64)
+    assert (MOVES_MAX, EVIDENCE_MAX, ATTRIBUTES_MAX, ATTRIBUTE_MAX_CHARS) == (16, 64, 16, 256)

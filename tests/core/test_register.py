@@ -164,6 +164,9 @@ def test_a_dead_holder_that_had_not_begun_is_taken():
 
     assert taken is not None
     assert (taken.attempt, taken.unsure, taken.boundary) == ("you", False, "opaque")
+    after_a_boot = apply(held(), take(held()), replace(LATER, clock="another boot"))
+    assert after_a_boot is not None
+    assert (after_a_boot.attempt, after_a_boot.lease_clock) == ("you", "another boot")
 
 
 @pytest.mark.parametrize(
@@ -248,6 +251,9 @@ def test_a_doubt_is_no_end():
 
     assert doubt is not None
     assert (doubt.settled_by, doubt.settled_at, doubt.retain_until) == (None, None, None)
+    late = apply(held(retain_until=2000.0), settle(held(), Role.HOLDER, State.IN_DOUBT), NOW)
+    assert late is not None
+    assert late.retain_until is None  # unknown is never forgotten
     assert doubt.error == "Timeout\\ud800"
     assert doubt.moves[-1].why == "Timeout\\ud800"  # no other reason was given
 
@@ -270,7 +276,7 @@ def test_a_passer_by_may_only_doubt_a_dead_lease():
     assert apply(HELD, doubt, NOW) is HELD
     moved = apply(held(), doubt, LATER)
     assert moved is not None
-    assert (moved.state, moved.token, moved.lease_until) == (State.IN_DOUBT, 9, 80.0)
+    assert (moved.state, moved.token, moved.lease_until, moved.moves[-1].who) == (State.IN_DOUBT, 9, 80.0, "me")
     other_boot = apply(held(), doubt, replace(LATER, clock="another boot"))
     assert other_boot is not None
     assert (other_boot.lease_until, other_boot.lease_clock) == (150.0, "another boot")

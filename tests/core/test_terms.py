@@ -24,7 +24,7 @@ from samekey.core.boundary import (
     parse_terms,
 )
 from samekey.core.errors import Misconfigured, NotDone, RecordUnreadable, Refused
-from samekey.core.policy import SECONDS_MAX, Policy, as_seconds
+from samekey.core.policy import SECONDS_MAX, Policy, as_seconds, is_timeout
 
 
 def find(record):
@@ -65,6 +65,10 @@ def test_terms_of_no_version_we_know_are_unreadable(text):
         parse_terms(text)
 
 
+def test_terms_that_nobody_can_declare_are_kept_as_they_were_read():
+    assert parse_terms("asks keeps_declines marked").text() == "asks keeps_declines marked"
+
+
 def test_a_window_of_nothing_is_read_although_it_is_not_declared():
     assert parse_terms("keyed window=0").window == 0.0
     with pytest.raises(Misconfigured):
@@ -86,20 +90,20 @@ def test_who_can_be_asked():
 
 
 @pytest.mark.parametrize(
-    "declare",
+    ("declare", "why"),
     [
-        lambda: Atomic(""),
-        lambda: Atomic("not a name"),
-        lambda: Atomic(7),  # type: ignore[arg-type]
-        lambda: Keyed(-1),
-        lambda: Keyed(lookup="find"),  # type: ignore[arg-type]
-        lambda: Asks(None),  # type: ignore[arg-type]
-        lambda: Asks(find, 0),
-        lambda: Asks(find, True),
+        (lambda: Atomic(""), "name of the parameter"),
+        (lambda: Atomic("not a name"), "name of the parameter"),
+        (lambda: Atomic(7), "name of the parameter"),  # type: ignore[arg-type]
+        (lambda: Keyed(-1), "^Keyed window must be more than zero"),
+        (lambda: Keyed(lookup="find"), "a lookup is a function of the record, not 'find'"),  # type: ignore[arg-type]
+        (lambda: Asks(None), "a lookup is a function of the record, not None"),  # type: ignore[arg-type]
+        (lambda: Asks(find, 0), "^believe_absent_after must be more than zero"),
+        (lambda: Asks(find, True), "^believe_absent_after must be seconds"),
     ],
 )
-def test_a_boundary_that_means_nothing_is_refused(declare):
-    with pytest.raises(Misconfigured):
+def test_a_boundary_that_means_nothing_is_refused(declare, why):
+    with pytest.raises(Misconfigured, match=why):
         declare()
 
 
@@ -140,6 +144,14 @@ def test_the_numbers_are_those_of_the_docs():
     assert (policy.result_max_bytes, policy.trust_inner) == (1 << 20, False)
 
 
+def test_terms_and_policies_show_what_was_declared_and_nothing_else():
+    for declared in (Keyed(window=60, marked=True).terms, Policy(lease=10, closes=(KeyError,))):
+        shown = repr(declared)
+        assert not [
+            word for word in ("sends", "lease_seconds", "patience_seconds", "retention_seconds") if word in shown
+        ]
+
+
 @pytest.mark.parametrize("name", ["lease_seconds", "patience_seconds", "retention_seconds"])
 def test_what_is_made_of_a_time_is_not_given_beside_it(name):
     with pytest.raises(TypeError):
@@ -168,7 +180,7 @@ def test_anything_but_a_time_is_refused(value):
 def test_zero_is_a_patience_and_nothing_else():
     with pytest.raises(Misconfigured, match="must be zero or more and at most ten years"):
         as_seconds("span", -1, zero_allowed=True)
-    with pytest.raises(Misconfigured, match="more than zero"):
+    with pytest.raises(Misconfigured, match="must be more than zero and at most ten years"):
         as_seconds("span", 0)
     for name in ("lease", "retention"):
         with pytest.raises(Misconfigured, match=name):
@@ -180,6 +192,8 @@ def test_zero_is_a_patience_and_nothing_else():
     [
         {"releases": (int,)},
         {"closes": ("ValueError",)},
+        {"closes": 5},
+        {"closes": "ValueError"},
         {"releases": (BaseException,)},
         {"closes": (Exception,)},
         {"releases": Exception},
@@ -194,6 +208,34 @@ def test_zero_is_a_patience_and_nothing_else():
 def test_a_policy_that_means_nothing_is_refused(wrong):
     with pytest.raises(Misconfigured):
         Policy(**wrong)
+
+
+def test_a_time_that_is_refused_is_shown_unless_it_is_endless():
+    for wrong, shown in ((-1, ", not -1"), (float("nan"), ", not nan"), (999 * SECONDS_MAX, ", not 315907776000.0")):
+        with pytest.raises(Misconfigured, match=f"at most ten years{shown}$"):
+            as_seconds("span", wrong)
+    for endless in (-SECONDS_MAX, 1000 * SECONDS_MAX, 10**400):
+        with pytest.raises(Misconfigured, match=r"at most ten years$"):
+            as_seconds("span", endless)
+
+
+def test_a_timeout_is_known_by_its_name_however_it_is_written():
+    for name in ("ReadTimeout", "read_time_out", "TIMEOUT", "TimedOut", "DeadlineExceeded", "too_slow"):
+        assert is_timeout(type(name, (Exception,), {}))
+
+
+@pytest.mark.parametrize("name", ["ConnectTimeout", "ConnectTimeoutError", "PoolTimeout"])
+def test_a_timeout_before_anything_was_sent_means_what_the_caller_says(name):
+    unsent = type(name, (Exception,), {})
+
+    assert Policy(closes=(unsent,)).meaning(unsent(), inner=False) == "closes"
+    assert Policy(releases=(unsent,)).meaning(unsent(), inner=False) == "releases"
+    assert Policy().meaning(unsent(), inner=False) == "unknown"
+
+
+def test_errors_that_would_mean_two_things_are_named():
+    with pytest.raises(Misconfigured, match=r"^KeyError, ValueError stands in both"):
+        Policy(releases=(ValueError, KeyError), closes=(KeyError, ValueError))
 
 
 def test_a_policy_takes_one_type_or_several():

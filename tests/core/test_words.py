@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import pickle
 
 import pytest
@@ -15,6 +16,7 @@ from samekey.core.call import (
     Failed,
     doubt_note,
     in_doubt,
+    key_reused,
     replay,
     resolve_line,
     retain_seconds,
@@ -22,6 +24,7 @@ from samekey.core.call import (
 )
 from samekey.core.commands import Begin, Command, Open, Read, Sleep, StoreCommand, Tell
 from samekey.core.drive import adrive, drive
+from samekey.core.envelope import encode
 from samekey.core.errors import InProgress, NotDone, Refused, ResultNotKept, ResultUnreadable, StoreUnavailable
 from samekey.core.fingerprint import Intent
 from samekey.core.key import make_key
@@ -42,6 +45,25 @@ def calling(boundary=None, key=KEY, **how):
 
 
 # -- notes -------------------------------------------------------------------------------------------------------
+
+
+def test_a_reused_key_names_the_fields_that_differ_or_the_payload():
+    there = Intent({"amount": 200, "to": "x", "note": ""}).fingerprint()
+    record = RECORD._replace(fingerprint=there.digest, form=there.form, fields=there.fields)
+
+    def told(payload):
+        words = str(key_reused(dataclasses.replace(calling(), intent=Intent(payload)), record))
+        return words.partition("with another payload: ")[2].partition(".")[0]
+
+    assert told({"amount": 500, "to": "x", "note": ""}) == "'amount' differs"
+    assert told({"amount": 500, "to": "y", "note": ""}) == "'amount', 'to' differ"
+    assert told([500]) == "the payload differs"
+
+
+def test_what_stands_in_memory_is_settled_by_no_command():
+    note = doubt_note(calling(store_name="memory://"), RECORD, "because")
+
+    assert "Two ways out: let it end with this process: it stands in memory, where no command reaches it; " in note
 
 
 @pytest.mark.parametrize(
@@ -107,6 +129,18 @@ def test_an_answer_that_was_not_kept_or_cannot_be_read_never_runs_again():
     assert unreadable.value.__cause__ is not None
 
 
+def test_a_replay_finds_the_classes_that_the_call_was_given():
+    @dataclasses.dataclass
+    class Receipt:
+        number: int
+
+    there = RECORD._replace(result=encode(Receipt(7), max_bytes=1000))
+
+    assert replay(calling(types=(Receipt,)), there) == Answer(Receipt(7), State.COMPLETED, True, "o-1", 7, 2)
+    with pytest.raises(ResultUnreadable, match="Receipt is gone, or not loaded here"):
+        replay(calling(), there)
+
+
 @pytest.mark.parametrize(
     ("result", "error", "words"),
     [
@@ -150,6 +184,16 @@ class Odd(Refused):
         self.one = one
 
 
+class NewbornError(StoreUnavailable):
+    def __new__(cls, *args, **facts):
+        return super().__new__(cls)  # which leaves it without its arguments
+
+
+class NewbornWord(Refused):
+    def __new__(cls, *args):
+        return super().__new__(cls)
+
+
 def test_errors_survive_a_queue_with_their_facts():
     error = InProgress("busy", key="k", token=3, retry_after=1.5)
     back = pickle.loads(pickle.dumps(error))
@@ -159,8 +203,12 @@ def test_errors_survive_a_queue_with_their_facts():
         again = pickle.loads(pickle.dumps(word))
         assert (type(again), again.args, again.reason, again.detail) == (type(word), ("no",), "no", word.detail)
     assert pickle.loads(pickle.dumps(Odd(1, 2))).one == 1
+    for newborn in (NewbornError("why", key="k"), NewbornWord("why")):
+        assert pickle.loads(pickle.dumps(newborn)).args == newborn.args == ("why",)
     assert (Refused().reason, Refused().detail, NotDone().reason, NotDone().detail) == ("", None, "", None)
     assert str(Refused("why")) == "why"
+    for named in (Refused(reason="why"), NotDone(reason="why"), StoreUnavailable(message="why")):
+        assert (str(named), named.args) == ("why", ("why",))
     assert StoreUnavailable("x").tried_seconds == 0.0
 
 
@@ -248,6 +296,7 @@ def test_the_sql_of_a_savepoint_names_its_depth():
     assert RollbackTo(EFFECT, 2).sql == "ROLLBACK TO SAVEPOINT samekey_effect_2"
     assert Release(EFFECT, 1).sql == "RELEASE SAVEPOINT samekey_effect_1"
     assert Commit().sql == "COMMIT"
+    assert Commit() == Commit()
 
 
 def test_a_store_command_is_the_stores_method_of_its_name():

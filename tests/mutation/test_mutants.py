@@ -1,10 +1,16 @@
-"""What is changed in core, and that survivors.txt speaks of it."""
+"""What is changed in core, what becomes of it, and that survivors.txt speaks of it."""
 
 from __future__ import annotations
 
 import ast
+import os
+import signal
+import sys
+
+import pytest
 
 from tools.mutation.__main__ import population, survivors
+from tools.mutation.child import in_a_child
 from tools.mutation.mutants import mutants
 
 SOURCE = '''
@@ -41,9 +47,12 @@ def test_small_things_are_changed_one_at_a_time(tmp_path):
     assert changes >= CHANGES
     assert not [one for one in changes if "peopleX" in one or "tooX" in one]  # what only people read
     assert len({one.name for one in found}) == len(found)
+    unchanged = ast.unparse(ast.parse(SOURCE))
     for one in found:
-        assert ast.unparse(one.tree(path)) != ast.unparse(ast.parse(SOURCE))
+        with one.tree(path) as changed:
+            assert ast.unparse(changed) != unchanged
         assert one.name.startswith("core.module:")
+        assert one.at_import == (one.within != "allowed")
 
 
 def test_every_explained_survivor_is_a_mutant_that_there_is():
@@ -52,3 +61,16 @@ def test_every_explained_survivor_is_a_mutant_that_there_is():
 
     assert set(explained) <= {mutant.name for mutant in population()}
     assert all(explained.values())
+
+
+@pytest.mark.parametrize(
+    ("judge", "fate"),
+    [
+        (lambda: None, ("survived", "")),
+        (lambda: "tests/a.py::test_b", ("killed", "tests/a.py::test_b")),
+        (lambda: sys.exit(0), ("killed", "outside a test: SystemExit")),  # no mutant gets away by leaving
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), ("circles", "")),
+    ],
+)
+def test_whatever_a_mutant_does_it_has_a_fate(judge, fate):
+    assert in_a_child(judge, 0.0) == fate

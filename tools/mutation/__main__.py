@@ -1,7 +1,7 @@
 """`make mutants`: change core one small thing at a time, and see whether a test notices.
 
-python -m tools.mutation                         every mutant (about two hours of one core); goes on where it stopped
-python -m tools.mutation --sample 200 --seed 1   so many of them, the same ones for the same seed, and what that says
+python -m tools.mutation                         every mutant (about half an hour of one core); goes on where it stopped
+python -m tools.mutation --sample 200 --seed 1   so many (5 minutes), the same for the same seed, and what that says
 python -m tools.mutation --only register         of one file
 python -m tools.mutation --list                  what there is, without running anything
 python -m tools.mutation --check                 that survivors.txt speaks of mutants that there are
@@ -12,25 +12,26 @@ Ends with 1 if a mutant survived that survivors.txt does not explain.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import math
+import os
 import random
 import sys
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import asdict
 from pathlib import Path
 
-from tools.mutation import trial as trials
 from tools.mutation.mutants import Mutant, mutants
 from tools.mutation.quick import Quick
-from tools.mutation.trial import ROOT, Told
+from tools.mutation.seen import CORE, ROOT, Seen, look
+from tools.mutation.trial import Told, Trials, prepare
 
 HERE = Path(__file__).parent
 KEPT = ROOT / ".cache" / "mutation"
-ALIVE = ("survived", "unseen")
-BUDGET_SECONDS = 20.0  # of tests that come by a mutant; all of them take a minute
+# Of tests that come by a mutant. First all of them meet the few that tell nearly always; what then lives, and is not
+# explained, meets more of them, and is imported anew.
+SHORT_SECONDS = 1.0
+LONG_SECONDS = 10.0
 SURVIVORS = HERE / "survivors.txt"
 
 # What is quick and needs no server. The others say less about core for the time they take.
@@ -59,7 +60,7 @@ def main() -> int:
         return 1 if gone else 0
     # Shuffled: whatever has been tried when somebody stops it is a fair sample of all.
     chosen = random.Random(asked.seed).sample(everything, len(everything))[: asked.sample or None]  # noqa: S311
-    told = run(chosen, part=asked.part, again=asked.again, slowly=asked.slowly, budget=asked.budget)
+    told = run(chosen, explained, part=asked.part, again=asked.again)
     return report(chosen, told, explained, everything=len(everything), as_json=asked.json)
 
 
@@ -69,9 +70,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--sample", type=int, default=0, metavar="N", help="so many mutants instead of all")
     parser.add_argument("--seed", type=int, default=1, help="of the sample")
     parser.add_argument("--part", default="0/1", metavar="I/N", help="every Nth mutant: run N processes side by side")
-    parser.add_argument("--again", action="store_true", help="try known survivors again, with the tests of today")
-    parser.add_argument("--slowly", action="store_true", help="import the changed module anew for every mutant")
-    parser.add_argument("--budget", type=float, default=BUDGET_SECONDS, help="seconds of tests for one mutant")
+    parser.add_argument("--again", action="store_true", help="try unexplained survivors again, with the tests of today")
     parser.add_argument("--json", action="store_true", help="every mutant with its fate, to stdout")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--check", action="store_true")
@@ -80,7 +79,7 @@ def _arguments() -> argparse.Namespace:
 
 def population(only: Iterable[str] = ()) -> list[Mutant]:
     wanted = {name.removesuffix(".py").rpartition("/")[2] for name in only}
-    files = sorted((trials.SOURCES / "samekey" / "core").glob("*.py"))
+    files = sorted(CORE.glob("*.py"))
     return [
         mutant
         for file in files
@@ -101,36 +100,47 @@ def survivors() -> dict[str, str]:
     return found
 
 
-def run(chosen: list[Mutant], *, part: str, again: bool, slowly: bool, budget: float) -> dict[str, Told]:
+def run(chosen: list[Mutant], explained: Container[str], *, part: str, again: bool) -> dict[str, Told]:
     """The fate of each, from what is kept or tried now."""
     KEPT.mkdir(parents=True, exist_ok=True)
     mine, of = (int(number) for number in part.split("/"))
     told = kept()
-    left = [
-        mutant
-        for number, mutant in enumerate(chosen)
-        if number % of == mine and (_id(mutant) not in told or (again and told[_id(mutant)].fate in ALIVE))
-    ]
-    if not left:
-        return told
-    seen = trials.look(TESTS, KEPT / "seen.json")
-    left.sort(key=lambda mutant: _id(mutant) in told)  # those that survived before come last
-    quick = Quick(TESTS)
-    seen.add_cases(quick.names)
-    trials.prepare(seen.loaded)
-    telling: dict[str, Counter[str]] = {}
-    for number, mutant in enumerate(left, 1):
-        before = telling.setdefault(mutant.module, Counter())
-        first = [name for name, _ in before.most_common(100)]
-        one = trials.trial(mutant, seen, first, trials.too_late if slowly else quick.tried, budget)
-        if one.by:
-            before[one.by] += 1
-        told[_id(mutant)] = one
-        with open(KEPT / f"fates-{mine}.jsonl", "a", encoding="utf-8") as keeping:
-            keeping.write(json.dumps({"id": _id(mutant), **asdict(one)}) + "\n")
-        print(f"{number}/{len(left)} {one.fate:8} {one.seconds:6.1f} s  {mutant.name}", file=sys.stderr, flush=True)
-    quick.close()
+    if again:
+        told = {name: one for name, one in told.items() if not one.alive or name.partition(" ")[2] in explained}
+    ours = [mutant for number, mutant in enumerate(chosen) if number % of == mine]
+    trials: Trials | None = None
+    quick: Quick | None = None
+    for budget in (SHORT_SECONDS, LONG_SECONDS):
+        left = [mutant for mutant in ours if _is_left(told.get(_id(mutant)), mutant.name in explained, budget)]
+        for number, mutant in enumerate(left, 1):
+            if trials is None:
+                trials, quick = start()
+                telling = {name.partition(" ")[2]: one.by for name, one in told.items()}  # of older texts, too
+                for known in chosen:
+                    trials.learn(known, telling.get(known.name, ""))
+            one = trials.trial(mutant, budget, slowly=budget == LONG_SECONDS)
+            told[_id(mutant)] = one
+            with open(KEPT / f"fates-{mine}.jsonl", "a", encoding="utf-8") as keeping:
+                keeping.write(json.dumps({"id": _id(mutant), **asdict(one)}) + "\n")
+            print(f"{number}/{len(left)} {one.fate:8} {one.seconds:6.1f} s  {mutant.name}", file=sys.stderr, flush=True)
+    if quick is not None:
+        quick.close()
+        cpu = sum(os.times()[:4])  # ours and that of every child
+        print(f"tried in {cpu / 60:.0f} CPU minutes", file=sys.stderr)
     return {**kept(), **told}
+
+
+def _is_left(one: Told | None, is_explained: bool, budget: float) -> bool:
+    if one is None:
+        return budget == SHORT_SECONDS
+    return one.alive and one.budget < budget and not is_explained
+
+
+def start() -> tuple[Trials, Quick]:
+    parts, loaded = look(TESTS, KEPT / "seen.json")
+    quick = Quick(TESTS, {name: seconds for part in parts for name, seconds in part.seconds.items()})
+    prepare(loaded)
+    return Trials(Seen(parts, quick.names), quick.tried), quick
 
 
 def kept() -> dict[str, Told]:
@@ -140,20 +150,14 @@ def kept() -> dict[str, Told]:
             said = json.loads(line)
             name = said.pop("id")
             now = Told(**said)
-            if name not in found or found[name].fate in ALIVE:  # a test was written since
+            if name not in found or found[name].alive:  # a test was written since, or there was more time
                 found[name] = now
     return found
 
 
 def _id(mutant: Mutant) -> str:
-    """A mutant of this very text of its file: whatever changes there, it is tried again."""
-    return f"{_digest(mutant.module)} {mutant.name}"
-
-
-def _digest(module: str, _known: dict[str, str] = {}) -> str:  # noqa: B006 - read once for each run
-    if module not in _known:
-        _known[module] = hashlib.sha256(trials.path_of(module).read_bytes()).hexdigest()[:12]
-    return _known[module]
+    """A mutant of this very text of its function: whatever changes there, it is tried again."""
+    return f"{mutant.text} {mutant.name}"
 
 
 # -- what it came to -------------------------------------------------------------------------------------------
@@ -163,30 +167,43 @@ def report(
     chosen: list[Mutant], told: dict[str, Told], explained: dict[str, str], *, everything: int, as_json: bool
 ) -> int:
     fates = {mutant: told[_id(mutant)] for mutant in chosen if _id(mutant) in told}
-    alive = [mutant for mutant, one in fates.items() if one.fate in ALIVE]
+    alive = [mutant for mutant, one in fates.items() if one.alive]
     unexplained = [mutant for mutant in alive if mutant.name not in explained]
     if as_json:
         print(json.dumps([{**asdict(mutant), **asdict(one)} for mutant, one in fates.items()], indent=1))
         return 1 if unexplained else 0
-    print("| file | mutants | killed | of them stopped in circles | survived | explained |")
-    print("|---|---|---|---|---|---|")
+    print(
+        "| file | mutants | killed | by a limit | equivalent | unexplained | killed of those that are not equivalent |"
+    )
+    print("|---|---|---|---|---|---|---|")
     for module in sorted({mutant.module for mutant in fates}):
         print(_row(module.rpartition(".")[2], {m: one for m, one in fates.items() if m.module == module}, explained))
     print(_row("all", fates, explained))
     if len(fates) < everything:
-        low, high = _interval(len(fates) - len(alive), len(fates))
-        print(f"\n{len(fates)} of {everything} mutants: of all, {low:.1%} to {high:.1%} are killed (95 %, Wilson).")
+        dead, equivalent = len(fates) - len(alive), len(alive) - len(unexplained)
+        low, high = _interval(dead, len(fates) - equivalent)
+        print(
+            f"\n{len(fates)} of {everything} mutants. Of all that are not equivalent {low:.1%} to {high:.1%} are killed"
+        )
+        print("(95 %, Wilson).")
+    for mutant, one in fates.items():
+        if mutant.name in explained and not one.alive:
+            print(f"explained, and killed all the same, line {mutant.line}: {mutant.name}")
     for mutant in unexplained:
         print(f"survived, line {mutant.line}: {mutant.name}")
     return 1 if unexplained else 0
 
 
 def _row(name: str, fates: dict[Mutant, Told], explained: dict[str, str]) -> str:
-    alive = [mutant for mutant, one in fates.items() if one.fate in ALIVE]
+    alive = [mutant for mutant, one in fates.items() if one.alive]
     dead = len(fates) - len(alive)
     circles = sum(one.fate == "circles" for one in fates.values())
     known = sum(mutant.name in explained for mutant in alive)
-    return f"| {name} | {len(fates)} | {dead} ({dead / len(fates):.1%}) | {circles} | {len(alive)} | {known} |"
+    share = f"{dead / (len(fates) - known):.1%}" if len(fates) > known else "-"
+    return (
+        f"| {name} | {len(fates)} | {dead} ({dead / len(fates):.1%}) | {circles} | {known} | {len(alive) - known} "
+        f"| {share} |"
+    )
 
 
 def _interval(hits: int, of: int, z: float = 1.96) -> tuple[float, float]:

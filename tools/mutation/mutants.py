@@ -10,8 +10,12 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 COMPARED: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
@@ -44,8 +48,12 @@ WORDS = {  # one of these for its neighbour: the commonest slip of all
     "Role": ("HOLDER", "PASSER_BY", "LOOKUP", "OPERATOR"),
     "Kind": ("ATOMIC", "KEYED", "ASKS", "REPEATABLE", "OPAQUE"),
 }
+EITHER_WAY = {"min", "max", "compare_digest", "isinstance"}  # swapped, the first three say the same, the last nothing
 # Calls whose strings are for people: errors and notes, and the reason kept beside a move.
-SPOKEN = {"note", "in_doubt", "doubt_note", "fenced", "Fenced", "InProgress", "ValueError", "TypeError", "KeyError"}
+SPOKEN = {
+    "note", "in_doubt", "doubt_note", "fenced", "Fenced", "InProgress", "ValueError", "TypeError", "KeyError",
+    "_NoForm", "stop", "NotStorable",
+}  # fmt: skip
 SPOKEN_ENDINGS = ("Error", "Malformed", "Missing", "Unreadable", "Misconfigured", "Unavailable", "Reused")
 
 
@@ -54,27 +62,47 @@ class Mutant:
     module: str  # samekey.core.attempt
     number: int  # which of the module's mutants: how it is made again
     line: int
+    statement: int  # where the statement around it begins: not every line of one shows when it runs
     within: str  # the function or class, "" at the top of the module
+    at_import: bool  # it stands outside the bodies of functions
     kind: str
     change: str  # before => after
     name: str  # the same as long as the code around it is: what survivors.txt speaks of
+    text: str  # a digest of the function, class or line at the top of the module in which it stands
 
-    def tree(self, path: Path) -> ast.Module:
-        """The module with this one thing changed."""
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        for number, (site, _kind, made) in enumerate(_changes(tree)):
-            if number == self.number:
-                site.put(made)
-                return ast.fix_missing_locations(tree)
-        raise LookupError(f"{self.name} is no longer there")
+    @contextmanager
+    def tree(self, path: Path) -> Iterator[ast.Module]:
+        """The module with this one thing changed, for as long as somebody looks at it."""
+        tree, changes = _read(path)
+        site, _kind, made = changes[self.number]
+        old = site.get()
+        if not hasattr(made, "lineno"):  # a part of the old one, put in its place, knows where it is
+            ast.fix_missing_locations(ast.copy_location(made, old))
+        site.put(made)
+        try:
+            yield tree
+        finally:
+            site.put(old)
+
+    def code(self, path: Path) -> CodeType:
+        """The same, compiled."""
+        with self.tree(path) as tree:
+            return compile(tree, str(path), "exec", dont_inherit=True)
+
+
+@cache
+def _read(path: Path) -> tuple[ast.Module, list[tuple[Site, str, Any]]]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return tree, list(_changes(tree))
 
 
 def mutants(module: str, path: Path) -> list[Mutant]:
     """Every mutant of a module, in the order of its lines."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree, changes = _read(path)
+    texts = [(one.end_lineno or 0, sha256(ast.dump(one).encode()).hexdigest()[:12]) for one in tree.body]
     found: list[Mutant] = []
     met: Counter[str] = Counter()
-    for number, (site, kind, made) in enumerate(_changes(tree)):
+    for number, (site, kind, made) in enumerate(changes):
         shown = site.shown
         before = _brief(ast.unparse(shown))
         old = site.get()
@@ -86,7 +114,10 @@ def mutants(module: str, path: Path) -> list[Mutant]:
         met[name] += 1
         if met[name] > 1:
             name += f" ({met[name]})"
-        found.append(Mutant(module, number, site.line, site.within, kind, change, name))
+        text = next(text for end, text in texts if site.line <= end)
+        found.append(
+            Mutant(module, number, site.line, site.statement, site.within, site.at_import, kind, change, name, text)
+        )
     return found
 
 
@@ -111,6 +142,8 @@ class Site:
     index: int | None
     within: str
     line: int
+    statement: int
+    at_import: bool
     shown: ast.AST  # what to show of the change: the smallest thing around it that reads as code
 
     def get(self) -> Any:
@@ -126,12 +159,12 @@ class Site:
 
 def _changes(tree: ast.Module) -> Iterator[tuple[Site, str, Any]]:
     """Each place with what may stand there instead; the tree is as before after each step."""
-    for site in _sites(tree, "", tree):
+    for site in _sites(tree, "", tree, 0, at_import=True):
         for kind, made in _instead(site):
             yield site, kind, made
 
 
-def _sites(node: ast.AST, within: str, shown: ast.AST) -> Iterator[Site]:
+def _sites(node: ast.AST, within: str, shown: ast.AST, statement: int, *, at_import: bool) -> Iterator[Site]:
     for field, value in ast.iter_fields(node):
         if field in ("annotation", "returns", "type_params", "type_comment", "names", "ctx"):
             continue
@@ -148,8 +181,10 @@ def _sites(node: ast.AST, within: str, shown: ast.AST) -> Iterator[Site]:
             if isinstance(child, ast.Constant | ast.Name | ast.Attribute) and isinstance(shown, ast.expr | ast.stmt):
                 around = shown if not isinstance(shown, _COMPOUND) else child
             line = getattr(child, "lineno", getattr(node, "lineno", 0))
-            yield Site(node, field, index if many else None, inner, line, around)
-            yield from _sites(child, inner, around)
+            begins = line if isinstance(child, ast.stmt) else statement
+            early = at_import and not (isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and field == "body")
+            yield Site(node, field, index if many else None, inner, line, begins, early, around)
+            yield from _sites(child, inner, around, begins, at_import=early)
 
 
 _COMPOUND = (
@@ -249,7 +284,7 @@ def _expressions(site: Site, node: ast.expr) -> Iterator[tuple[str, Any]]:
         case ast.Constant(value=bool() as value):
             yield "a constant", ast.Constant(value=not value)
         case ast.Constant(value=int() | float() as value):
-            yield "a constant", ast.Constant(value=value + 1)
+            yield "a constant", ast.Constant(value=value + 1 if value + 1 != value else value * 2)
         case ast.Constant(value=str() as value) if not _spoken(site):
             yield "a word", ast.Constant(value=f"{value}X")
         case ast.Constant(value=bytes() as value):
@@ -261,7 +296,12 @@ def _expressions(site: Site, node: ast.expr) -> Iterator[tuple[str, Any]]:
         case ast.Call(args=args, keywords=keywords):
             # The last two: the first are a call and a record nearly everywhere, and any test tells those apart.
             *first, one, two = [None, None, *args]
-            if one is not None and two is not None and not _same_or_starred(one, two) and _called(node) != "isinstance":
+            if (
+                one is not None
+                and two is not None
+                and not _same_or_starred(one, two)
+                and _called(node) not in EITHER_WAY
+            ):
                 yield "arguments swapped", ast.Call(func=node.func, args=[*first[2:], two, one], keywords=keywords)
             for index in range(len(keywords)):
                 rest_words = [one for place, one in enumerate(keywords) if place != index]

@@ -20,8 +20,6 @@ from samekey.core.key import Key
 from samekey.core.record import Record
 from samekey.core.states import Role, State
 
-Steps = Generator["Command", Any, Any]
-
 
 class Command:
     """Base of everything an attempt may yield."""
