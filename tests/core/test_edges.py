@@ -25,15 +25,16 @@ import typing_extensions
 from samekey.core import attempt, boundary, call, envelope, fingerprint, packing, policy, ports, recovery
 from samekey.core import canonical as canonical_form
 from samekey.core._json import fast_encoder
-from samekey.core.canonical import SIZE_MAX, canonical, parse_json
+from samekey.core.canonical import SIZE_MAX, _canonical_slow, canonical, parse_json
 from samekey.core.commands import Raised, Settle, Tell, Testify
 from samekey.core.envelope import INT_BITS_MAX, decode, encode, seal
-from samekey.core.errors import Misconfigured, NotDone, PayloadRefused, Refused
+from samekey.core.errors import Misconfigured, NotDone, PayloadRefused, RecordUnreadable, Refused
 from samekey.core.fingerprint import FIELDS_MAX, FORM_MAX, IGNORE_MAX, Intent, check_ignore
 from samekey.core.key import make_key
-from samekey.core.record import Record
+from samekey.core.packing import unpack
+from samekey.core.record import DAMAGED, Record
 from samekey.core.refusal import decode_refusal, encode_refusal
-from samekey.core.shapes import NotStorable, Unreadable, data_types, storable_type
+from samekey.core.shapes import NotStorable, Unreadable, cannot_keep, data_types, storable_type
 from samekey.core.states import Role, State
 
 ROOM = 1 << 20
@@ -542,3 +543,46 @@ def test_a_command_says_nothing_that_it_was_not_given():
     assert (bare.result, bare.error, bare.why, bare.retain_seconds, bare.next_round) == (None, None, "", 0.0, False)
     assert (Raised(ValueError()).inner, Raised(ValueError()).begun, Tell("x", None).detail) == (False, False, "")
     assert Testify.__test__ is False
+
+
+def test_parts_of_a_set_are_written_without_anything_between_them():
+    member = (Decimal("1.50"), UUID(int=1))
+
+    assert canonical({member}) == b"<set [<decimal 15e-1>,<uuid 00000000000000000000000000000001>]>"
+
+
+def test_the_exact_way_refuses_what_is_too_large_as_the_quick_one_does():
+    with pytest.raises(PayloadRefused, match="larger than"):
+        _canonical_slow({"note": "x" * SIZE_MAX})
+
+
+def test_a_kind_of_int_is_told_that_only_int_itself_can_be_kept():
+    class Cents(int):
+        pass
+
+    assert cannot_keep(Cents) == "a Cents cannot be kept: only int itself can"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"junk",
+        b"[]",
+        b"[5]",
+        b'[["charge",null,"o-1"],"asleep"]',
+        b"[" * 5000,
+        b"{}",
+        b'[["charge",null,"o-1"],"started"]',
+    ],
+    ids=["no JSON", "empty", "no key", "no state", "without end", "no list", "short"],
+)
+def test_a_record_in_one_piece_that_is_none_is_unreadable(line):
+    with pytest.raises(RecordUnreadable):
+        unpack(line + b"\n", make_key("charge", "o-1"))
+
+
+def test_whatever_a_reader_stumbles_with_is_a_damaged_record():
+    """Each was seen: a null where text should be, a number without end, a list that never closes."""
+    assert set(DAMAGED) == {
+        ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError, OverflowError
+    }  # fmt: skip

@@ -124,6 +124,8 @@ def test_a_word_is_frozen():
     assert word[:19] == b"f1" + (7).to_bytes(8, "big") + (4).to_bytes(8, "big") + b"\x00"
     assert buried(DONE)[19:].hex() == "4f814c3c05e6dc12706849ad2d471a68"
     assert word[35:43] == (100_000_000).to_bytes(8, "big")
+    assert word_of(DONE, front=Front("life-1", 60.0)) == word
+    assert Front("life-1")._seal(KEY, b"", b"").hex() == "dad9c54fbfecf9c35d331e3d9309a765"
     assert FRONT_TTL_SECONDS == 60.0
 
 
