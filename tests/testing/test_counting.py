@@ -118,6 +118,7 @@ def test_what_cannot_be_counted_is_said_and_not_passed_in_silence(bank, clock, s
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seen", SEEN)
 def test_a_guarded_handler_passes_however_it_is_seen(bank: Bank, clock: ManualClock, seen: str) -> None:
     guard = Guard(MemoryStore(clock))
