@@ -247,6 +247,7 @@ def stepping(stage: Stage) -> Iterator[None]:
     loop = SteppedLoop(stage)
     places: list[tuple[Any, str, Any]] = [
         (performing, "running", lambda: loop),
+        (held, "in_a_loop", lambda: True),
         (performing, "time", stage),
         (held, "time", stage),
         (leases, "time", stage),
