@@ -371,6 +371,68 @@ async def test_those_who_wait_together_are_each_told_what_is_news_to_it(server, 
     await ours.close()
 
 
+async def test_tasks_are_told_by_their_own_loop(server, store, monkeypatch):
+    """No thread between the server and the loop, no second look; a connection that was lost is made again."""
+    monkeypatch.setattr("samekey.stores._waiting.REREAD_SECONDS", 60.0)  # whoever is answered was told
+    ours = AsyncRedisStore(server.url())
+    subscriber = ours._loop().subscriber
+    before = {one.ident for one in threading.enumerate()}
+    for lost in (False, True):
+        held = await ours.open(opening())
+        waiting = asyncio.create_task(ours.wait(Wait(held), 60.0))
+        await heard_by(server, held)
+        if lost:
+            wire = subscriber._wire
+            server.call("CLIENT", "KILL", "TYPE", "pubsub")
+            async with asyncio.timeout(20):
+                while subscriber._wire in (wire, None):
+                    await asyncio.sleep(0.01)
+            await heard_by(server, held)
+        await asyncio.to_thread(store.settle, settling(held))
+        async with asyncio.timeout(20):
+            assert there(await waiting).result == b"done"
+    begun = [one.name for one in threading.enumerate() if one.ident not in before]
+    assert "samekey-subscriber" not in begun
+    await ours.close()
+    assert subscriber._wire is None
+
+
+async def test_a_subscriber_in_a_loop_goes_home_when_nobody_waits(server, store, monkeypatch):
+    """And comes again with the next who does."""
+    monkeypatch.setattr("samekey.stores._redis_listen.IDLE_SECONDS", 0.05)
+    ours = AsyncRedisStore(server.url())
+    for _ in range(2):
+        held = await ours.open(opening())
+        waiting = asyncio.create_task(ours.wait(Wait(held), 20.0))
+        await heard_by(server, held)
+        await asyncio.sleep(0.2)  # somebody waits: it stays
+        assert ours._loop().subscriber._wire is not None
+        await asyncio.to_thread(store.settle, settling(held))
+        assert there(await waiting).result == b"done"
+        async with asyncio.timeout(20):
+            while ours._loop().subscriber._wire is not None:
+                await asyncio.sleep(0.01)
+    await ours.close()
+
+
+async def test_a_loop_that_cannot_listen_looks_again(server, store):
+    """A user without the right to subscribe, and a server that is away for a while: slower, never wrong."""
+    server.call("ACL", "SETUSER", "deaf", "on", ">secret", *RIGHTS.split(), "-subscribe")
+    ours = AsyncRedisStore(f"redis://deaf:secret@127.0.0.1:{server.port}/0")
+    held = await ours.open(opening())
+    waiting = asyncio.create_task(ours.wait(Wait(held), 20.0))
+    await ours.read(Read(held.key))
+    await asyncio.to_thread(store.settle, settling(held))
+    assert there(await waiting).result == b"done"
+    await ours.close()
+
+
+async def heard_by(server: RedisServer, held: Record) -> None:
+    async with asyncio.timeout(20):
+        while not server.call("PUBSUB", "NUMSUB", raw_key(held))[1]:
+            await asyncio.sleep(0.01)
+
+
 async def test_a_vigil_ends_with_the_last_who_leaves(server):
     ours = AsyncRedisStore(server.url())
     held = await ours.open(opening())
@@ -809,6 +871,14 @@ async def test_with_tls(tmp_path):
             until(lambda: store._here.subscriber._waiting)
             RedisStore(url).settle(settling(held))
             assert there(waiting.result()).result == b"done"
+        held = RedisStore(url).open(opening())
+        ours = AsyncRedisStore(url)
+        tasks = asyncio.create_task(ours.wait(Wait(held), 20.0))
+        while ours._loop().subscriber._wire is None:
+            await asyncio.sleep(0.01)
+        RedisStore(url).settle(settling(held))
+        assert there(await tasks).result == b"done"
+        await ours.close()
         with pytest.raises(StoreUnavailable, match="certificate"):
             RedisStore(f"rediss://localhost:{port}").open(opening())
 

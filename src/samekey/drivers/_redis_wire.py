@@ -186,6 +186,7 @@ class AsyncWire(asyncio.Protocol):
         self._reader = _new_reader()
         self._asked: deque[tuple[int, Asker]] = deque()  # how many replies to whom, in the order of the bytes
         self._answers: list[Any] = []  # to the first of them, so far
+        self._listener: Asker | None = None  # of what comes unasked
         self._heard_at = 0.0
         self._alarm: asyncio.TimerHandle | None = None
         self._closed = True
@@ -224,6 +225,15 @@ class AsyncWire(asyncio.Protocol):
     async def receive(self, reception: Reception) -> list[Any]:
         return await reception.answers()
 
+    def listen(self, listener: Asker) -> None:
+        """From now on nothing is asked here: whatever comes is for this one, and so is the end of it."""
+        self._listener = listener
+
+    def tell(self, data: bytes) -> None:
+        """Say this; what is answered comes unasked."""
+        if not self._closed:
+            self._transport.write(data)
+
     # -- being answered --------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
@@ -232,6 +242,9 @@ class AsyncWire(asyncio.Protocol):
             self._reader.feed(data)
             while (reply := gets()) is not False:
                 if not asked:
+                    if self._listener is not None:
+                        self._listener.heard([reply])
+                        continue
                     raise redis.InvalidResponse("the server answers what nobody asked")
                 answers = self._answers
                 answers.append(reply)
@@ -279,6 +292,9 @@ class AsyncWire(asyncio.Protocol):
         for _, asker in waiting:
             asker.lost(Lost(cause, answers))
             answers = []
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.lost(Lost(cause))
 
 
 class Reception:

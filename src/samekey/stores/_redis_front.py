@@ -72,7 +72,7 @@ class AsyncRedisFront:
         return self._store.sync._links().bells
 
     def watching(self, digest: bytes) -> AbstractContextManager[None]:
-        return self._store.sync._links().subscriber.watching(_known(digest))
+        return self._store._loop().subscriber.watching(_known(digest))
 
     async def look(self, digest: bytes, *, mark: bool) -> Sight:
         sight: Sight = await self._store._work(_looking(digest, mark=mark))

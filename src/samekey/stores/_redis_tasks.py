@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Any
 
 from samekey.core.errors import SamekeyError
@@ -193,37 +193,46 @@ class AsyncLane:
     # -- sending -------------------------------------------------------------------------------------------
 
     async def _drive(self, working: Generator[Any, Any, Any]) -> None:
-        try:
-            step = next(working)
-            while True:
-                try:
-                    reply = await self._do(step)
-                except (driver.DriverError, driver.Lost, SamekeyError, OSError) as error:
-                    step = working.throw(error)
-                else:
-                    step = working.send(reply)
-        except StopIteration:
-            pass
-        finally:
-            working.close()
+        await drive(working, self._do)
 
     async def _do(self, step: Any) -> Any:
-        match step:
-            case Send(wire, data, replies):
-                return await wire.send(data, replies)
-            case Receive(wire, sent):
-                return await wire.receive(sent)
-            case Hang(wire):
-                return await wire.close()
-            case Pause(seconds):
-                return await asyncio.sleep(seconds)
-            case Dial(place):
-                if self._closed:
-                    raise Closed(f"{self._memory.address.name} was closed")
-                wire = driver.AsyncWire(place)
-                async with asyncio.timeout(place.connect_seconds + place.answer_seconds):
-                    await wire.connect()
-                return wire
+        if self._closed and isinstance(step, Dial):
+            raise Closed(f"{self._memory.address.name} was closed")
+        return await do(step)
+
+
+async def drive(working: Generator[Any, Any, Any], perform: Callable[[Any], Awaitable[Any]]) -> Any:
+    """Carry out what it yields, in this task; what it returns."""
+    try:
+        step = next(working)
+        while True:
+            try:
+                reply = await perform(step)
+            except (driver.DriverError, driver.Lost, SamekeyError, OSError) as error:
+                step = working.throw(error)
+            else:
+                step = working.send(reply)
+    except StopIteration as stop:
+        return stop.value
+    finally:
+        working.close()
+
+
+async def do(step: Any) -> Any:
+    match step:
+        case Send(wire, data, replies):
+            return await wire.send(data, replies)
+        case Receive(wire, sent):
+            return await wire.receive(sent)
+        case Hang(wire):
+            return await wire.close()
+        case Pause(seconds):
+            return await asyncio.sleep(seconds)
+        case Dial(place):
+            wire = driver.AsyncWire(place)
+            async with asyncio.timeout(place.connect_seconds + place.answer_seconds):
+                await wire.connect()
+            return wire
 
 
 class _Trip:

@@ -17,7 +17,7 @@ from samekey.stores._redis_listen import older
 from samekey.stores._waiting import moved_on, pause_seconds
 
 if TYPE_CHECKING:
-    from samekey.stores._redis_listen import Subscriber
+    from samekey.stores._redis_listen import AsyncSubscriber
 
 Read = Callable[[], Awaitable[Record | None]]
 
@@ -35,7 +35,7 @@ class _Company:
 class Vigil:
     """It begins with the first who waits, and ends after the last: `over` is called then."""
 
-    def __init__(self, key: Key, subscriber: Subscriber, read: Read, over: Callable[[], object]) -> None:
+    def __init__(self, key: Key, subscriber: AsyncSubscriber, read: Read, over: Callable[[], object]) -> None:
         self._key, self._subscriber, self._read, self._over = key, subscriber, read, over
         self._loop = asyncio.get_running_loop()
         self._bell = running().bell()

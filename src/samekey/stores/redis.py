@@ -9,8 +9,8 @@ Each process has one connection for each server, on which all callers' commands 
 `_redis_tasks`, `_redis_jobs`).
 What a server is, and whether it is still the one we met, is learned when we connect (`_redis_links`).
 
-Waiting: one connection per process hears the messages of those keys that somebody here waits for; a slow re-read
-is the truth (`_redis_listen`, `_redis_vigil`, `_waiting`).
+Waiting: one connection per process (per event loop) hears the messages of those keys that somebody here waits for; a
+slow re-read is the truth (`_redis_listen`, `_redis_vigil`, `_waiting`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from samekey.stores._redis_desk import auditing, listing
 from samekey.stores._redis_jobs import Job, job_of, portions
 from samekey.stores._redis_lanes import Lane
 from samekey.stores._redis_links import Memory
-from samekey.stores._redis_listen import Subscriber, older
+from samekey.stores._redis_listen import AsyncSubscriber, Subscriber, older
 from samekey.stores._redis_tasks import AsyncLane
 from samekey.stores._redis_vigil import Vigil
 from samekey.stores._waiting import asyncio_loop, wait
@@ -231,8 +231,8 @@ class AsyncRedisStore:
         allow_volatile: bool | None = None,
         wait_replicas: int | None = None,
     ) -> None:
-        # The sync twin listens, and renews leases from the timer's thread while a loop is busy; it connects
-        # only when it has something to do.
+        # The sync twin renews leases from the timer's thread while a loop is busy; it connects only when it has
+        # something to do.
         self.sync = RedisStore(url, client=client, allow_volatile=allow_volatile, wait_replicas=wait_replicas)
         self.name = self.sync.name
         self._loops: dict[asyncio.AbstractEventLoop, _Loop] = {}
@@ -280,12 +280,12 @@ class AsyncRedisStore:
         return await self._do(command)
 
     async def wait(self, command: Wait, timeout: float) -> Record | None:
-        key, vigils = command.key, self._loop().vigils
+        key, loop = command.key, self._loop()
+        vigils = loop.vigils
         vigil = vigils.get(key.digest)
         if vigil is None:
-            subscriber = self.sync._links().subscriber
             vigil = vigils[key.digest] = Vigil(
-                key, subscriber, lambda: self._do(Read(key)), lambda: vigils.pop(key.digest)
+                key, loop.subscriber, lambda: self._do(Read(key)), lambda: vigils.pop(key.digest)
             )
         return await vigil.wait(command.seen, timeout)
 
@@ -320,7 +320,7 @@ class AsyncRedisStore:
         running = asyncio.get_running_loop()
         for loop, links in self._loops.items():
             if loop is running and links.pid == os.getpid():
-                await links.lane.close()
+                await links.close()
             else:
                 links.abandon()
         self._loops.clear()
@@ -340,7 +340,7 @@ class AsyncRedisStore:
             self._loops.pop(gone).abandon()
         if links is not None:
             _INHERITED.append(links)
-        links = self._loops[loop] = _Loop(self.sync._links().memory)
+        links = self._loops[loop] = _Loop(self.sync._links())
         return links
 
     async def _do(self, command: StoreCommand) -> Record | None:
@@ -361,13 +361,19 @@ class AsyncRedisStore:
 class _Loop:
     """Everything that belongs to one event loop of one process."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, here: _Here) -> None:
         self.pid = os.getpid()
-        self.lane = AsyncLane(memory)
+        self.lane = AsyncLane(here.memory)
+        self.subscriber = AsyncSubscriber(here.memory, here.bells)
         self.vigils: dict[bytes, Vigil] = {}  # who waits, by digest
+
+    async def close(self) -> None:
+        await self.subscriber.close()
+        await self.lane.close()
 
     def abandon(self) -> None:
         if self.pid == os.getpid():
+            self.subscriber.abandon()
             self.lane.abandon()
 
 
