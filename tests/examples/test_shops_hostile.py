@@ -97,6 +97,7 @@ def test_whatever_is_sent_twice_happens_once(street: Street, kind: str, schema: 
             assert second.status_code == first.status_code
 
     send()
+    judge(street)
 
 
 def on_the_wire(address: str, sent: bytes, *, end: bool) -> int:
@@ -128,13 +129,25 @@ def test_what_no_client_would_send(street: Street, kind: str, name: str):
     assert (answers, orders) == ([status] * 2, effects)
 
 
-def test_there_was_one_effect_for_each_key(street: Street):
-    """After all of the above: as many lines as records, though the voucher's issuer would write any number."""
+def judge(street: Street) -> dict[str, int]:
+    """As many effects as records, though the voucher's issuer would write any number; how many there were."""
     lines = street.ledger()
-    vouchers, charges = (sum(line["kind"] == kind for line in lines) for kind in ("vouchers", "charges"))
+    found = {kind: sum(line["kind"] == kind for line in lines) for kind in ("vouchers", "charges")}
     with street.customer() as client:
-        orders = client.get("/orders").json()
+        found["orders"] = len(client.get("/orders").json())
+    assert found == {kind: len(street.records(f"POST /{kind}")) for kind in found}
+    return found
 
-    assert vouchers == len(street.records("POST /vouchers")) > 0
-    assert charges == len(street.records("POST /charges")) > 0
-    assert len(orders) == len(street.records("POST /orders")) > 0
+
+def test_the_judge_counts(street: Street):
+    """What is sent in good order is in its books, once."""
+    sent = {
+        "vouchers": {"order": "good", "amount": 7},
+        "charges": {"order": "good", "amount": 7},
+        "orders": {"item": "good"},
+    }
+    before = judge(street)
+    answers = [street.buy(f"/{kind}", what, f"good-{kind}") for kind, what in sent.items() for _ in range(2)]
+
+    assert all(answer.is_success for answer in answers), [answer.text for answer in answers]
+    assert judge(street) == {kind: count + 1 for kind, count in before.items()}
