@@ -58,7 +58,9 @@ def django(address: str | None = None) -> None:
 def in_django(script: str) -> str:
     """What this prints in the project's own shell; an assertion in it that does not hold is a failure here."""
     Path("script.py").write_text(script)
-    return run("python", "manage.py", "shell", "--command", "exec(compile(open('script.py').read(), 'script.py', 'exec'))")
+    return run(
+        "python", "manage.py", "shell", "--command", "exec(compile(open('script.py').read(), 'script.py', 'exec'))"
+    )
 
 
 def run(*words: str) -> str:

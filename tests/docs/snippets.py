@@ -1,12 +1,11 @@
 """Every block of README and docs is executed, each page in its own empty folder.
 
-| block | what happens to it |
-|---|---|
-| `python` | it runs, or its `>>>` lines do and print what is shown under them |
-| `python title="shop/views.py"` | it is that file in the page's folder (added to one that is there), and must be imported by something that runs |
-| `console` | each line behind `$ ` is carried out (tests/docs/commands.py), and prints what is shown under it (`...` stands for anything) |
-| `sh` | each line is carried out |
-| `sql` | it is sent to the page's PostgreSQL; `:name` is a parameter |
+    python          it runs, or its `>>>` lines do, and print what is shown under them
+    python title=.. it is that file in the page's folder (added to one that is there), and something must import it
+    console         each line behind `$ ` is carried out (tests/docs/commands.py), and prints what is shown under it;
+                    `...` stands for anything
+    sh              each line is carried out
+    sql             it is sent to the page's PostgreSQL; `:name` is a parameter
 
 The addresses in the docs lead to private servers: a page has what SERVED says, and under the names said there.
 What none of this fits is in test_every_block.py, with the test that looks at it.
@@ -80,7 +79,7 @@ def mariadb(page: dict[str, Any]) -> None:
     server = page["_left"].enter_context(mariadb(innodb_flush_log_at_trx_commit="1"))
     address = server.create_database()
     parts = urlsplit(address)
-    spelled_out = dict(host=parts.hostname, port=parts.port, user=parts.username, password=parts.password or "")
+    spelled_out = {"host": parts.hostname, "port": parts.port, "user": parts.username, "password": parts.password or ""}
     page["INSTEAD"] |= {
         "mysql://app:password@db.example/shop": address,
         'host="db.example", user="app", password="password", database="shop"': ", ".join(
@@ -120,7 +119,7 @@ def leave(page: dict[str, Any]) -> None:
     if "_left" not in page:
         return
     unused = [name for name in page.get("_files", ()) if not _imported(Path(name))]
-    guard = page.get("guard")
+    guard: Any = page.get("guard")
     if hasattr(guard, "close"):
         closing = guard.close()
         if closing is not None:  # an AsyncGuard's; the loop that used it is gone

@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md is true: its example of a store's tests runs as it stands, and lets nothing out."""
+"""CONTRIBUTING.md is true: its examples run as they stand, its lines work, its map is the place."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
+from typing import Any
 
 import pytest
 
+from samekey import Guard, Opaque
 from samekey.testing._store_scenarios import PROCESS_SCENARIOS, SCENARIOS
+from tests.docs.blocks import ROOT, block
+from tests.docs.commands import carry_out, script
 
 FULL = os.environ.get("SAMEKEY_BUDGET") == "full"
 TRIED = [one for one in (*SCENARIOS, *PROCESS_SCENARIOS) if FULL or "open" in one.__name__ or one in PROCESS_SCENARIOS]
 
-PAGE = Path(__file__).parents[2] / "CONTRIBUTING.md"
+PAGE = "CONTRIBUTING.md"
 
 YOURS = """
 from pathlib import Path
@@ -35,7 +38,7 @@ class AsyncYoursStore(AsyncSqliteStore):
 @pytest.mark.slow
 def test_the_example_of_a_stores_tests_runs(tmp_path):
     """Every scenario (a few without the full budget), in both colours, with a store that is in one file."""
-    (example,) = re.findall(r"```python\n(.*?)```", PAGE.read_text().partition("## Add a migration")[0], re.DOTALL)
+    example = block(PAGE, "from samekey.testing import AsyncStoreSuite").text
     (tmp_path / "yours.py").write_text(YOURS)
     (tmp_path / "test_yours.py").write_text(example)
     done = subprocess.run(
@@ -50,3 +53,34 @@ def test_the_example_of_a_stores_tests_runs(tmp_path):
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{2 * len(TRIED)} passed" in done.stdout
+
+
+def test_the_example_of_an_adapters_test_runs():
+    def yours(guard: Guard, handler: Any, *, key: str, boundary: Any) -> Any:
+        return lambda message: guard.run(
+            "yours", lambda: handler(message), key=message[key], payload=message, boundary=boundary
+        )
+
+    said: dict[str, Any] = {"Opaque": Opaque, "yours": yours}
+    exec(block(PAGE, "def test_a_redelivered_message").text, said)
+    with Guard("memory://") as guard:
+        said["test_a_redelivered_message_is_replayed"](guard)
+
+
+def test_the_lines_of_the_venv_are_right():
+    lines = list(script(block(PAGE, "python3 -m venv").text))
+
+    assert [wrong for line, _ in lines if (wrong := carry_out(line))] == []
+    assert len(lines) == 3
+
+
+def test_the_layout_is_the_one_there_is():
+    """Whatever is named is there, and every room of samekey is named."""
+    text = block(PAGE, "src/samekey/").text
+    ours = ROOT / "src" / "samekey"
+    named = set(re.findall(r"[\w/]+(?:\.py|/)(?=[\s,;]|$)", text))
+    there = {f"{one.name}/" for one in ours.iterdir() if (one / "__init__.py").exists()}
+    there |= {one.name for one in ours.glob("*.py") if not one.name.startswith("_")}
+
+    assert [name for name in named if not (list(ours.rglob(name.rstrip("/"))) or (ROOT / name).exists())] == []
+    assert sorted(there - named) == []

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import multiprocessing
 import os
+import re
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -917,10 +918,8 @@ def make_certificates(folder: Path) -> None:
     )
 
 
-RIGHTS = (
-    "~samekey:* &samekey:* +evalsha +eval +get +mget +set +del +zadd +zrem +rpush +publish +time +info "
-    "+zrevrangebyscore +lrange +getrange +scan +subscribe +unsubscribe +ping"
-)
+PAGE = Path(__file__).parents[2] / "docs" / "redis.md"
+(RIGHTS,) = re.findall(r"```text\nACL SETUSER shop on >secret (.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
 
 
 async def test_a_user_with_few_rights_is_enough(server):
