@@ -41,7 +41,7 @@ LEVELS = {
     logging.DEBUG: ["claimed", "completed", "replayed", "released", "raised"],
     logging.INFO: ["taken_over", "resolved"],
     logging.WARNING: ["in_doubt", "late", "not_kept", "not_recorded", "unguarded"],
-    logging.ERROR: ["conflicting", "store_lost_memory"],
+    logging.ERROR: ["conflicting", "store_lost_memory", "unmarked"],
 }
 EVENTS = {name for names in LEVELS.values() for name in names}
 
@@ -99,6 +99,7 @@ class Play:
         self.run(lambda: {result: object()}, key="not kept")
         with pytest.raises(ResultNotKept):
             self.run(lambda: result, key="not kept")
+        self.run(lambda: result, key="no mark", boundary=Opaque(marked=True))
         self.late()
         self.run(lambda: result, guard=Guard(DeadStore(), policy=Policy(store_down="run"), hooks=self.hooks))
         fallen = Guard(FallenStore(), policy=Policy(lease=0.01), hooks=self.hooks)

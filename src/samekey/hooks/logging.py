@@ -23,6 +23,7 @@ _LEVELS = {
     "unguarded": logging.WARNING,
     "conflicting": logging.ERROR,
     "store_lost_memory": logging.ERROR,
+    "unmarked": logging.ERROR,
 }
 _ORDINARY = frozenset({"claimed", "completed", "replayed", "released", "raised"})
 
@@ -38,7 +39,7 @@ class LoggingHook:
 
     `level` is the level of what happens all day: claimed, completed, replayed, released, raised. What wants a
     look is INFO (taken over, resolved), WARNING (in doubt, late, not kept, not recorded, unguarded) or ERROR
-    (conflicting, the store lost its memory), whatever `level` is.
+    (conflicting, the store lost its memory, unmarked), whatever `level` is.
 
     >>> from samekey import Guard
     >>> guard = Guard("memory://", hooks=[LoggingHook(level=logging.INFO)])
