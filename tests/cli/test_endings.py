@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 
@@ -75,6 +77,20 @@ def test_a_file_that_is_no_database(shell):
     shell.path.write_bytes(b"not a database, but long enough to be looked at as if it were one" * 20)
 
     assert shell("ls").exit_code == 3
+
+
+@pytest.mark.parametrize("words", [("ls",), ("show", "charge", "o-1"), ("explain", "o-1"), ("doctor",), ("sweep",)])
+def test_a_look_into_a_file_of_somebody_else_changes_nothing(shell, words):
+    """The wrong file is not made a store, and is not called clean."""
+    with closing(sqlite3.connect(shell.path)) as connection:
+        connection.execute("CREATE TABLE orders (id TEXT)")
+    before = shell.path.read_bytes()
+    result = shell(*words)
+
+    assert result.exit_code == 3
+    assert "no samekey tables" in result.stderr
+    assert shell.path.read_bytes() == before
+    assert [path.name for path in shell.path.parent.iterdir()] == [shell.path.name]
 
 
 def test_a_store_that_goes_away(shell, scene, monkeypatch):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from contextlib import closing
 
 import psycopg
 import pytest
@@ -131,16 +132,44 @@ def test_a_role_that_may_not_make_tables_is_told(shell: Shell, server, url):
     assert "may not" in done.stderr
 
 
-def test_sqlite_says_that_it_makes_its_own_tables(shell: Shell, scene):
-    there = shell("migrate")
-    absent = shell("migrate", "--store", f"sqlite:///{shell.path}.other")
-    printed = shell("migrate", "--sql")
+def test_sqlite_gets_its_tables_before_somebody_s_own_transaction_holds_the_file(shell: Shell):
+    """Whoever begins the transaction has the file: nobody can make tables in it then, so the command does."""
+    sent_nothing = shell("migrate", "--dry-run")
+    assert not shell.path.exists()
+    done, again, checked = shell("migrate"), shell("migrate"), shell("migrate", "--dry-run")
+    with closing(sqlite3.connect(shell.path, isolation_level=None)) as connection, Guard(shell.store) as guard:
+        connection.execute("CREATE TABLE orders (id TEXT)")
+        connection.execute("BEGIN IMMEDIATE")
+        guard.on(connection).run("order", lambda: "placed", key="o-1", payload={})
+        connection.execute("COMMIT")
 
-    assert (there.exit_code, absent.exit_code, printed.exit_code) == (0, 0, 0)
-    assert "makes and migrates its own tables" in there.stderr
-    assert "with the first claim" in absent.stderr
-    assert not Path(f"{shell.path}.other").exists()
-    assert "CREATE TABLE" in printed.stdout
+    assert (sent_nothing.exit_code, done.exit_code, again.exit_code, checked.exit_code) == (1, 0, 0, 0)
+    assert "CREATE TABLE samekey_records" in sent_nothing.stdout
+    assert done.stdout == "0001 records: done\n"
+    assert "nothing to do" in again.stderr
+    assert "nothing to do" in checked.stderr
+
+
+def test_a_dry_run_changes_nothing_in_a_file_of_somebody_else(shell: Shell):
+    with closing(sqlite3.connect(shell.path)) as connection:
+        connection.execute("CREATE TABLE orders (id TEXT)")
+    before = shell.path.read_bytes()
+    done = shell("migrate", "--dry-run", "--json")
+
+    assert done.exit_code == 1
+    assert [one["number"] for one in json.loads(done.stdout)["migrations"]] == [1]
+    assert shell.path.read_bytes() == before
+
+
+def test_the_sql_of_sqlite_is_printed_for_others(shell: Shell):
+    assert "CREATE TABLE" in shell("migrate", "--sql").stdout
+    assert not shell.path.exists()
+
+
+def test_of_two_addresses_the_durable_one_has_tables(shell: Shell):
+    done = shell("migrate", "--store", f"redis://cache:6379/0 {shell.store}")
+
+    assert (done.exit_code, done.stdout) == (0, "0001 records: done\n")
 
 
 # -- phases ------------------------------------------------------------------------------------------------

@@ -64,9 +64,16 @@ def open_there(address: str | None) -> Any:
     if scheme == "sqlite":
         _check_file(address)
     try:
-        return open_store(address, asynchronous=False)
+        return _open_file(address) if scheme == "sqlite" else open_store(address, asynchronous=False)
     except (Misconfigured, StoreError, OSError) as error:
         raise NoStore(f"the store cannot be opened: {error}") from error
+
+
+def _open_file(address: str) -> Any:
+    """A file without our tables is not made a store by looking into it: it is the wrong one."""
+    from samekey.stores.sqlite import SqliteStore
+
+    return SqliteStore.from_url(address, create=False)
 
 
 def _check_file(address: str) -> None:

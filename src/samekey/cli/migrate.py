@@ -8,9 +8,9 @@ import click
 
 from samekey.addresses import check_address
 from samekey.cli import _out as out
-from samekey.cli._asking import ENVIRONMENT, common, open_there
+from samekey.cli._asking import ENVIRONMENT, common
 from samekey.cli.exits import Exit, NoStore
-from samekey.core.errors import Misconfigured
+from samekey.core.errors import Misconfigured, StoreError
 
 if TYPE_CHECKING:
     from samekey.drivers.psycopg import Migration
@@ -43,7 +43,8 @@ def migrate(
     """Make the tables of a store, or bring them up to date.
 
     Each migration is one transaction; it waits a second at most for a table, gives way, and tries again. Several
-    processes may do it at once. --dry-run exits with 1 if there is something to do. SQLite makes its own tables.
+    processes may do it at once. --dry-run exits with 1 if there is something to do. SQLite makes its own tables when
+    a guard opens it, but not in a file that a transaction of yours holds.
 
     \b
     Example:
@@ -56,7 +57,8 @@ def migrate(
         raise click.UsageError("--after goes with --sql.")
     if sql and dry_run:
         raise click.UsageError("say --sql (all of it, for another tool) or --dry-run (what this database lacks).")
-    scheme = check_address(store).partition(":")[0]
+    store = check_address(store).split()[-1]  # of two addresses the durable one has tables
+    scheme = store.partition(":")[0]
     if scheme in ("postgresql", "postgres"):
         if sql:
             return _print_postgres(after or 0, phase, partitions or 0, as_json)
@@ -66,7 +68,7 @@ def migrate(
     if scheme in ("mysql", "mariadb"):
         return _migrate_mysql(store, sql=sql, dry_run=dry_run, as_json=as_json)
     if scheme == "sqlite":
-        return _tell_sqlite(store, sql=sql, as_json=as_json)
+        return _migrate_sqlite(store, sql=sql, dry_run=dry_run, as_json=as_json)
     raise Misconfigured(f"{scheme}:// has no tables to migrate")
 
 
@@ -169,24 +171,30 @@ def _migrate_mysql(store: str, *, sql: bool, dry_run: bool, as_json: bool) -> Ex
 # -- SQLite ----------------------------------------------------------------------------------------------------------
 
 
-def _tell_sqlite(store: str, *, sql: bool, as_json: bool) -> Exit:
-    """It makes its own tables when it is first used; opening it is all that migrating is."""
+def _migrate_sqlite(store: str, *, sql: bool, dry_run: bool, as_json: bool) -> Exit:
+    """A guard does it by itself when it opens the file; this is for one that somebody's own transaction will hold."""
     from samekey.drivers import sqlite
+    from samekey.stores.sqlite import SqliteStore
 
-    if sql:
-        script = sqlite.migration(sqlite.SCHEMA)
-        if as_json:
-            out.data({"migrations": [{"number": sqlite.SCHEMA, "phase": "pre", "title": "records", "sql": script}]})
-        else:
-            click.echo(script)
-        return Exit.FINE
-    path = sqlite.parse_url(store).path
-    if path.exists():
-        open_there(store).close()
-        text = f"{path} is up to date: SQLite makes and migrates its own tables when it is opened"
-    else:
-        text = f"there is no {path} yet: SQLite makes the file and its tables with the first claim"
+    address = sqlite.parse_url(store)
+    name = str(address.path)
+    try:
+        there = 0 if sql else sqlite.schema_of(address.path, name)
+        if not (sql or dry_run):
+            SqliteStore.from_url(store).close()  # opening it is all that migrating is; one that is newer is refused
+    except (Misconfigured, StoreError, OSError) as error:
+        raise NoStore(f"the store cannot be opened: {error}") from error
+    found = range(there + 1, sqlite.SCHEMA + 1)
     if as_json:
-        out.data({"store": store, "migrations": [], "complete": True})
-    out.note(text)
-    return Exit.FINE
+        shown: list[dict[str, Any]] = [{"number": number, "phase": "pre", "title": "records"} for number in found]
+        for one in shown if sql or dry_run else ():
+            one["sql"] = sqlite.migration(one["number"])
+        out.data({"store": store, "dry_run": dry_run, "migrations": shown, "complete": not (dry_run and found)})
+    for number in () if as_json else found:
+        if sql or dry_run:
+            click.echo(sqlite.migration(number))
+        else:
+            out.line(f"{number:04} records: done")
+    if not found:
+        out.note(f"{name}: nothing to do")
+    return Exit.FOUND if dry_run and found else Exit.FINE

@@ -127,11 +127,19 @@ def require_ours(path: Path, name: str) -> None:
     check_path(path)
     if not path.exists():
         raise Misconfigured(f"{path} does not exist")
+    if schema_of(path, name) == 0:
+        raise Misconfigured(f"{path} has no samekey tables: is it the right file?")
+
+
+def schema_of(path: Path, name: str) -> int:
+    """The newest migration that this file has, 0 if none or no file; nothing of it is changed."""
+    check_path(path)
+    if not path.exists():
+        return 0
     with translated(name):
         connection = sqlite3.connect(path.absolute().as_uri() + "?mode=ro", uri=True, timeout=BUSY_SECONDS)
         try:
-            if _schema(connection) == 0:
-                raise Misconfigured(f"{path} has no samekey tables: is it the right file?")
+            return _schema(connection)
         finally:
             connection.close()
 
