@@ -60,7 +60,7 @@ def environment(**more: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS", "PYTEST_"))}
     kept.pop("PYTHONDONTWRITEBYTECODE", None)  # what was imported is told by what it left
     programs = str(Path(sys.executable).parent)
-    return {**kept, "PATH": programs + os.pathsep + kept.get("PATH", ""), "PYTHONSAFEPATH": "", **more}
+    return {**kept, "PATH": programs + os.pathsep + kept.get("PATH", ""), **more}
 
 
 def _run(line: str, words: list[str], printed: str) -> str | None:

@@ -90,6 +90,7 @@ def mariadb(page: dict[str, Any]) -> None:
 
 SERVED: Mapping[str, tuple[Callable[[dict[str, Any]], None], ...]] = {
     "docs/atomic.md": (with_tables,),
+    "docs/capacity.md": (empty_postgres,),
     "docs/decisions/0002-not-a-unique-business-entity.md": (empty_postgres,),
     "docs/decisions/0003-not-select-first.md": (empty_postgres,),
     "docs/http.md": (with_tables,),
