@@ -55,12 +55,12 @@ def carry_out(line: str, printed: str = "") -> str | None:
     return f"nobody here knows what {line!r} is: run or check it in tests/docs/commands.py"
 
 
-def environment(**more: str) -> dict[str, str]:
+def environment() -> dict[str, str]:
     """As in a shell with our venv active; what a `make` above us told its children is not meant for these."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS", "PYTEST_"))}
     kept.pop("PYTHONDONTWRITEBYTECODE", None)  # what was imported is told by what it left
     programs = str(Path(sys.executable).parent)
-    return {**kept, "PATH": programs + os.pathsep + kept.get("PATH", ""), **more}
+    return {**kept, "PATH": programs + os.pathsep + kept.get("PATH", "")}
 
 
 def _run(line: str, words: list[str], printed: str) -> str | None:
@@ -158,7 +158,7 @@ def _venv(line: str, words: list[str], printed: str) -> str | None:
 
 
 KNOWN: Mapping[str, Callable[[str, list[str], str], str | None]] = {
-    r"(samekey|alembic|django-admin|psql|mkdir|python manage\.py) ": _run,
+    r"(samekey|alembic|python manage\.py) ": _run,
     r"export \w+=": _export,
     r"make [a-z]+( |$)": _make,
     r"(\.venv/bin/)?pip install ": _install,
