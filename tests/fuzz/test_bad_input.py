@@ -227,3 +227,11 @@ def test_whatever_arrives(door):
 
     arrives()
     figure(f"fuzzing: {door}", f"inputs that broke it: {at_most(EXAMPLES)}")
+
+
+@pytest.mark.parametrize("parse_url", [mysql_address, postgres_address, redis_address, sqlite_address])
+def test_what_is_not_utf8_behind_a_percent_sign_is_refused(parse_url):
+    """Read as another character it would be another password, or another file."""
+    scheme = parse_url.__module__.rpartition(".")[2].replace("psycopg", "postgresql").replace("pymysql", "mysql")
+    with pytest.raises(Misconfigured, match="not UTF-8"):
+        parse_url(f"{scheme}://u:%ff@h/db")

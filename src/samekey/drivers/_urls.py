@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from urllib.parse import SplitResult, parse_qsl, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from samekey.core.errors import Misconfigured
 
@@ -13,6 +13,9 @@ def split(url: str) -> tuple[SplitResult, list[tuple[str, str]]]:
     try:
         parts = urlsplit(url)
         options = parse_qsl(parts.query, keep_blank_values=True)
+        unquote(url, errors="strict")  # else a password would be another one
+    except UnicodeDecodeError:
+        raise Misconfigured("this address cannot be read: what stands behind a % in it is not UTF-8") from None
     except ValueError as error:  # no word of the address: it may hold a password
         raise Misconfigured(f"this address cannot be read: {error}") from None
     for name, times in Counter(name for name, _ in options).items():
