@@ -53,7 +53,7 @@ bench: $(DEV) ## measure this machine (ARGS="--help")
 	$(RUN) bench $(ARGS)
 
 # A table of the figures is printed at the end of the tests (conftest.py); without ARGS other libraries come after it.
-proof: $(DEV) $(PEERS) ## the long figures: every slow test with its full budget, in two hours (ARGS="-k chaos")
+proof: $(DEV) $(PEERS) ## the long figures: every slow test with its full budget, in an hour and a half (ARGS="-k chaos")
 	SAMEKEY_BUDGET=full $(RUN) pytest -q -m 'slow or proof' --timeout 0 -n $(JOBS) --dist worksteal $(ARGS)
 	$(if $(ARGS),,$(RUN) tools.peers.programme $(VENV_PEERS)/bin/python)
 
