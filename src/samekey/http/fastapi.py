@@ -13,13 +13,19 @@ import re
 from functools import lru_cache
 from typing import Any
 
+import fastapi.routing
+from fastapi.dependencies.utils import get_flat_params
 from fastapi.routing import APIRoute
 
 from samekey.guard import AsyncGuard
 from samekey.http._exchange import Endpoint, rules_of
-from samekey.http._problems import PROBLEMS
+from samekey.http._openapi import Extra, extra
 from samekey.http._visit import Rules, check_rules
 from samekey.http.asgi import Passage, Receive, Scope, Send
+
+# Newer versions of FastAPI keep an included route beside the original, and tell it of the inclusion - of responses and
+# dependencies that are said there - nowhere else than here.
+INCLUDED: Any = getattr(fastapi.routing, "_effective_route_context_var", None)
 
 
 def samekey_route(*, guard: AsyncGuard, endpoint: Rules) -> type[APIRoute]:
@@ -30,14 +36,26 @@ def samekey_route(*, guard: AsyncGuard, endpoint: Rules) -> type[APIRoute]:
         # Rules are read when they are needed, not when the route is made: `@rules` may stand above its decorator.
         @property
         def openapi_extra(self) -> dict[str, Any] | None:
-            rules = rules_of(self.endpoint, default)
-            if isinstance(rules, Endpoint) and rules.methods & {*(self.methods or ())}:
-                return {**openapi(rules), **(self._extra or {})}
-            return self._extra
+            return self._told(self)
 
         @openapi_extra.setter
-        def openapi_extra(self, extra: dict[str, Any] | None) -> None:
-            self._extra = extra
+        def openapi_extra(self, given: dict[str, Any] | None) -> None:
+            # A route that is included in a router may be made anew, of what this one said.
+            self._extra = given.own if isinstance(given, Extra) else given
+
+        def get_route_handler(self) -> Any:
+            included = INCLUDED and INCLUDED.get()
+            if included is not None and included.original_route is self:
+                included.openapi_extra = self._told(included)
+            return super().get_route_handler()
+
+        def _told(self, route: Any) -> dict[str, Any] | None:
+            """The extra of this route, as it stands by itself or in the router that includes it."""
+            rules = rules_of(self.endpoint, default)
+            if not isinstance(rules, Endpoint) or not rules.methods & {*(self.methods or ())}:
+                return self._extra
+            validates = bool(route.body_field or get_flat_params(route.dependant))
+            return extra(rules, self._extra, route.responses, validates=validates)
 
         async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
             route = template_of(self, scope) if scope.get("path_params") else None
@@ -65,38 +83,3 @@ def template_of(route: APIRoute, scope: Scope) -> str | None:
 def shape_of(template: str) -> re.Pattern[str]:
     literal = re.split(r"\{[^}]*\}", template)
     return re.compile(".+".join(map(re.escape, literal)), re.DOTALL)
-
-
-def openapi(endpoint: Endpoint) -> dict[str, Any]:
-    """The header and the problems, as an operation in an OpenAPI document describes them."""
-    told: dict[str, dict[str, Any]] = {}
-    for problem in PROBLEMS:
-        if problem.name == "bad-signature":
-            continue  # webhooks only
-        said = told.setdefault(str(problem.status), {"description": ""})
-        said["description"] = f"{said['description']}. {problem.title}".lstrip(". ")
-        said["content"] = {"application/problem+json": {"schema": PROBLEM_SCHEMA}}
-    header = {
-        "name": endpoint.header,
-        "in": "header",
-        "required": endpoint.required,
-        "description": "Names this one request: send it again with the same key and it is not done twice.",
-        "schema": {"type": "string", "pattern": QUOTED if endpoint.strict else f"{BARE}|{QUOTED}"},
-    }
-    return {"parameters": [header], "responses": told}
-
-
-# What `_key.py` takes, as far as a client should care: parameters behind a quoted key are left out.
-BARE = r"^[!#-+\--:<-~]{1,255}$"
-QUOTED = r'^"(?! *")([ !#-\[\]-~]|\\["\\]){1,255}"$'
-
-PROBLEM_SCHEMA = {
-    "type": "object",
-    "required": ["type", "title", "status", "detail"],
-    "properties": {
-        "type": {"type": "string"},
-        "title": {"type": "string"},
-        "status": {"type": "integer"},
-        "detail": {"type": "string"},
-    },
-}
