@@ -21,9 +21,9 @@ if not settings.configured:
 
 # REST framework looks at the settings when it is imported.
 from rest_framework.decorators import api_view
-from rest_framework.exceptions import ValidationError
+from rest_framework.exceptions import APIException, ValidationError
 from rest_framework.response import Response
 from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 
-__all__ = ["APIView", "Response", "ValidationError", "ViewSet", "api_view"]
+__all__ = ["APIException", "APIView", "Response", "ValidationError", "ViewSet", "api_view"]

@@ -14,7 +14,7 @@ from samekey.core.call import Answer, Call
 from samekey.core.errors import Misconfigured, NotDone, Refused, SamekeyError
 from samekey.guard import AsyncGuard, Guard
 from samekey.held import AsyncHeld, Held
-from samekey.http._exchange import REPLAYED, Asked, BodyNotKept, Endpoint, Reply, Request
+from samekey.http._exchange import REPLAYED, Asked, BodyNotKept, Endpoint, Final, Reply, Request
 from samekey.rules import OPERATIONS_MAX, Operation
 
 _log = logging.getLogger("samekey")
@@ -240,6 +240,20 @@ def watched(parts: Iterable[bytes], visit: Visit) -> Iterator[bytes]:
         raise
 
 
+def counts(visit: Any, error: Exception, status: int, *, answers: bool = False) -> bool:
+    """Whether an exception counts, and not the page of this status that was made of it.
+
+    It does if it says something about the effect, whatever the page says; and if the page says no more than that
+    there was one - unless it is only a way to answer (`answers`: an HTTP exception).
+    """
+    return visit.held.meaning(error) != "unknown" or (status >= 500 and not answers)
+
+
+def own_page(error: BaseException, made: Reply | None) -> Reply | None:
+    """The page, if it is the answer to this exception: one that says no more than 500 makes room for what ours says."""
+    return None if made is not None and made.status == 500 and isinstance(error, (Refused, NotDone)) else made
+
+
 def failure(visit: Any, error: BaseException, made: Reply | None) -> BaseException | None:
     """What the core shall hear of an exception: itself, the handler's own word before it, or that it is an answer."""
     endpoint, held = visit.endpoint, visit.held
@@ -247,7 +261,12 @@ def failure(visit: Any, error: BaseException, made: Reply | None) -> BaseExcepti
         return error
     if held.word == "release":
         return NotDone(f"released, then {type(error).__name__}")
-    if endpoint.remember == "stripe_v1" and held.meaning(error) == "unknown":
+    meaning, page = held.meaning(error), own_page(error, made)
+    if meaning == "closes" and page is not None:
+        kept = endpoint.packed(page, visit.room)
+        visit.stored = kept is not None
+        return Final(f"{type(error).__name__}, answered {page.status}", detail=kept)
+    if endpoint.remember == "stripe_v1" and meaning == "unknown":
         kept = endpoint.packed(made or FAILURE, visit.room)
         visit.stored = kept is not None
         held.complete(BodyNotKept() if kept is None else kept)
@@ -258,6 +277,7 @@ def failure(visit: Any, error: BaseException, made: Reply | None) -> BaseExcepti
 def after_failure(visit: Any, error: BaseException, made: Reply | None) -> Reply | None:
     endpoint, key, held = visit.endpoint, visit.key, visit.held
     said: Answer[Any] | None = held.answer
+    page = own_page(error, made)
     reply: Reply | None = None
     if said is not None and said.replayed:  # the key changed hands while we ran, and somebody else's answer stands
         reply = endpoint.replay(said.result, key)
@@ -265,6 +285,8 @@ def after_failure(visit: Any, error: BaseException, made: Reply | None) -> Reply
         if made is None:
             _log.error("%s answered 500 from now on: its handler raised", held, exc_info=error)
         reply = endpoint.first(made or FAILURE, key, stored=visit.stored and said.recorded and said.guarded)
+    elif page is not None:
+        reply = endpoint.first(page, key, stored=visit.stored)
     # An effect's word about itself is answered; one that left a guard inside it, and any other error, goes on.
     elif isinstance(error, (Refused, NotDone)) and not held.raised(error).inner:
         reply = endpoint.answer_to(error, key)

@@ -9,12 +9,13 @@ A client that hangs up stops nothing: the application is told only when its answ
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from samekey.guard import AsyncGuard
 from samekey.http._exchange import BODY_HEADERS, Endpoint, Header, Reply, Request, is_endless
-from samekey.http._visit import AsyncDoor, AsyncVisit, Rules, check_rules, choose
+from samekey.http._visit import AsyncDoor, AsyncVisit, Rules, check_rules, choose, counts
 from samekey.loops import running
 
 Scope = MutableMapping[str, Any]
@@ -23,8 +24,11 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-# Where the adapter of a framework that answers exceptions itself puts the exception, for the core to hear of it.
+# A list in the scope of a guarded request, for the adapter of a framework that answers exceptions itself: whatever it
+# makes a page of, and whether that is only a way to answer.
 RAISED = "samekey.raised"
+Raised = list[tuple[Exception, bool]]
+STARLETTE_HANDLERS = "starlette.exception_handlers"
 
 # Ways around `http.response.body`: an answer sent through them could not be kept.
 SHORTCUTS = ("http.response.pathsend", "http.response.zerocopysend", "http.response.trailers")
@@ -83,17 +87,22 @@ class Passage:
         entered = await self._door.enter(endpoint, request, key)
         if not isinstance(entered, AsyncVisit):
             return await send_reply(send, entered)
-        exchange = _Exchange(entered, body, receive, send)
+        raised: Raised = []
+        exchange = _Exchange(entered, body, receive, send, raised)
         scope: Scope = request.native
         extensions = scope.get("extensions")
         if extensions:
             scope["extensions"] = {name: one for name, one in extensions.items() if name not in SHORTCUTS}
+        scope[RAISED] = raised
+        handlers = scope.get(STARLETTE_HANDLERS)
+        if handlers is not None:
+            scope[STARLETTE_HANDLERS] = tuple(_Overheard(one, raised) for one in handlers)
         try:
             await app(scope, exchange.receive, exchange.send)
         except BaseException as error:  # whatever it is, the core must hear of it
             await exchange.failed(error)
         else:
-            await exchange.settle(scope.get(RAISED))
+            await exchange.settle()
 
 
 async def read_on(message: Message, receive: Receive, max_bytes: int) -> bytes | None:
@@ -109,6 +118,27 @@ async def read_on(message: Message, receive: Receive, max_bytes: int) -> bytes |
     return None
 
 
+class _Overheard:
+    """Starlette's exception handlers, by class or by status: it looks for one while it handles the exception."""
+
+    __slots__ = ("_handlers", "_raised")
+
+    def __init__(self, handlers: Any, raised: Raised) -> None:
+        self._handlers, self._raised = handlers, raised
+
+    def __contains__(self, kind: Any) -> bool:
+        return kind in self._handlers
+
+    def __getitem__(self, kind: Any) -> Any:
+        return self.get(kind)
+
+    def get(self, kind: Any) -> Any:
+        error = sys.exc_info()[1]
+        if isinstance(error, Exception):
+            self._raised.append((error, True))  # whatever status its handler answers, it answers on purpose
+        return self._handlers.get(kind)
+
+
 class _Exchange:
     """The application's side of one guarded request: what it receives, and what becomes of what it sends."""
 
@@ -120,8 +150,8 @@ class _Exchange:
     _gone = False
     _bell: Any = None
 
-    def __init__(self, visit: AsyncVisit, body: bytes, receive: Receive, send: Send) -> None:
-        self._visit = visit
+    def __init__(self, visit: AsyncVisit, body: bytes, receive: Receive, send: Send, raised: Raised) -> None:
+        self._visit, self._raised = visit, raised
         self._body: bytes | None = body
         self._receive, self._send = receive, send
         self._parts: list[bytes] = []
@@ -190,19 +220,20 @@ class _Exchange:
         if self._bell is not None:
             self._bell.ring()
 
-    async def settle(self, raised: BaseException | None = None) -> None:
-        """The application came to its end; `raised` is the exception behind its answer, if the framework told."""
+    async def settle(self) -> None:
+        """The application came to its end."""
         if self._settled:
             return
         self._settled = True
         start = self._start
         if start is None or not (self._complete or self._flowing):
-            error = RuntimeError("the application returned without a whole answer")
-            await self._visit.fail(error)
-            raise error
+            broken = RuntimeError("the application returned without a whole answer")
+            await self._visit.fail(broken)
+            raise broken
         made = Reply(start["status"], self._headers, None if self._flowing else b"".join(self._parts))
-        if raised is not None and made.status >= 500:  # an exception that became another answer is that answer
-            reply = await self._visit.fail(raised, made) or self._visit.endpoint.first(made, self._visit.key)
+        error, answers = self._raised[-1] if self._raised else (None, False)
+        if error is not None and counts(self._visit, error, made.status, answers=answers):
+            reply = await self._visit.fail(error, made) or self._visit.endpoint.first(made, self._visit.key)
         else:
             reply = await self._visit.leave(made)
         if not self._flowing:

@@ -17,7 +17,7 @@ from samekey.core.errors import Misconfigured
 from samekey.guard import Guard
 from samekey.http._environ import as_bytes, headers_in
 from samekey.http._exchange import Endpoint, Header, Reply, Request, is_endless, rules_of
-from samekey.http._visit import Door, Rules, Visit, check_rules, check_settle, choose, watched
+from samekey.http._visit import Door, Rules, Visit, check_rules, check_settle, choose, counts, watched
 
 
 class Samekey:
@@ -96,7 +96,7 @@ def run_view(app: Flask, dispatch: Any, visit: Visit) -> Any:
         except Exception as error:
             # What the application's own handlers make of it is its answer; without one it comes out again.
             response = app.make_response(app.handle_user_exception(error))
-            if response.status_code >= 500 and not isinstance(error, HTTPException):
+            if counts(visit, error, response.status_code, answers=isinstance(error, HTTPException)):
                 return excused(app, response, visit, error)
         return answered(app, response, visit)
     except BaseException as error:

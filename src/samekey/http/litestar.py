@@ -50,9 +50,7 @@ class _Middleware(ASGIMiddleware):
 
 
 async def _raised(error: Exception, scope: Scope) -> None:
-    """Litestar answers exceptions before a middleware sees them; the core must hear of the exception itself.
-
-    One that is only a way to answer is that answer.
-    """
-    if not isinstance(error, HTTPException):
-        cast(Any, scope)[RAISED] = error
+    """Litestar answers exceptions before a middleware sees them; the core must hear of the exception itself."""
+    raised = cast(Any, scope).get(RAISED)
+    if raised is not None:
+        raised.append((error, isinstance(error, HTTPException)))

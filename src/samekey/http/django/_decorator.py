@@ -11,11 +11,11 @@ from django.core.exceptions import BadRequest, PermissionDenied, SuspiciousOpera
 from django.core.handlers.exception import response_for_exception
 from django.http import Http404
 
-from samekey.core.errors import Misconfigured, NotDone, Refused
+from samekey.core.errors import Misconfigured
 from samekey.guard import AsyncGuard, Guard
 from samekey.http._exchange import Reply
-from samekey.http._visit import AsyncDoor, Door, Rules, check_rules
-from samekey.http.django._exchange import asettle, response_of, settle
+from samekey.http._visit import AsyncDoor, Door, Rules, check_rules, counts
+from samekey.http.django._exchange import asettle, chosen, page_of, response_of, settle
 from samekey.http.django._middleware import opened
 from samekey.loops import running
 
@@ -50,6 +50,10 @@ def _view(door: Door, rules: Rules, view: Callable[..., Any]) -> Callable[..., A
                 response = view(asked, *args, **kwargs)
             except Exception as error:
                 response = page_for(asked, error)
+                rendered_by(asked, response)
+                if counts(visit, error, response.status_code, answers=True):
+                    page = page_of(response)
+                    return chosen(response, page, visit.fail(error, page))
             rendered_by(asked, response)
             return settle(response, visit)
         except BaseException as error:
@@ -81,6 +85,9 @@ def _async_view(door: AsyncDoor, rules: Rules, view: Callable[..., Any]) -> Call
                 response = await view(asked, *args, **kwargs)
             except Exception as error:
                 response = page_for(asked, error)
+                if counts(visit, error, response.status_code, answers=True):
+                    page = page_of(response)
+                    return chosen(response, page, await visit.fail(error, page))
             return await asettle(response, visit)
         except BaseException as error:
             reply = await visit.fail(error)
@@ -107,7 +114,7 @@ def as_request(asked: Any) -> Any:
 def page_for(asked: Any, error: Exception) -> Any:
     """The answer that Django, or REST framework, makes of this exception; raises it on if that is none."""
     inside = getattr(asked, "parser_context", None)
-    if inside is not None and not isinstance(error, (Refused, NotDone, BadRequest, SuspiciousOperation)):
+    if inside is not None and not isinstance(error, (BadRequest, SuspiciousOperation)):
         return inside["view"].handle_exception(error)
     if isinstance(error, ANSWERS):
         return response_for_exception(asked, error)

@@ -68,10 +68,10 @@ def headers_of(response: Any) -> list[Header]:
     return [(name.lower().encode("latin-1"), as_bytes(value)) for name, value in response.headers.items()]
 
 
-def page_of(response: Any) -> Reply | None:
-    """What Django made of an exception."""
+def page_of(response: Any) -> Reply:
+    """What was made of an exception."""
     render(response)
-    return None if response.streaming else Reply(response.status_code, headers_of(response), response.content)
+    return Reply(response.status_code, headers_of(response), None if response.streaming else response.content)
 
 
 def settle(response: Any, visit: Visit) -> HttpResponseBase:
@@ -152,8 +152,10 @@ def render(response: Any) -> None:
         response.render()
 
 
-def chosen(response: Any, reply: Reply, out: Reply) -> HttpResponseBase:
-    """What goes out: the view's own response, or another if the record says so."""
+def chosen(response: HttpResponseBase, reply: Reply, out: Reply | None) -> HttpResponseBase:
+    """What goes out: the application's own response, or another if the record says so."""
+    if out is None:
+        return response
     if out.status == reply.status and out.body is reply.body:
         return flowing(response, out)
     return response_of(out)

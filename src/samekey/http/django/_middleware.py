@@ -13,8 +13,8 @@ from django.utils.module_loading import import_string
 
 from samekey.core.errors import Misconfigured
 from samekey.http._exchange import Reply, Request, rules_of
-from samekey.http._visit import AsyncDoor, Door, check_rules, check_settle, choose
-from samekey.http.django._exchange import asettle, body_of, page_of, request_of, response_of, settle
+from samekey.http._visit import AsyncDoor, Door, check_rules, check_settle, choose, counts
+from samekey.http.django._exchange import asettle, body_of, chosen, page_of, request_of, response_of, settle
 from samekey.loops import running
 
 RAISED = "_samekey_raised"
@@ -52,14 +52,14 @@ class SamekeyMiddleware:
             return response_of(visit)
         try:
             response = self._get_response(asked)
-            raised = failed(asked, response)
+            raised = failed(asked, response, visit)
             if raised is None:
                 return settle(response, visit)
         except BaseException as error:
             visit.fail(error)
             raise
-        reply = visit.fail(raised, page_of(response))
-        return response if reply is None else response_of(reply)
+        page = page_of(response)
+        return chosen(response, page, visit.fail(raised, page))
 
     async def _acall(self, asked: Any) -> HttpResponseBase:
         opened = self._open(asked)
@@ -76,14 +76,14 @@ class SamekeyMiddleware:
             return response_of(visit)
         try:
             response = await self._get_response(asked)
-            raised = failed(asked, response)
+            raised = failed(asked, response, visit)
             if raised is None:
                 return await asettle(response, visit)
         except BaseException as error:
             await visit.fail(error)
             raise
-        reply = await visit.fail(raised, page_of(response))
-        return response if reply is None else response_of(reply)
+        page = page_of(response)
+        return chosen(response, page, await visit.fail(raised, page))
 
     def process_exception(self, asked: Any, error: Exception) -> None:
         """Django turns exceptions into pages before we see them; the core must hear of the exception itself."""
@@ -115,9 +115,10 @@ def opened(asked: Any, rules: Any) -> tuple[Any, Request, str] | Reply | None:
     return endpoint, request, key
 
 
-def failed(asked: Any, response: Any) -> BaseException | None:
-    """The exception behind a server error; an exception that became another answer is that answer."""
-    return getattr(asked, RAISED, None) if response.status_code >= 500 else None
+def failed(asked: Any, response: Any, visit: Any) -> Exception | None:
+    """The exception behind an answer, if it counts more than the answer that was made of it."""
+    raised: Exception | None = getattr(asked, RAISED, None)
+    return raised if raised is not None and counts(visit, raised, response.status_code) else None
 
 
 def _object(given: Any) -> Any:
