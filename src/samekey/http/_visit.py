@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from samekey.core.call import Answer, Call
-from samekey.core.errors import Misconfigured, NotDone, Refused, SamekeyError
+from samekey.core.errors import Misconfigured, NotDone, Refused
 from samekey.guard import AsyncGuard, Guard
 from samekey.held import AsyncHeld, Held
 from samekey.http._exchange import REPLAYED, Asked, BodyNotKept, Endpoint, Final, Reply, Request
@@ -71,7 +71,7 @@ class Door:
             guard = self.guard if endpoint.connection is None else self.guard.on(endpoint.connection(request))
             held = guard.hold_call(self._rules.call(guard, endpoint, asked))
         except Exception as error:
-            return answered(endpoint, key, error, replayed=isinstance(error, Refused))
+            return answered(endpoint, key, error)
         if isinstance(held, Answer):
             return endpoint.replay(held.result, key)
         held.enter()
@@ -95,7 +95,7 @@ class Visit:
         error = judged(self, reply)
         try:
             self.held.__exit__(None, error, None)
-        except SamekeyError as ours:
+        except Exception as ours:
             return answered(self.endpoint, self.key, ours)
         return settled(self, reply)
 
@@ -110,7 +110,7 @@ class Visit:
         said = failure(self, error, made)
         try:
             self.held.__exit__(None, said, None)
-        except SamekeyError as ours:
+        except Exception as ours:
             if ours is not error:
                 return answered(self.endpoint, self.key, ours)
         return after_failure(self, error, made)
@@ -136,7 +136,7 @@ class AsyncDoor:
             guard = self.guard if endpoint.connection is None else self.guard.on(endpoint.connection(request))
             held = await guard.hold_call(self._rules.call(guard, endpoint, asked))
         except Exception as error:
-            return answered(endpoint, key, error, replayed=isinstance(error, Refused))
+            return answered(endpoint, key, error)
         if isinstance(held, Answer):
             return endpoint.replay(held.result, key)
         held.enter()
@@ -157,7 +157,7 @@ class AsyncVisit:
         error = judged(self, reply)
         try:
             await self.held.__aexit__(None, error, None)
-        except SamekeyError as ours:
+        except Exception as ours:
             return answered(self.endpoint, self.key, ours)
         return settled(self, reply)
 
@@ -168,7 +168,7 @@ class AsyncVisit:
         said = failure(self, error, made)
         try:
             await self.held.__aexit__(None, said, None)
-        except SamekeyError as ours:
+        except Exception as ours:
             if ours is not error:
                 return answered(self.endpoint, self.key, ours)
         return after_failure(self, error, made)
@@ -197,12 +197,12 @@ class _Operations:
 # -- what both colours decide, once --------------------------------------------------------------------------------
 
 
-def answered(endpoint: Endpoint, key: str, error: Exception, *, replayed: bool = False) -> Reply:
-    """The answer to an error of the guard; one that is not ours leaves as it came."""
+def answered(endpoint: Endpoint, key: str, error: Exception) -> Reply:
+    """The answer to an error of the guard, or to the refusal on record; one that is not ours leaves as it came."""
     reply = endpoint.answer_to(error, key)
     if reply is None:
         raise error
-    if replayed and REPLAYED not in reply.headers:
+    if isinstance(error, Refused) and REPLAYED not in reply.headers:
         reply.headers.append(REPLAYED)
     return reply
 
