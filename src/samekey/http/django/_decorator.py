@@ -17,7 +17,7 @@ from samekey.http._exchange import Reply
 from samekey.http._visit import AsyncDoor, Door, Rules, check_rules, counts
 from samekey.http.django._exchange import asettle, chosen, page_of, response_of, settle
 from samekey.http.django._middleware import opened
-from samekey.loops import running
+from samekey.http.django._stream import to_its_end
 
 ANSWERS = (Http404, PermissionDenied, BadRequest, SuspiciousOperation)  # exceptions that Django makes 4xx pages of
 
@@ -73,8 +73,7 @@ def _async_view(door: AsyncDoor, rules: Rules, view: Callable[..., Any]) -> Call
             return await view(asked, *args, **kwargs)
         if isinstance(ready, Reply):
             return response_of(ready)
-        # Django cancels a view whose client hung up; one that holds a key goes on to its end.
-        return await running().shielded(lambda: held(ready, asked, *args, **kwargs))
+        return await to_its_end(lambda: held(ready, asked, *args, **kwargs))
 
     async def held(ready: Any, asked: Any, *args: Any, **kwargs: Any) -> Any:
         visit = await door.enter(*ready)

@@ -15,6 +15,7 @@ from samekey.core.errors import Misconfigured
 from samekey.http._environ import as_bytes, headers_in
 from samekey.http._exchange import Endpoint, Header, Reply, Request, is_endless
 from samekey.http._visit import AsyncVisit, Visit, watched
+from samekey.http.django._stream import STREAM, Stream
 
 
 def request_of(asked: Any) -> Request:
@@ -123,18 +124,11 @@ async def asettle(response: Any, visit: AsyncVisit) -> HttpResponseBase:
             return chosen(response, reply, await visit.leave(reply))
         held.append(part)
         size += len(part)
-    # Settled now, not at its end: a stream whose client is gone is never iterated, and nobody would come to tell us.
     reply = Reply(response.status_code, headers_of(response), None)
-    flowing(response, await visit.leave(reply))
-    response.streaming_content = chained(held, parts)
-    return response
-
-
-async def chained(held: list[bytes], parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    for part in held:
-        yield part
-    async for part in parts:
-        yield part
+    stream = Stream(held, parts, visit, reply)
+    response.streaming_content = stream
+    setattr(response, STREAM, stream)
+    return flowing(response, visit.endpoint.first(reply, visit.key, stored=False))
 
 
 async def whole_of(body: bytes) -> AsyncIterator[bytes]:

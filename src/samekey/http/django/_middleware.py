@@ -15,7 +15,7 @@ from samekey.core.errors import Misconfigured
 from samekey.http._exchange import Reply, Request, rules_of
 from samekey.http._visit import AsyncDoor, Door, check_rules, check_settle, choose, counts
 from samekey.http.django._exchange import asettle, body_of, chosen, page_of, request_of, response_of, settle
-from samekey.loops import running
+from samekey.http.django._stream import to_its_end
 
 RAISED = "_samekey_raised"
 
@@ -61,14 +61,13 @@ class SamekeyMiddleware:
         page = page_of(response)
         return chosen(response, page, visit.fail(raised, page))
 
-    async def _acall(self, asked: Any) -> HttpResponseBase:
+    async def _acall(self, asked: Any) -> Any:
         opened = self._open(asked)
         if opened is None:
             return await self._get_response(asked)
         if isinstance(opened, Reply):
             return response_of(opened)
-        # Django cancels a view whose client hung up; one that holds a key goes on to its end.
-        return await running().shielded(lambda: self._guarded(asked, opened))
+        return await to_its_end(lambda: self._guarded(asked, opened))
 
     async def _guarded(self, asked: Any, opened: Any) -> HttpResponseBase:
         visit = await self._door.enter(*opened)

@@ -1,0 +1,96 @@
+"""An async view's answer that is too long to keep: it goes out as it is made, and is settled at its end.
+
+Its end comes in many ways. It runs out, or breaks: whoever iterates it sees that. Its client hangs up: Django then
+cancels whoever iterates it and closes the response, or cancels the view before there is a response to close. Or the
+response is dropped, because a middleware answers another one or the server cannot send it, and nobody tells of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from asgiref.sync import async_to_sync
+
+from samekey.core.errors import Misconfigured
+from samekey.http._exchange import Reply
+from samekey.http._visit import AsyncVisit
+from samekey.loops import running
+
+STREAM = "_samekey_stream"
+
+_ending = set[asyncio.Task[None]]()  # a loop itself does not keep its tasks alive
+
+
+class Stream:
+    """The content of a response: what was gathered already, and the rest of it."""
+
+    def __init__(self, gathered: list[bytes], rest: AsyncIterator[bytes], visit: AsyncVisit, reply: Reply) -> None:
+        self._gathered, self._rest = gathered, rest
+        self._visit, self._reply = visit, reply
+        self._loop = asyncio.get_running_loop()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            if asyncio.get_running_loop() is not self._loop:  # which has closed its generators: the rest is lost
+                raise Misconfigured("a long stream of an async view needs ASGI: under WSGI its loop ends before it")
+            for part in self._gathered:
+                yield part
+            async for part in self._rest:
+                yield part
+        except GeneratorExit:  # the client's end; what the application did, it did
+            raise
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or not task.cancelling():  # not ours: somebody's whom the source waited for
+                await self._visit.fail(error)
+            raise
+        except BaseException as error:
+            await self._visit.fail(error)
+            raise
+        await end(self._visit, self._reply)
+
+    def close(self) -> None:
+        """Django closes what it has sent, or can no longer send, from a thread."""
+        if not self._visit.over:
+            async_to_sync(end)(self._visit, self._reply)
+
+    async def abandon(self) -> None:
+        await end(self._visit, self._reply)
+
+    def __del__(self) -> None:
+        if not self._visit.over:  # dropped: its lease would be renewed for as long as the process lives
+            try:
+                self._loop.call_soon_threadsafe(_end_soon, self._visit, self._reply)
+            except RuntimeError:  # the loop is closed, and the process about to end: the lease speaks
+                pass
+
+
+async def end(visit: AsyncVisit, reply: Reply) -> None:
+    if not visit.over:
+        await visit.leave(reply)
+
+
+def _end_soon(visit: AsyncVisit, reply: Reply) -> None:
+    task = asyncio.ensure_future(end(visit, reply))
+    _ending.add(task)
+    task.add_done_callback(_ending.discard)
+
+
+async def to_its_end(view: Callable[[], Awaitable[Any]]) -> Any:
+    """The response of a view that holds a key. Django cancels a view whose client hung up; this one goes on."""
+    made: list[Any] = []
+
+    async def kept() -> None:
+        made.append(await view())
+
+    try:
+        await running().shielded(kept)
+    except BaseException:
+        for response in made:  # finished, and nobody to send it to
+            stream = getattr(response, STREAM, None)
+            if stream is not None:
+                await running().shielded(stream.abandon)
+        raise
+    return made[0]
