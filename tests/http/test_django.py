@@ -19,7 +19,7 @@ from django.views import View
 
 from samekey import Atomic, Guard, Misconfigured, Opaque, Policy, State
 from samekey.http import Endpoint, rules
-from samekey.http._exchange import rules_of
+from samekey.http._rules import rules_of
 from samekey.http.django import guarded
 from samekey.testing._http_drivers import Sent, WsgiDriver
 from samekey.testing._http_scenarios.scene import Breaking

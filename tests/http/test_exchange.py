@@ -16,7 +16,8 @@ from samekey.core.canonical import canonical
 from samekey.http import Endpoint, Reply, Request, answer
 from samekey.http._body import payload_of
 from samekey.http._environ import headers_in
-from samekey.http._exchange import key_header, operation_name, pack, unpack
+from samekey.http._exchange import key_header, operation_name
+from samekey.http._kept import pack, unpack
 from samekey.http._key import parse_key
 from samekey.http._problems import PROBLEMS
 from samekey.http._remember import PRESETS, meaning_of

@@ -5,6 +5,9 @@
 endpoint from outside.
 """
 
-from samekey.http._exchange import Endpoint, Reply, Request, answer, rules
+from samekey.http._exchange import Endpoint
+from samekey.http._kept import answer
+from samekey.http._message import Reply, Request
+from samekey.http._rules import rules
 
 __all__ = ["Endpoint", "Reply", "Request", "answer", "rules"]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from samekey.http._exchange import Header
+from samekey.http._message import Header
 
 PREFIX = "HTTP_"
 UNPREFIXED = ("CONTENT_TYPE", "CONTENT_LENGTH")

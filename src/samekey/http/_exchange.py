@@ -10,10 +10,9 @@ An adapter only carries these between its framework and the guard (see `_visit.p
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 from urllib.parse import quote
 
 from samekey.core.boundary import Atomic, Boundary, Kind
@@ -22,7 +21,9 @@ from samekey.core.fingerprint import declared_ignore
 from samekey.core.key import NAME_MAX_BYTES, part_text
 from samekey.core.policy import Policy
 from samekey.http._body import PATH, QUERY, VARIES, digest, payload_of
+from samekey.http._kept import pack, unpack
 from samekey.http._key import parse_key
+from samekey.http._message import Header, Reply, Request, new_tuple
 from samekey.http._problems import (
     BODY_INCOMPLETE,
     BODY_TOO_LARGE,
@@ -51,75 +52,8 @@ NEVER_KEPT = frozenset({
     "www-authenticate",
 })  # fmt: skip
 
-Header = tuple[bytes, bytes]
-
-_new = tuple.__new__  # for named tuples that every request makes: calling the class takes longer
-
-BODY_HEADERS = (b"content-length", b"transfer-encoding")  # said anew by whoever sends a body
-
 REPLAYED: Header = (b"idempotent-replayed", b"true")
 NOT_STORED: Header = (b"idempotency-stored", b"false")  # a retry will not get this answer again
-
-
-class Request:
-    """A request as every adapter shows it: to `principal=`, to `endpoint=` functions, to webhooks.
-
-    `native` is the framework's own: an ASGI scope, a WSGI environ, a Django or Flask request.
-    """
-
-    __slots__ = ("body", "headers", "method", "named", "native", "path", "query", "route")
-
-    def __init__(
-        self,
-        method: str,
-        path: str,
-        query: bytes = b"",
-        headers: Iterable[Header] = (),
-        body: bytes = b"",
-        route: str | None = None,
-        native: Any = None,
-    ) -> None:
-        self.method, self.path, self.query = method, path, query
-        self.headers = headers if type(headers) is list else list(headers)  # names in lower case
-        self.named = dict(self.headers)  # by name; of several with one name the last
-        self.body = body
-        self.route = path if route is None else route
-        self.native = native
-
-    def header(self, name: str) -> str | None:
-        """The value of a header, several of them joined as HTTP says."""
-        wanted = as_name(name)
-        value = self.named.get(wanted)
-        if value is None:
-            return None
-        if len(self.named) < len(self.headers):
-            value = b", ".join(self.values(wanted))
-        return value.decode("latin-1")
-
-    def values(self, name: bytes) -> list[bytes]:
-        """Every value of a header; its name in lower case."""
-        return [value for header, value in self.headers if header == name]
-
-
-@lru_cache(maxsize=256)
-def as_name(name: str) -> bytes:
-    return name.lower().encode("latin-1")
-
-
-class Reply(NamedTuple):
-    """An answer: the application's, a replay of it, or a problem. `body` is None where it went by unkept."""
-
-    status: int
-    headers: list[Header]
-    body: bytes | None
-
-
-def is_endless(headers: Iterable[Header]) -> bool:
-    """An event stream has no end to wait for: it goes out at once, and says that it is not kept."""
-    for name, value in headers:
-        if len(value) >= 17 and name.lower() == b"content-type" and value[:17].lower() == b"text/event-stream":
-            return True
-    return False
 
 
 class Asked(NamedTuple):
@@ -262,7 +196,7 @@ class Endpoint:
         payload, written = payload_of(
             request.body, named.get(b"content-type", b""), named.get(b"content-encoding"), beside
         )
-        return _new(Asked, (self.operation or operation_name(method, route), tenant, key, payload, written))
+        return new_tuple(Asked, (self.operation or operation_name(method, route), tenant, key, payload, written))
 
     # -- meaning: when the application is done ---------------------------------------------------------------------
 
@@ -293,7 +227,7 @@ class Endpoint:
         said = [*headers, (self._header, key_header(key))]
         if not stored:
             said.append(NOT_STORED)
-        return _new(Reply, (status, said, body))
+        return new_tuple(Reply, (status, said, body))
 
     def replay(self, result: Any, key: str) -> Reply:
         """The answer a record keeps, marked as a replay."""
@@ -370,97 +304,3 @@ def key_header(key: str) -> bytes:
     if "\\" in key or '"' in key:
         key = key.replace("\\", "\\\\").replace('"', '\\"')
     return b'"%b"' % key.encode("ascii")
-
-
-View = TypeVar("View", bound=Callable[..., Any])
-
-
-def rules(endpoint: Endpoint | None) -> Callable[[View], View]:
-    """Decorate a view with rules of its own; None: not guarded. For the adapters that know their views.
-
-    A view is a function, a class of views, or one of its methods; a method's rules come before those of its class.
-    """
-
-    def decorate(view: View) -> View:
-        view.__samekey__ = endpoint  # type: ignore[attr-defined]
-        return view
-
-    return decorate
-
-
-def rules_of(view: Any, otherwise: Any, method: str = "") -> Any:
-    """The rules of the handler for this method, of the view, of the class it was made of; else `otherwise`."""
-    kind = getattr(view, "view_class", None) or getattr(view, "cls", None)
-    if kind is None:
-        return getattr(view, "__samekey__", otherwise)
-    named = (getattr(view, "actions", None) or {}).get(method.lower(), method.lower())
-    handler = getattr(kind, named, None)
-    found = otherwise
-    for one in (kind, view, under_api_view(handler), handler):  # the nearest comes last
-        found = getattr(one, "__samekey__", found)
-    return found
-
-
-def under_api_view(handler: Any) -> Any:
-    """The function that REST framework's `api_view` made this handler of: it is nowhere but in its closure."""
-    if getattr(handler, "__qualname__", "") != "api_view.<locals>.decorator.<locals>.handler":
-        return None
-    return next((cell.cell_contents for cell in handler.__closure__ if callable(cell.cell_contents)), None)
-
-
-# -- an answer as the record keeps it: a status line, header lines, an empty line, the body ------------------------
-
-
-def pack(reply: Reply, kept: Collection[bytes] | None = None) -> bytes:
-    status, headers, body = reply
-    lines = [b"%d" % status]
-    for name, value in headers:
-        name = name.lower()
-        if kept is None or name in kept:
-            lines.append(b"%b: %b" % (name, value))
-    head = b"\n".join(lines)
-    if b"\r" in head or head.count(b"\n") != len(lines) - 1:  # no server would send such a header on
-        head = b"\n".join(line for line in lines if b"\r" not in line and b"\n" not in line)
-    return b"%b\n\n%b" % (head, body or b"")
-
-
-def unpack(result: Any) -> Reply:
-    """The answer again; what a lookup or a person gave as the result is answered as JSON."""
-    if not isinstance(result, bytes):
-        return Reply(200, [(b"content-type", b"application/json")], json.dumps(result).encode())
-    head, cut, body = result.partition(b"\n\n")
-    if not cut:
-        raise ValueError("not a kept answer")
-    status, headers = (_known_head if len(head) <= KNOWN_HEAD_BYTES else _read_head)(head)
-    return _new(Reply, (status, list(headers), body))
-
-
-def _read_head(head: bytes) -> tuple[int, tuple[Header, ...]]:
-    status, *lines = head.split(b"\n")
-    if not (status.isdigit() and len(status) == 3):
-        raise ValueError("not a kept answer")
-    headers = []
-    for line in lines:
-        name, cut, value = line.partition(b": ")
-        if not cut:
-            raise ValueError("not a kept answer")
-        if name not in BODY_HEADERS:
-            headers.append((name, value))
-    return int(status), tuple(headers)
-
-
-# The answers of an endpoint differ in their bodies, hardly ever in their heads.
-KNOWN_HEAD_BYTES = 500
-_known_head = lru_cache(maxsize=256)(_read_head)
-
-
-def answer(status: int, body: bytes | str, *, content_type: str = "application/json", **headers: str) -> bytes:
-    """An answer to be kept for a key, for a lookup to return: `Happened(answer(201, '{"id": "ch_1"}'))`."""
-    named = [(name.replace("_", "-").encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
-    return pack(
-        Reply(
-            status,
-            [(b"content-type", content_type.encode("latin-1")), *named],
-            body if isinstance(body, bytes) else body.encode(),
-        )
-    )

@@ -7,14 +7,15 @@ now, and exactly one of `leave` and `fail` must be called when it is done. Sync 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from samekey.core.call import Answer, Call
 from samekey.core.errors import Misconfigured, NotDone, Refused
 from samekey.guard import AsyncGuard, Guard
 from samekey.held import AsyncHeld, Held
-from samekey.http._exchange import REPLAYED, Asked, BodyNotKept, Endpoint, Final, Reply, Request
+from samekey.http._exchange import REPLAYED, Asked, BodyNotKept, Endpoint, Final
+from samekey.http._message import Reply, Request
 from samekey.rules import OPERATIONS_MAX, Operation
 
 _log = logging.getLogger("samekey")
@@ -25,32 +26,6 @@ FAILURE = Reply(
 )
 
 ENVELOPE_BYTES = 2  # version and codec
-
-Rules = Endpoint | Callable[[Request], Endpoint | None]
-
-
-def check_rules(endpoint: Any, *, sends: bool = True) -> Rules:
-    """`sends`: the adapter sees the answer off, and so can settle before or after it."""
-    if isinstance(endpoint, Endpoint) and not sends:
-        check_settle(endpoint)
-    if isinstance(endpoint, Endpoint) or callable(endpoint):
-        rules: Rules = endpoint
-        return rules
-    raise Misconfigured(f"endpoint= takes an Endpoint, or a function that chooses one, not {type(endpoint).__name__}")
-
-
-def check_settle(endpoint: Endpoint) -> None:
-    """Refuse an option that would do nothing: the view is done, and settled, before anything is sent."""
-    if endpoint.settle == "before-send":
-        raise Misconfigured('settle="before-send" is for ASGI and WSGI: here a record settles before its answer anyway')
-
-
-def choose(rules: Any, request: Request) -> Endpoint | None:
-    """The rules of this request."""
-    if rules is None or isinstance(rules, Endpoint):
-        return rules
-    chosen: Endpoint | None = rules(request)
-    return chosen
 
 
 class Door:

@@ -14,8 +14,10 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from samekey.guard import AsyncGuard
-from samekey.http._exchange import BODY_HEADERS, Endpoint, Header, Reply, Request, is_endless
-from samekey.http._visit import AsyncDoor, AsyncVisit, Rules, check_rules, choose, counts
+from samekey.http._exchange import Endpoint
+from samekey.http._message import BODY_HEADERS, Header, Reply, Request, is_endless
+from samekey.http._rules import Rules, check_rules, choose
+from samekey.http._visit import AsyncDoor, AsyncVisit, counts
 from samekey.loops import running
 
 Scope = MutableMapping[str, Any]

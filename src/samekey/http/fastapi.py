@@ -18,9 +18,9 @@ from fastapi.dependencies.utils import get_flat_params
 from fastapi.routing import APIRoute
 
 from samekey.guard import AsyncGuard
-from samekey.http._exchange import Endpoint, rules_of
+from samekey.http._exchange import Endpoint
 from samekey.http._openapi import Extra, extra
-from samekey.http._visit import Rules, check_rules
+from samekey.http._rules import Rules, check_rules, rules_of
 from samekey.http.asgi import Passage, Receive, Scope, Send
 
 # Newer versions of FastAPI keep an included route beside the original, and tell it of the inclusion - of responses and

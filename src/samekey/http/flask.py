@@ -16,8 +16,10 @@ from werkzeug.exceptions import ClientDisconnected, HTTPException
 from samekey.core.errors import Misconfigured
 from samekey.guard import Guard
 from samekey.http._environ import as_bytes, headers_in
-from samekey.http._exchange import Endpoint, Header, Reply, Request, is_endless, rules_of
-from samekey.http._visit import Door, Rules, Visit, check_rules, check_settle, choose, counts, watched
+from samekey.http._exchange import Endpoint
+from samekey.http._message import Header, Reply, Request, is_endless
+from samekey.http._rules import Rules, check_rules, check_settle, choose, rules_of
+from samekey.http._visit import Door, Visit, counts, watched
 
 
 class Samekey:

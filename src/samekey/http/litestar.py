@@ -17,8 +17,7 @@ from litestar.plugins import InitPlugin
 from litestar.types import ASGIApp, Receive, Scope, Send
 
 from samekey.guard import AsyncGuard
-from samekey.http._exchange import rules_of
-from samekey.http._visit import Rules, check_rules
+from samekey.http._rules import Rules, check_rules, rules_of
 from samekey.http.asgi import RAISED, Passage
 
 

@@ -40,8 +40,9 @@ from samekey.core.policy import Policy
 from samekey.core.record import Record
 from samekey.core.states import State
 from samekey.guard import AsyncGuard, Guard
-from samekey.http._exchange import Endpoint, Reply, Request
+from samekey.http._exchange import Endpoint
 from samekey.http._key import KEY_MAX_CHARS
+from samekey.http._message import Reply, Request
 from samekey.http._problems import BAD_SIGNATURE, KEY_MALFORMED, NOT_DONE
 
 _log = logging.getLogger("samekey")

@@ -9,8 +9,10 @@ from typing import Any
 
 from samekey.guard import Guard
 from samekey.http._environ import as_bytes, headers_in
-from samekey.http._exchange import Endpoint, Header, Reply, Request, is_endless
-from samekey.http._visit import Door, Rules, Visit, check_rules, choose
+from samekey.http._exchange import Endpoint
+from samekey.http._message import Header, Reply, Request, is_endless
+from samekey.http._rules import Rules, check_rules, choose
+from samekey.http._visit import Door, Visit
 
 Environ = dict[str, Any]
 StartResponse = Callable[..., Callable[[bytes], Any]]

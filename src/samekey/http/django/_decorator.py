@@ -13,8 +13,9 @@ from django.http import Http404
 
 from samekey.core.errors import Misconfigured
 from samekey.guard import AsyncGuard, Guard
-from samekey.http._exchange import Reply
-from samekey.http._visit import AsyncDoor, Door, Rules, check_rules, counts
+from samekey.http._message import Reply
+from samekey.http._rules import Rules, check_rules
+from samekey.http._visit import AsyncDoor, Door, counts
 from samekey.http.django._exchange import asettle, chosen, page_of, response_of, settle
 from samekey.http.django._middleware import opened
 from samekey.http.django._stream import to_its_end

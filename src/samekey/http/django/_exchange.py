@@ -13,7 +13,8 @@ from django.http.response import HttpResponseBase
 
 from samekey.core.errors import Misconfigured
 from samekey.http._environ import as_bytes, headers_in
-from samekey.http._exchange import Endpoint, Header, Reply, Request, is_endless
+from samekey.http._exchange import Endpoint
+from samekey.http._message import Header, Reply, Request, is_endless
 from samekey.http._visit import AsyncVisit, Visit, watched
 from samekey.http.django._stream import STREAM, Stream
 

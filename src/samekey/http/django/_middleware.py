@@ -12,8 +12,9 @@ from django.urls import Resolver404, resolve
 from django.utils.module_loading import import_string
 
 from samekey.core.errors import Misconfigured
-from samekey.http._exchange import Reply, Request, rules_of
-from samekey.http._visit import AsyncDoor, Door, check_rules, check_settle, choose, counts
+from samekey.http._message import Reply, Request
+from samekey.http._rules import check_rules, check_settle, choose, rules_of
+from samekey.http._visit import AsyncDoor, Door, counts
 from samekey.http.django._exchange import asettle, body_of, chosen, page_of, request_of, response_of, settle
 from samekey.http.django._stream import to_its_end
 

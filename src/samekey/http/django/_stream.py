@@ -14,7 +14,7 @@ from typing import Any
 from asgiref.sync import async_to_sync
 
 from samekey.core.errors import Misconfigured
-from samekey.http._exchange import Reply
+from samekey.http._message import Reply
 from samekey.http._visit import AsyncVisit
 from samekey.loops import running
 

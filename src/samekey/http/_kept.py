@@ -1,0 +1,65 @@
+"""An answer as the record keeps it: a status line, header lines, an empty line, the body."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from functools import lru_cache
+from typing import Any
+
+from samekey.http._message import BODY_HEADERS, Header, Reply, new_tuple
+
+
+def pack(reply: Reply, kept: Collection[bytes] | None = None) -> bytes:
+    status, headers, body = reply
+    lines = [b"%d" % status]
+    for name, value in headers:
+        name = name.lower()
+        if kept is None or name in kept:
+            lines.append(b"%b: %b" % (name, value))
+    head = b"\n".join(lines)
+    if b"\r" in head or head.count(b"\n") != len(lines) - 1:  # no server would send such a header on
+        head = b"\n".join(line for line in lines if b"\r" not in line and b"\n" not in line)
+    return b"%b\n\n%b" % (head, body or b"")
+
+
+def unpack(result: Any) -> Reply:
+    """The answer again; what a lookup or a person gave as the result is answered as JSON."""
+    if not isinstance(result, bytes):
+        return Reply(200, [(b"content-type", b"application/json")], json.dumps(result).encode())
+    head, cut, body = result.partition(b"\n\n")
+    if not cut:
+        raise ValueError("not a kept answer")
+    status, headers = (_known_head if len(head) <= KNOWN_HEAD_BYTES else _read_head)(head)
+    return new_tuple(Reply, (status, list(headers), body))
+
+
+def _read_head(head: bytes) -> tuple[int, tuple[Header, ...]]:
+    status, *lines = head.split(b"\n")
+    if not (status.isdigit() and len(status) == 3):
+        raise ValueError("not a kept answer")
+    headers = []
+    for line in lines:
+        name, cut, value = line.partition(b": ")
+        if not cut:
+            raise ValueError("not a kept answer")
+        if name not in BODY_HEADERS:
+            headers.append((name, value))
+    return int(status), tuple(headers)
+
+
+# The answers of an endpoint differ in their bodies, hardly ever in their heads.
+KNOWN_HEAD_BYTES = 500
+_known_head = lru_cache(maxsize=256)(_read_head)
+
+
+def answer(status: int, body: bytes | str, *, content_type: str = "application/json", **headers: str) -> bytes:
+    """An answer to be kept for a key, for a lookup to return: `Happened(answer(201, '{"id": "ch_1"}'))`."""
+    named = [(name.replace("_", "-").encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+    return pack(
+        Reply(
+            status,
+            [(b"content-type", content_type.encode("latin-1")), *named],
+            body if isinstance(body, bytes) else body.encode(),
+        )
+    )

@@ -1,0 +1,73 @@
+"""Which rules a request is under: those of its view, or of the whole application; an Endpoint, a function that chooses
+one, or None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from samekey.core.errors import Misconfigured
+from samekey.http._exchange import Endpoint
+from samekey.http._message import Request
+
+Rules = Endpoint | Callable[[Request], Endpoint | None]
+
+View = TypeVar("View", bound=Callable[..., Any])
+
+
+def rules(endpoint: Endpoint | None) -> Callable[[View], View]:
+    """Decorate a view with rules of its own; None: not guarded. For the adapters that know their views.
+
+    A view is a function, a class of views, or one of its methods; a method's rules come before those of its class.
+    """
+
+    def decorate(view: View) -> View:
+        view.__samekey__ = endpoint  # type: ignore[attr-defined]
+        return view
+
+    return decorate
+
+
+def rules_of(view: Any, otherwise: Any, method: str = "") -> Any:
+    """The rules of the handler for this method, of the view, of the class it was made of; else `otherwise`."""
+    kind = getattr(view, "view_class", None) or getattr(view, "cls", None)
+    if kind is None:
+        return getattr(view, "__samekey__", otherwise)
+    named = (getattr(view, "actions", None) or {}).get(method.lower(), method.lower())
+    handler = getattr(kind, named, None)
+    found = otherwise
+    for one in (kind, view, under_api_view(handler), handler):  # the nearest comes last
+        found = getattr(one, "__samekey__", found)
+    return found
+
+
+def under_api_view(handler: Any) -> Any:
+    """The function that REST framework's `api_view` made this handler of: it is nowhere but in its closure."""
+    if getattr(handler, "__qualname__", "") != "api_view.<locals>.decorator.<locals>.handler":
+        return None
+    return next((cell.cell_contents for cell in handler.__closure__ if callable(cell.cell_contents)), None)
+
+
+def check_rules(endpoint: Any, *, sends: bool = True) -> Rules:
+    """`sends`: the adapter sees the answer off, and so can settle before or after it."""
+    if isinstance(endpoint, Endpoint) and not sends:
+        check_settle(endpoint)
+    if isinstance(endpoint, Endpoint) or callable(endpoint):
+        rules: Rules = endpoint
+        return rules
+    raise Misconfigured(f"endpoint= takes an Endpoint, or a function that chooses one, not {type(endpoint).__name__}")
+
+
+def check_settle(endpoint: Endpoint) -> None:
+    """Refuse an option that would do nothing: the view is done, and settled, before anything is sent."""
+    if endpoint.settle == "before-send":
+        raise Misconfigured('settle="before-send" is for ASGI and WSGI: here a record settles before its answer anyway')
+
+
+def choose(rules: Any, request: Request) -> Endpoint | None:
+    """The rules of this request."""
+    if rules is None or isinstance(rules, Endpoint):
+        return rules
+    chosen: Endpoint | None = rules(request)
+    return chosen
