@@ -187,7 +187,8 @@ HEADERS = st.lists(
 
 @given(st.integers(200, 599), HEADERS, st.binary(max_size=200))
 def test_an_answer_comes_back_as_it_was_kept(status: int, headers: Any, body: bytes):
-    assert unpack(pack(Reply(status, headers, body))) == Reply(status, headers, body)
+    kept = {name for name, _ in headers}
+    assert unpack(pack(Reply(status, headers, body), kept)) == Reply(status, headers, body)
 
 
 @pytest.mark.parametrize("damaged", [b"", b"200", b"abc\n\n", b"200\nno colon\n\n", b"20\n\n"])

@@ -186,17 +186,18 @@ class Endpoint:
             if tenant is None:
                 return self.problem(NO_PRINCIPAL, "A key belongs to somebody: authenticate first.", key=key)
         beside: dict[int, Any] = {}
-        method, path, route, named = request.method, request.path, request.route, request.named
         if request.query:
             beside[QUERY] = request.query.decode("latin-1")
-        if self.operation is not None or route != path:
-            beside[PATH] = operation_name(method, path)
+        if self.operation is not None or request.route != request.path:
+            beside[PATH] = operation_name(request.method, request.path)
         if self._vary_on:
             beside[VARIES] = [[value.decode("latin-1") for value in request.values(name)] for name in self._vary_on]
+        named = request.named
         payload, written = payload_of(
             request.body, named.get(b"content-type", b""), named.get(b"content-encoding"), beside
         )
-        return new_tuple(Asked, (self.operation or operation_name(method, route), tenant, key, payload, written))
+        operation = self.operation or operation_name(request.method, request.route)
+        return new_tuple(Asked, (operation, tenant, key, payload, written))
 
     # -- meaning: when the application is done ---------------------------------------------------------------------
 
@@ -272,7 +273,7 @@ class Endpoint:
 
 def tenant_of(who: Any) -> str | None:
     """The name of whoever `principal` found; None: nobody a key could be kept for."""
-    if type(who) is str and 0 < len(who) <= NAME_MAX_BYTES and who.isascii() and who.isprintable():
+    if type(who) is str and who and len(who) <= NAME_MAX_BYTES and who.isascii() and who.isprintable():
         return who
     if who is None or who is False:
         return None

@@ -10,12 +10,13 @@ from typing import Any
 from samekey.http._message import BODY_HEADERS, Header, Reply, new_tuple
 
 
-def pack(reply: Reply, kept: Collection[bytes] | None = None) -> bytes:
+def pack(reply: Reply, kept: Collection[bytes]) -> bytes:
+    """The answer with those of its headers that are `kept`, by their names in lower case."""
     status, headers, body = reply
     lines = [b"%d" % status]
     for name, value in headers:
         name = name.lower()
-        if kept is None or name in kept:
+        if name in kept:
             lines.append(b"%b: %b" % (name, value))
     head = b"\n".join(lines)
     if b"\r" in head or head.count(b"\n") != len(lines) - 1:  # no server would send such a header on
@@ -55,11 +56,7 @@ _known_head = lru_cache(maxsize=256)(_read_head)
 
 def answer(status: int, body: bytes | str, *, content_type: str = "application/json", **headers: str) -> bytes:
     """An answer to be kept for a key, for a lookup to return: `Happened(answer(201, '{"id": "ch_1"}'))`."""
-    named = [(name.replace("_", "-").encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
-    return pack(
-        Reply(
-            status,
-            [(b"content-type", content_type.encode("latin-1")), *named],
-            body if isinstance(body, bytes) else body.encode(),
-        )
-    )
+    given = {"content-type": content_type, **headers}
+    named = [(name.replace("_", "-").encode("latin-1"), value.encode("latin-1")) for name, value in given.items()]
+    reply = Reply(status, named, body if isinstance(body, bytes) else body.encode())
+    return pack(reply, {name.lower() for name, _ in named})

@@ -15,7 +15,7 @@ from typing import Any
 
 from samekey.guard import AsyncGuard
 from samekey.http._exchange import Endpoint
-from samekey.http._message import BODY_HEADERS, Header, Reply, Request, is_endless
+from samekey.http._message import BODY_HEADERS, Header, Reply, Request, is_endless, new_tuple
 from samekey.http._rules import Rules, check_rules, choose
 from samekey.http._visit import AsyncDoor, AsyncVisit, counts
 from samekey.loops import running
@@ -26,11 +26,13 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-# A list in the scope of a guarded request, for the adapter of a framework that answers exceptions itself: whatever it
-# makes a page of, and whether that is only a way to answer.
+# A list in the scope, where the adapter of a framework that answers exceptions itself puts it: what it makes pages of,
+# and whether that is only a way to answer.
 RAISED = "samekey.raised"
 Raised = list[tuple[Exception, bool]]
 STARLETTE_HANDLERS = "starlette.exception_handlers"
+
+WITHOUT_BODY = frozenset({*range(100, 200), 204, 304})  # statuses: no length is said for them
 
 # Ways around `http.response.body`: an answer sent through them could not be kept.
 SHORTCUTS = ("http.response.pathsend", "http.response.zerocopysend", "http.response.trailers")
@@ -74,8 +76,8 @@ class Passage:
     async def _guarded(
         self, app: App, endpoint: Endpoint, request: Request, key: str, receive: Receive, send: Send
     ) -> None:
-        length, max_bytes = request.named.get(b"content-length"), endpoint.body_max_bytes
-        if length is not None and length.isdigit() and int(length[:20]) > max_bytes:
+        length, max_bytes = request.named.get(b"content-length", b""), endpoint.body_max_bytes
+        if length.isdigit() and int(length[:20]) > max_bytes:
             return await send_reply(send, endpoint.too_large(key))
         message = await receive()
         body: Any = message.get("body", b"")
@@ -85,19 +87,20 @@ class Passage:
                 return  # the client is gone, and nothing was claimed
         if len(body) > max_bytes:
             return await send_reply(send, endpoint.too_large(key))
-        request.body = body = body if type(body) is bytes else bytes(body)
+        if type(body) is not bytes:
+            body = bytes(body)
+        request.body = body
         entered = await self._door.enter(endpoint, request, key)
         if not isinstance(entered, AsyncVisit):
             return await send_reply(send, entered)
-        raised: Raised = []
-        exchange = _Exchange(entered, body, receive, send, raised)
         scope: Scope = request.native
+        exchange = _Exchange(entered, scope, body, receive, send)
         extensions = scope.get("extensions")
         if extensions:
             scope["extensions"] = {name: one for name, one in extensions.items() if name not in SHORTCUTS}
-        scope[RAISED] = raised
         handlers = scope.get(STARLETTE_HANDLERS)
         if handlers is not None:
+            scope[RAISED] = raised = Raised()
             scope[STARLETTE_HANDLERS] = tuple(_Overheard(one, raised) for one in handlers)
         try:
             await app(scope, exchange.receive, exchange.send)
@@ -151,13 +154,13 @@ class _Exchange:
     _settled = False
     _gone = False
     _bell: Any = None
+    _size = 0  # of what is held back
 
-    def __init__(self, visit: AsyncVisit, body: bytes, receive: Receive, send: Send, raised: Raised) -> None:
-        self._visit, self._raised = visit, raised
+    def __init__(self, visit: AsyncVisit, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+        self._visit, self._scope = visit, scope
         self._body: bytes | None = body
         self._receive, self._send = receive, send
         self._parts: list[bytes] = []
-        self._room = visit.room
 
     async def receive(self) -> Message:
         if self._body is not None:
@@ -176,7 +179,9 @@ class _Exchange:
         if kind == "http.response.start":
             headers = message.get("headers", ())
             self._start = message
-            self._headers = headers = headers if type(headers) is list else list(headers)
+            if type(headers) is not list:
+                headers = list(headers)
+            self._headers = headers
             if is_endless(headers):
                 await self._flow(more=True)
         elif kind == "http.response.body":
@@ -185,9 +190,11 @@ class _Exchange:
                 await self._forward(message)
             else:
                 part = message.get("body", b"")
-                self._parts.append(part if type(part) is bytes else bytes(part))
-                self._room -= len(part)
-                if self._room < 0:
+                if type(part) is not bytes:
+                    part = bytes(part)
+                self._parts.append(part)
+                self._size += len(part)
+                if self._size > self._visit.room:
                     await self._flow(more=more)
             if not more:
                 self._complete = True
@@ -201,7 +208,8 @@ class _Exchange:
     async def _flow(self, *, more: bool) -> None:
         """From now on it goes out as it comes."""
         self._flowing = True
-        self._ring()
+        if self._bell is not None:
+            self._bell.ring()
         start = self._start or {}
         made = Reply(start["status"], self._headers, None)
         reply = self._visit.endpoint.first(made, self._visit.key, stored=False)
@@ -218,10 +226,6 @@ class _Exchange:
         except OSError:  # the client hung up; the application goes on to its end
             self._gone = True
 
-    def _ring(self) -> None:
-        if self._bell is not None:
-            self._bell.ring()
-
     async def settle(self) -> None:
         """The application came to its end."""
         if self._settled:
@@ -232,8 +236,10 @@ class _Exchange:
             broken = RuntimeError("the application returned without a whole answer")
             await self._visit.fail(broken)
             raise broken
-        made = Reply(start["status"], self._headers, None if self._flowing else b"".join(self._parts))
-        error, answers = self._raised[-1] if self._raised else (None, False)
+        body = None if self._flowing else b"".join(self._parts)
+        made = new_tuple(Reply, (start["status"], self._headers, body))
+        raised: Raised | None = self._scope.get(RAISED)
+        error, answers = raised[-1] if raised else (None, False)
         if error is not None and counts(self._visit, error, made.status, answers=answers):
             reply = await self._visit.fail(error, made) or self._visit.endpoint.first(made, self._visit.key)
         else:
@@ -264,7 +270,7 @@ async def send_reply(send: Send, reply: Reply, *, ours: bool = True) -> None:
     """An answer and its length; the application's own may have said one, and it may be wrong by now."""
     status, headers, body = reply
     body = body or b""
-    if status >= 200 and status != 204 and status != 304:
+    if status not in WITHOUT_BODY:
         length = (b"content-length", b"%d" % len(body))
         if ours:
             headers.append(length)

@@ -43,6 +43,7 @@ class _Middleware(ASGIMiddleware):
         rules = (
             handler.opt["samekey"] if "samekey" in handler.opt else rules_of(handler, rules_of(handler.fn, self._rules))
         )
+        known[RAISED] = []
         template = known.get("path_template")
         route = template if template and "{" in template else None
         await self._passage(cast(Any, next_app), rules, known, cast(Any, receive), cast(Any, send), route=route)
