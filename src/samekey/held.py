@@ -239,6 +239,13 @@ class _Hold:
         if leases is not None:
             leases.leave(self)
 
+    def let_go(self) -> None:
+        """Whoever had to end it has dropped it: it is renewed no more, the lease speaks. For the garbage collector."""
+        if _current.get() is self:
+            self.leave()
+        elif self._performer.leases is not None:  # in somebody else's context, whose own hold is none of our business
+            self._performer.leases.leave(self)
+
     def _ended(self, ended: Any, error: BaseException | None) -> None:
         try:
             self.answer = self._performer.conclude(ended)

@@ -91,6 +91,39 @@ class Visit:
         return after_failure(self, error, made)
 
 
+class Stream:
+    """An answer too long to keep, in place of its `source`: goes out as it is made, and settles when it is closed."""
+
+    def __init__(self, parts: Iterable[bytes], source: Any, visit: Visit, reply: Reply) -> None:
+        self._parts, self._source = parts, source
+        self._visit, self._reply = visit, reply
+
+    def __iter__(self) -> Iterator[bytes]:
+        try:
+            yield from self._parts
+        except GeneratorExit:  # the client's end
+            raise
+        except BaseException as error:
+            self._visit.fail(error)
+            raise
+
+    def close(self) -> None:
+        """Its end, or its client's: what the application did, it did. Whoever comes second finds nothing to close."""
+        source, self._source = self._source, None
+        try:
+            if hasattr(source, "close"):
+                source.close()
+        except BaseException as error:
+            self._visit.fail(error)
+            raise
+        if not self._visit.over:
+            self._visit.leave(self._reply)
+
+    def __del__(self) -> None:
+        if not self._visit.over:  # replaced on its way out, and nobody closed it
+            self._visit.held.let_go()
+
+
 class AsyncDoor:
     """An async guard, and the way of one request through it."""
 
@@ -202,17 +235,6 @@ def settled(visit: Any, reply: Reply) -> Reply:
     stored = visit.stored and (said is None or (said.recorded and said.guarded))
     first: Reply = visit.endpoint.first(reply, visit.key, stored=stored)
     return first
-
-
-def watched(parts: Iterable[bytes], visit: Visit) -> Iterator[bytes]:
-    """An answer that goes out while it is made: if it breaks, the core must hear of it."""
-    try:
-        yield from parts
-    except GeneratorExit:  # the client's end: what the application did, it did
-        raise
-    except BaseException as error:
-        visit.fail(error)
-        raise
 
 
 def counts(visit: Any, error: Exception, status: int, *, answers: bool = False) -> bool:

@@ -7,6 +7,7 @@ A commit in `teardown_request` comes later than that: use `samekey.http.wsgi` ar
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import flask
@@ -19,7 +20,7 @@ from samekey.http._environ import as_bytes, headers_in
 from samekey.http._exchange import Endpoint
 from samekey.http._message import Header, Reply, Request, is_endless
 from samekey.http._rules import Rules, check_rules, check_settle, choose, rules_of
-from samekey.http._visit import Door, Visit, counts, watched
+from samekey.http._visit import Door, Stream, Visit, counts
 
 
 class Samekey:
@@ -124,58 +125,37 @@ def headers_of(response: Response) -> list[Header]:
 def answered(app: Flask, response: Response, visit: Visit) -> Response:
     headers = headers_of(response)
     response.direct_passthrough = False
-    made = response.response
-    if not response.is_streamed:
-        body: bytes | None = response.get_data()
-    else:
-        body = gathered(response, visit, endless=is_endless(headers))
-    if body is not None and len(body) > visit.room:
-        body = None
-    reply = Reply(response.status_code, headers, body)
-    if body is None and response.is_streamed:
-        # Goes out as it is made, and settles when it is closed.
-        mark(response, visit.endpoint.first(reply, visit.key, stored=False))
-        response.call_on_close(lambda: ended(made, visit, reply))
-        return response
+    if response.is_streamed:
+        source = response.response
+        parts = gathered(response, visit, endless=is_endless(headers))
+        if parts is not None:
+            reply = Reply(response.status_code, headers, None)
+            response.response = stream = Stream(parts, source, visit, reply)
+            response.call_on_close(stream.close)  # also where somebody wraps what is streamed, to compress it
+            return mark(response, visit.endpoint.first(reply, visit.key, stored=False))
+    body = response.get_data()
+    reply = Reply(response.status_code, headers, body if len(body) <= visit.room else None)
     out = visit.leave(reply)
     if out.status == reply.status and out.body is reply.body:
         return mark(response, out)
     return response_of(app, out)
 
 
-def gathered(response: Response, visit: Visit, *, endless: bool) -> bytes | None:
-    """The whole of a streamed answer; None if it is too long, and then it goes on streaming."""
+def gathered(response: Response, visit: Visit, *, endless: bool) -> Iterator[bytes] | None:
+    """The parts of a streamed answer that is too long to keep; None if it is not, and has become a plain one."""
     parts = iter(response.iter_encoded())
     held: list[bytes] = []
     size = 0
     while not endless and size <= visit.room:
         part = next(parts, None)
         if part is None:
-            whole = b"".join(held)
-            close(response.response)
-            response.response = [whole]
-            return whole
+            if hasattr(response.response, "close"):  # we take its place in the response, so nobody else closes it
+                response.response.close()
+            response.response = [b"".join(held)]
+            return None
         held.append(part)
         size += len(part)
-    response.response = watched(itertools.chain(held, parts), visit)
-    return None
-
-
-def ended(made: Any, visit: Visit, reply: Reply) -> None:
-    """What was streamed is over, or its client is gone: what the application did, it did."""
-    try:
-        close(made)
-    except BaseException as error:
-        visit.fail(error)
-        raise
-    if not visit.over:
-        visit.leave(reply)
-
-
-def close(made: Any) -> None:
-    """We took its place in the response, so nobody else closes it."""
-    if hasattr(made, "close"):
-        made.close()
+    return itertools.chain(held, parts)
 
 
 def mark(response: Response, reply: Reply) -> Response:

@@ -15,8 +15,8 @@ from samekey.core.errors import Misconfigured
 from samekey.http._environ import as_bytes, headers_in
 from samekey.http._exchange import Endpoint
 from samekey.http._message import Header, Reply, Request, is_endless
-from samekey.http._visit import AsyncVisit, Visit, watched
-from samekey.http.django._stream import STREAM, Stream
+from samekey.http._visit import AsyncVisit, Stream, Visit
+from samekey.http.django._stream import STREAM, AsyncStream
 
 
 def request_of(asked: Any) -> Request:
@@ -79,28 +79,25 @@ def page_of(response: Any) -> Reply:
 def settle(response: Any, visit: Visit) -> HttpResponseBase:
     """The view's answer, settled; or the one the record says."""
     render(response)
-    reply = Reply(response.status_code, headers_of(response), body_kept(response, visit))
-    if reply.body is None and response.streaming:
-        flowing(response, visit.endpoint.first(reply, visit.key, stored=False))
-        response._resource_closers.append(lambda: None if visit.over else visit.leave(reply))
-        return response
-    return chosen(response, reply, visit.leave(reply))
-
-
-def body_kept(response: Any, visit: Visit) -> bytes | None:
+    status, headers = response.status_code, headers_of(response)
     if not response.streaming:
-        return response.content if len(response.content) <= visit.room else None
-    parts, held, size = iter(response.streaming_content), list[bytes](), 0
-    while not is_endless(headers_of(response)) and size <= visit.room:
+        body = response.content if len(response.content) <= visit.room else None
+        reply = Reply(status, headers, body)
+        return chosen(response, reply, visit.leave(reply))
+    parts, held, size, endless = iter(response.streaming_content), list[bytes](), 0, is_endless(headers)
+    while not endless and size <= visit.room:
         part = next(parts, None)
         if part is None:
             whole = b"".join(held)
             response.streaming_content = [whole]
-            return whole
+            reply = Reply(status, headers, whole)
+            return chosen(response, reply, visit.leave(reply))
         held.append(part)
         size += len(part)
-    response.streaming_content = watched(itertools.chain(held, parts), visit)
-    return None
+    reply = Reply(status, headers, None)
+    # The response closes the source by itself, and what stands in its place after it.
+    response.streaming_content = Stream(itertools.chain(held, parts), None, visit, reply)
+    return flowing(response, visit.endpoint.first(reply, visit.key, stored=False))
 
 
 async def asettle(response: Any, visit: AsyncVisit) -> HttpResponseBase:
@@ -126,7 +123,7 @@ async def asettle(response: Any, visit: AsyncVisit) -> HttpResponseBase:
         held.append(part)
         size += len(part)
     reply = Reply(response.status_code, headers_of(response), None)
-    stream = Stream(held, parts, visit, reply)
+    stream = AsyncStream(held, parts, visit, reply)
     response.streaming_content = stream
     setattr(response, STREAM, stream)
     return flowing(response, visit.endpoint.first(reply, visit.key, stored=False))

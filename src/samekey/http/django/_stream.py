@@ -23,7 +23,7 @@ STREAM = "_samekey_stream"
 _ending = set[asyncio.Task[None]]()  # a loop itself does not keep its tasks alive
 
 
-class Stream:
+class AsyncStream:
     """The content of a response: what was gathered already, and the rest of it."""
 
     def __init__(self, gathered: list[bytes], rest: AsyncIterator[bytes], visit: AsyncVisit, reply: Reply) -> None:
@@ -63,8 +63,8 @@ class Stream:
         if not self._visit.over:  # dropped: its lease would be renewed for as long as the process lives
             try:
                 self._loop.call_soon_threadsafe(_end_soon, self._visit, self._reply)
-            except RuntimeError:  # the loop is closed, and the process about to end: the lease speaks
-                pass
+            except RuntimeError:  # the loop is closed: nobody can write any more
+                self._visit.held.let_go()
 
 
 async def end(visit: AsyncVisit, reply: Reply) -> None:
