@@ -521,15 +521,16 @@ def test_a_broken_inner_block_is_mended_by_not_done_and_told_otherwise(guard: Gu
     assert [one and one.state.value for one in (guard.peek(name, "o-1"), guard.peek(name, "o-2"))] == ["released", None]
 
 
-def test_djangos_proxy_is_a_connection_too(guard: Guard, url: str, name: str):
+def test_djangos_proxy_is_a_connection_too(guard: Guard, url: str, name: str, monkeypatch: pytest.MonkeyPatch):
     from django.db import DEFAULT_DB_ALIAS
     from django.db import connection as proxy
 
     made = _django(url)
-    connections.databases[DEFAULT_DB_ALIAS] = connections.databases[made.alias]
+    monkeypatch.setitem(connections.databases, DEFAULT_DB_ALIAS, connections.databases[made.alias])
     made.close()
     with contextlib.closing(proxy), transaction.atomic():
         assert guard.on(proxy).run(name, lambda: 1, key="o-1", payload={}).result == 1
+    del connections[DEFAULT_DB_ALIAS]  # whoever comes next in this process has another database there
 
 
 # -- which database ------------------------------------------------------------------------------------------------
