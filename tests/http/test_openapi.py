@@ -84,6 +84,7 @@ def test_responses_that_were_described_are_kept() -> None:
 def test_a_response_that_is_a_reference_stays_one() -> None:
     shared = {"$ref": "#/components/responses/Conflict"}
     assert told(plain, openapi_extra={"responses": {"409": shared}})["responses"]["409"] == shared
+    assert "content" not in told(plain, responses={409: shared})["responses"]["409"]
 
 
 def test_422_tells_of_both() -> None:

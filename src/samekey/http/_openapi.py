@@ -57,7 +57,7 @@ def response_beside(
     own: dict[str, Any], listed: Mapping[str, Any], titles: str, by_framework: str | None
 ) -> dict[str, Any]:
     """The author's `own` response with ours in the fields that neither it nor the `listed` one has."""
-    if "$ref" in own:
+    if "$ref" in own or "$ref" in listed:
         return own  # it stands for the whole response: nothing can stand beside it
     made = dict(own)
     if not (own.get("description") or listed.get("description")):
