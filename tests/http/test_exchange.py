@@ -191,6 +191,15 @@ def test_an_answer_comes_back_as_it_was_kept(status: int, headers: Any, body: by
     assert unpack(pack(Reply(status, headers, body), kept)) == Reply(status, headers, body)
 
 
+def test_a_header_that_would_be_two_is_not_kept():
+    broken = [(b"link", b"a\nset-cookie: b"), (b"etag", b"a\rb"), (b"vary", b"accept")]
+
+    assert unpack(pack(Reply(200, broken, b""), {name for name, _ in broken})).headers == [(b"vary", b"accept")]
+    assert unpack(answer(200, b"", **{"a\nb": "c", "etag": "d\n\ne"})).headers == [
+        (b"content-type", b"application/json")
+    ]
+
+
 @pytest.mark.parametrize("damaged", [b"", b"200", b"abc\n\n", b"200\nno colon\n\n", b"20\n\n"])
 def test_a_damaged_answer_is_not_guessed_at(damaged: bytes):
     with pytest.raises(ValueError, match="not a kept answer"):
