@@ -74,13 +74,20 @@ def key_for(method: str, url: str, body: bytes | None) -> str:
         named = _holds.setdefault(held, {})
     else:
         return new_key()
-    request = _digest(method, url, body)
+    request = digest(method, url, body)
     if named.setdefault(key, request) != request:
         raise Misconfigured(
             f"{method} {_shown(url)} is the second request under one key, and not the same as the first",
             hint="give it a key of its own: with same_key(label='what it does'), or another same_key(key)",
         )
     return key
+
+
+def digest(method: str, url: str, body: bytes | None) -> bytes:
+    """What one request is known by."""
+    whole = hashlib.sha256(f"{method} {url}\n".encode())
+    whole.update(b"a stream" if body is None else hashlib.sha256(body).digest())
+    return whole.digest()
 
 
 def seconds_left() -> float | None:
@@ -98,12 +105,6 @@ def _held() -> Any:
         return current()
     except Misconfigured:
         return None
-
-
-def _digest(method: str, url: str, body: bytes | None) -> bytes:
-    whole = hashlib.sha256(f"{method} {url}\n".encode())
-    whole.update(b"a stream" if body is None else hashlib.sha256(body).digest())
-    return whole.digest()
 
 
 def _shown(url: str) -> str:

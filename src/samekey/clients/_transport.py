@@ -13,6 +13,10 @@ from samekey.loops import running
 
 KEY_HEADER = "Idempotency-Key"
 
+# The key that we gave. A redirect copies headers and extensions, wherever it leads: so we know our own again, take it
+# off where keys are not honoured, and put the same one on where they are.
+OURS = "samekey.key"
+
 
 class Rules:
     """Which requests get a key, and how often they are tried. Knows httpx by its shapes only."""
@@ -40,15 +44,18 @@ class Rules:
     def begin(self, request: Any) -> Course:
         """Give the request its key."""
         replayable = isinstance(request.stream, self.library.ByteStream)
-        if (
-            request.method in KEYED_METHODS
-            and request.url.host.lower() in self._hosts
-            and self._header not in request.headers
-        ):
-            body = request.content if replayable else None
-            key = key_for(request.method, str(request.url), body)
-            request.headers[self._header] = f'"{key}"' if self._quoted else key
-        keyed = self._header in request.headers and request.url.host.lower() in self._hosts
+        honoured = request.url.host.lower() in self._hosts
+        ours = request.extensions.get(OURS)
+        if ours is not None and request.headers.get(self._header) == ours:
+            del request.headers[self._header]
+        if honoured and request.method in KEYED_METHODS and self._header not in request.headers:
+            if ours is None:
+                body = b"".join(request.stream) if replayable else None
+                key = key_for(request.method, str(request.url), body)
+                ours = f'"{key}"' if self._quoted else key
+                request.extensions = {**request.extensions, OURS: ours}
+            request.headers[self._header] = ours
+        keyed = honoured and self._header in request.headers
         return Course(self._retry, request.method, keyed, replayable, seconds_left)
 
     def failed(self, course: Course, error: Exception) -> float | None:

@@ -9,18 +9,23 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterable
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import aiohttp
 
-from samekey.clients._keys import KEYED_METHODS, key_for, seconds_left
+from samekey.clients._keys import KEYED_METHODS, digest, key_for, seconds_left
 from samekey.clients._retry import Course, Retry, checked_hosts, utc_now
 
 __all__ = ["KeyMiddleware"]
 
+REDIRECTS = frozenset({301, 302, 307, 308})  # of these a method may outlive some; 303 always asks for a GET
+
 
 class KeyMiddleware:
     """`hosts` honour a key: a POST or PATCH to one of them gets a key and may be tried again; to any other host it gets
-    none and is sent once. A body that is not bytes or JSON is sent once, too.
+    none and is sent once. A body that is not bytes or JSON is sent once, too. A redirect keeps its key, where it is
+    honoured.
 
     The session's total timeout is for all attempts together: give each one `sock_read` or `sock_connect`.
     """
@@ -37,11 +42,14 @@ class KeyMiddleware:
         self._retry = retry or Retry()
         self._header = header
         self._quoted = quoted
+        # A redirect comes back to us as a request of its own, by the same task and at once.
+        self._redirected: WeakKeyDictionary[Any, tuple[bytes, str]] = WeakKeyDictionary()
 
     async def __call__(
         self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
     ) -> aiohttp.ClientResponse:
-        course = await self._begin(request)
+        content = await _content(request.body)
+        course, key = self._begin(request, content)
         while True:  # ends with the course: its attempts are counted
             try:
                 response = await handler(request)
@@ -58,18 +66,39 @@ class KeyMiddleware:
                     chance=random.random(),  # noqa: S311
                 )
                 if wait is None:
+                    self._expect_redirected(request, content, response, key)
                     return response
                 response.release()
             await asyncio.sleep(wait)
 
-    async def _begin(self, request: aiohttp.ClientRequest) -> Course:
-        """Give the request its key."""
+    def _begin(self, request: aiohttp.ClientRequest, content: bytes | None) -> tuple[Course, str | None]:
+        """Give the request its key; and the key that is ours, also where it may not be sent."""
         honoured = (request.url.host or "").lower() in self._hosts
-        body = request.body
-        replayable = isinstance(body, aiohttp.BytesPayload) or not body
-        if request.method in KEYED_METHODS and honoured and self._header not in request.headers:
-            content = await body.as_bytes() if isinstance(body, aiohttp.BytesPayload) else b"" if replayable else None
-            key = key_for(request.method, str(request.url), content)
+        method, url = request.method, str(request.url)
+        sent_on = self._redirected.pop(asyncio.current_task(), None)
+        key = sent_on[1] if sent_on is not None and sent_on[0] == digest(method, url, content) else None
+        if honoured and method in KEYED_METHODS and self._header not in request.headers:
+            key = key or key_for(method, url, content)
             request.headers[self._header] = f'"{key}"' if self._quoted else key
         keyed = honoured and self._header in request.headers
-        return Course(self._retry, request.method, keyed, replayable, seconds_left)
+        return Course(self._retry, method, keyed, content is not None, seconds_left), key
+
+    def _expect_redirected(
+        self, request: aiohttp.ClientRequest, content: bytes | None, response: aiohttp.ClientResponse, key: str | None
+    ) -> None:
+        """Keep the key for where this answer sends the request on to."""
+        location = response.headers.get("Location")
+        if key is None or location is None or response.status not in REDIRECTS:
+            return
+        try:
+            to = request.url.join(type(request.url)(location)).with_fragment(None).with_user(None)
+        except ValueError:  # nowhere: aiohttp says so itself
+            return
+        self._redirected[asyncio.current_task()] = digest(request.method, str(to), content), key
+
+
+async def _content(body: aiohttp.payload.Payload | bytes) -> bytes | None:
+    """The body if it can be sent twice; None: a stream."""
+    if isinstance(body, aiohttp.BytesPayload):
+        return await body.as_bytes()
+    return None if body else b""

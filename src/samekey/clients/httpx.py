@@ -17,7 +17,7 @@ class KeyTransport(Sending, httpx.BaseTransport):
     """Sends through `transport` (an HTTPTransport of its own by default).
 
     `hosts` honour a key: a POST or PATCH to one of them gets a key and may be tried again; to any other host it gets
-    none and is sent once. A body that is a stream is sent once, too.
+    none and is sent once. A body that is a stream is sent once, too. A redirect keeps its key, where it is honoured.
     """
 
     library = httpx

@@ -26,7 +26,7 @@ class KeyAdapter(HTTPAdapter):
     """As HTTPAdapter, without retries of urllib3: they know nothing of keys.
 
     `hosts` honour a key: a POST or PATCH to one of them gets a key and may be tried again; to any other host it gets
-    none and is sent once. A body that is a stream is sent once, too.
+    none and is sent once. A body that is a stream is sent once, too. A redirect keeps its key, where it is honoured.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class KeyAdapter(HTTPAdapter):
         self._quoted = quoted
 
     def send(self, request: requests.PreparedRequest, *args: Any, **kwargs: Any) -> requests.Response:
-        course = self._begin(request)
+        request, course = self._begin(request)
         while True:  # ends with the course: its attempts are counted
             try:
                 response = super().send(request, *args, **kwargs)
@@ -67,15 +67,26 @@ class KeyAdapter(HTTPAdapter):
                 response.close()
             time.sleep(wait)
 
-    def _begin(self, request: requests.PreparedRequest) -> Course:
-        """Give the request its key."""
+    def _begin(self, request: requests.PreparedRequest) -> tuple[requests.PreparedRequest, Course]:
+        """Give the request its key; what to send of it."""
         method, url, body = request.method or "", request.url or "", request.body
         honoured = (urlsplit(url).hostname or "") in self._hosts
         if isinstance(body, str):
             body = body.encode()
         replayable = body is None or isinstance(body, bytes)
-        if method in KEYED_METHODS and honoured and self._header not in request.headers:
-            key = key_for(method, url, (body or b"") if replayable else None)
-            request.headers[self._header] = f'"{key}"' if self._quoted else key
+        if honoured and method in KEYED_METHODS:
+            if self._header not in request.headers:
+                key = key_for(method, url, (body or b"") if replayable else None)
+                request.headers[self._header] = _OurKey(f'"{key}"' if self._quoted else key)
+        elif isinstance(request.headers.get(self._header), _OurKey):
+            # Redirected to where it means nothing. Of a copy: the next redirect may lead back.
+            request = request.copy()
+            del request.headers[self._header]
         keyed = honoured and self._header in request.headers
-        return Course(self._retry, method, keyed, replayable, seconds_left)
+        return request, Course(self._retry, method, keyed, replayable, seconds_left)
+
+
+class _OurKey(str):
+    """A key that we gave, not the caller: a redirect copies headers, and we know it again."""
+
+    __slots__ = ()
