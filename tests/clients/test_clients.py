@@ -10,8 +10,11 @@ import pytest
 
 from samekey import Guard, Keyed, Misconfigured, Policy, current
 from samekey.clients import Retry, same_key
+from samekey.clients._rules import KEY_HEADER, Rules
+from samekey.clients.aiohttp import KeyMiddleware
 from samekey.clients.httpx import KeyTransport
-from tests.clients.libraries import Lost
+from samekey.clients.requests import KeyAdapter
+from tests.clients.libraries import HERE, Lost
 from tests.clients.provider import DROPPED, opened
 
 
@@ -213,7 +216,49 @@ def test_a_key_survives_the_process(provider, tmp_path):
     assert provider.keys[0] == provider.keys[1]
 
 
-@pytest.mark.parametrize("hosts", [(), "api.example.com", {"https://api.example.com"}, {"localhost:8000"}, {""}])
+# -- what the user says ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "hosts",
+    [
+        (),
+        "api.example.com",
+        {"https://api.example.com"},
+        {"localhost:8000"},
+        {"[::1]:8000"},
+        {""},
+        {"."},
+        {"api example"},
+        {"b\u00fccher.example"},  # requests would ask for it by its other name
+    ],
+)
 def test_hosts_are_names(hosts):
     with pytest.raises(Misconfigured, match="hosts="):
         KeyTransport(hosts=hosts)
+
+
+@pytest.mark.parametrize(
+    ("said", "asked"),
+    [
+        ("API.example.com", "api.example.com"),
+        ("api.example.com.", "api.example.com"),
+        ("api.example.com", "api.example.com."),
+        ("xn--bcher-kva.example", "xn--bcher-kva.example"),
+        ("10.0.0.1", "10.0.0.1"),
+        ("::1", "::1"),
+        ("[::1]", "0:0:0:0:0:0:0:1"),
+        ("fd00::A", "fd00::a"),
+    ],
+)
+def test_a_host_is_known_by_every_spelling(said, asked):
+    assert Rules({said}, None, KEY_HEADER, False).honours(asked)
+    assert not Rules({said}, None, KEY_HEADER, False).honours(f"x{asked}")
+
+
+@pytest.mark.parametrize("header", ["", "Idempotency Key", "Idempotency-Key:", "Schl\u00fcssel", "a\nb"])
+def test_a_header_that_is_none_is_refused(header):
+    """requests would send it, nobody would read it, and the retry would be a second effect."""
+    for client in (KeyTransport, KeyAdapter, KeyMiddleware):
+        with pytest.raises(Misconfigured, match="header="):
+            client(hosts=HERE, header=header)

@@ -1,7 +1,7 @@
 """Keys on outgoing requests: one for each operation, the same in every retry, and after a crash.
 
 One file per library: `httpx`, `httpx2`, `requests`, `aiohttp`. What they share is here: which key a request gets
-(`_keys`), and whether it may be sent again (`_retry`).
+(`_keys`), whether it may be sent again (`_retry`), and what the user says about both (`_rules`).
 """
 
 from samekey.clients._keys import same_key

@@ -15,7 +15,7 @@ inside a guarded effect: after it, somebody else may be at work.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -122,17 +122,6 @@ def _moment(text: str) -> float | None:
         return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()
     except (ValueError, TypeError, OverflowError, IndexError):
         return None
-
-
-def checked_hosts(hosts: Iterable[str]) -> frozenset[str]:
-    """Hosts that honour a key: only there is a POST with a key safe to repeat."""
-    if isinstance(hosts, str):
-        raise Misconfigured("hosts= is a collection of names: {'api.example.com'}")
-    found = frozenset(host.lower() for host in hosts)
-    wrong = [host for host in found if not host or any(char in host for char in "/: ")]
-    if not found or wrong:
-        raise Misconfigured("hosts= names the hosts that honour a key, without scheme and port: {'api.example.com'}")
-    return found
 
 
 def utc_now() -> float:

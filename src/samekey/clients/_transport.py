@@ -7,18 +7,17 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from samekey.clients._keys import KEYED_METHODS, key_for, seconds_left
-from samekey.clients._retry import Course, Retry, checked_hosts, utc_now
+from samekey.clients._keys import key_for, seconds_left
+from samekey.clients._retry import Course, Retry, utc_now
+from samekey.clients._rules import KEY_HEADER, Rules
 from samekey.loops import running
-
-KEY_HEADER = "Idempotency-Key"
 
 # The key that we gave. A redirect copies headers and extensions, wherever it leads: so we know our own again, take it
 # off where keys are not honoured, and put the same one on where they are.
 OURS = "samekey.key"
 
 
-class Rules:
+class _Transport:
     """Which requests get a key, and how often they are tried. Knows httpx by its shapes only."""
 
     library: Any  # httpx or httpx2
@@ -33,30 +32,27 @@ class Rules:
         quoted: bool = False,
     ) -> None:
         self._inner: Any = self._plain() if transport is None else transport
-        self._hosts = checked_hosts(hosts)
-        self._retry = retry or Retry()
-        self._header = header
-        self._quoted = quoted
+        self._rules = Rules(hosts, retry, header, quoted)
 
     def _plain(self) -> Any:
         raise NotImplementedError
 
     def begin(self, request: Any) -> Course:
         """Give the request its key."""
+        rules, header = self._rules, self._rules.header
+        host = request.url.raw_host.decode("ascii")
         replayable = isinstance(request.stream, self.library.ByteStream)
-        honoured = request.url.host.lower() in self._hosts
         ours = request.extensions.get(OURS)
-        if ours is not None and request.headers.get(self._header) == ours:
-            del request.headers[self._header]
-        if honoured and request.method in KEYED_METHODS and self._header not in request.headers:
+        if ours is not None and request.headers.get(header) == ours:
+            del request.headers[header]
+        if rules.gives(request.method, host) and header not in request.headers:
             if ours is None:
                 body = b"".join(request.stream) if replayable else None
-                key = key_for(request.method, str(request.url), body)
-                ours = f'"{key}"' if self._quoted else key
+                ours = rules.written(key_for(request.method, str(request.url), body))
                 request.extensions = {**request.extensions, OURS: ours}
-            request.headers[self._header] = ours
-        keyed = honoured and self._header in request.headers
-        return Course(self._retry, request.method, keyed, replayable, seconds_left)
+            request.headers[header] = ours
+        keyed = header in request.headers and rules.honours(host)
+        return Course(rules.retry, request.method, keyed, replayable, seconds_left)
 
     def failed(self, course: Course, error: Exception) -> float | None:
         library = self.library
@@ -72,7 +68,7 @@ class Rules:
         )
 
 
-class Sending(Rules):
+class Sending(_Transport):
     def handle_request(self, request: Any) -> Any:
         course = self.begin(request)
         while True:  # ends with the course: its attempts are counted
@@ -93,7 +89,7 @@ class Sending(Rules):
         self._inner.close()
 
 
-class AsyncSending(Rules):
+class AsyncSending(_Transport):
     async def handle_async_request(self, request: Any) -> Any:
         course = self.begin(request)
         while True:

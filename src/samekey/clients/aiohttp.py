@@ -14,8 +14,9 @@ from weakref import WeakKeyDictionary
 
 import aiohttp
 
-from samekey.clients._keys import KEYED_METHODS, digest, key_for, seconds_left
-from samekey.clients._retry import Course, Retry, checked_hosts, utc_now
+from samekey.clients._keys import digest, key_for, seconds_left
+from samekey.clients._retry import Course, Retry, utc_now
+from samekey.clients._rules import KEY_HEADER, Rules
 
 __all__ = ["KeyMiddleware"]
 
@@ -35,13 +36,10 @@ class KeyMiddleware:
         *,
         hosts: Iterable[str],
         retry: Retry | None = None,
-        header: str = "Idempotency-Key",
+        header: str = KEY_HEADER,
         quoted: bool = False,
     ) -> None:
-        self._hosts = checked_hosts(hosts)
-        self._retry = retry or Retry()
-        self._header = header
-        self._quoted = quoted
+        self._rules = Rules(hosts, retry, header, quoted)
         # A redirect comes back to us as a request of its own, by the same task and at once.
         self._redirected: WeakKeyDictionary[Any, tuple[bytes, str]] = WeakKeyDictionary()
 
@@ -73,15 +71,15 @@ class KeyMiddleware:
 
     def _begin(self, request: aiohttp.ClientRequest, content: bytes | None) -> tuple[Course, str | None]:
         """Give the request its key; and the key that is ours, also where it may not be sent."""
-        honoured = (request.url.host or "").lower() in self._hosts
-        method, url = request.method, str(request.url)
+        rules, header = self._rules, self._rules.header
+        method, url, host = request.method, str(request.url), request.url.raw_host
         sent_on = self._redirected.pop(asyncio.current_task(), None)
         key = sent_on[1] if sent_on is not None and sent_on[0] == digest(method, url, content) else None
-        if honoured and method in KEYED_METHODS and self._header not in request.headers:
+        if rules.gives(method, host) and header not in request.headers:
             key = key or key_for(method, url, content)
-            request.headers[self._header] = f'"{key}"' if self._quoted else key
-        keyed = honoured and self._header in request.headers
-        return Course(self._retry, method, keyed, content is not None, seconds_left), key
+            request.headers[header] = rules.written(key)
+        keyed = header in request.headers and rules.honours(host)
+        return Course(rules.retry, method, keyed, content is not None, seconds_left), key
 
     def _expect_redirected(
         self, request: aiohttp.ClientRequest, content: bytes | None, response: aiohttp.ClientResponse, key: str | None

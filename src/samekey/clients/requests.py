@@ -16,8 +16,9 @@ from urllib.parse import urlsplit
 import requests
 from requests.adapters import HTTPAdapter
 
-from samekey.clients._keys import KEYED_METHODS, key_for, seconds_left
-from samekey.clients._retry import Course, Retry, checked_hosts, utc_now
+from samekey.clients._keys import key_for, seconds_left
+from samekey.clients._retry import Course, Retry, utc_now
+from samekey.clients._rules import KEY_HEADER, Rules
 
 __all__ = ["KeyAdapter"]
 
@@ -34,15 +35,12 @@ class KeyAdapter(HTTPAdapter):
         *,
         hosts: Iterable[str],
         retry: Retry | None = None,
-        header: str = "Idempotency-Key",
+        header: str = KEY_HEADER,
         quoted: bool = False,
         **pool: Any,
     ) -> None:
         super().__init__(max_retries=0, **pool)
-        self._hosts = checked_hosts(hosts)
-        self._retry = retry or Retry()
-        self._header = header
-        self._quoted = quoted
+        self._rules = Rules(hosts, retry, header, quoted)
 
     def send(self, request: requests.PreparedRequest, *args: Any, **kwargs: Any) -> requests.Response:
         request, course = self._begin(request)
@@ -69,21 +67,22 @@ class KeyAdapter(HTTPAdapter):
 
     def _begin(self, request: requests.PreparedRequest) -> tuple[requests.PreparedRequest, Course]:
         """Give the request its key; what to send of it."""
+        rules, header = self._rules, self._rules.header
         method, url, body = request.method or "", request.url or "", request.body
-        honoured = (urlsplit(url).hostname or "") in self._hosts
+        host = urlsplit(url).hostname
         if isinstance(body, str):
             body = body.encode()
         replayable = body is None or isinstance(body, bytes)
-        if honoured and method in KEYED_METHODS:
-            if self._header not in request.headers:
+        if rules.gives(method, host):
+            if header not in request.headers:
                 key = key_for(method, url, (body or b"") if replayable else None)
-                request.headers[self._header] = _OurKey(f'"{key}"' if self._quoted else key)
-        elif isinstance(request.headers.get(self._header), _OurKey):
+                request.headers[header] = _OurKey(rules.written(key))
+        elif isinstance(request.headers.get(header), _OurKey):
             # Redirected to where it means nothing. Of a copy: the next redirect may lead back.
             request = request.copy()
-            del request.headers[self._header]
-        keyed = honoured and self._header in request.headers
-        return request, Course(self._retry, method, keyed, replayable, seconds_left)
+            del request.headers[header]
+        keyed = header in request.headers and rules.honours(host)
+        return request, Course(rules.retry, method, keyed, replayable, seconds_left)
 
 
 class _OurKey(str):

@@ -1,0 +1,67 @@
+"""Where keys go, how they are written, and how often a request is tried: the same for every library."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from ipaddress import ip_address
+
+from samekey.clients._keys import KEYED_METHODS
+from samekey.clients._retry import Retry
+from samekey.core.errors import Misconfigured
+
+KEY_HEADER = "Idempotency-Key"
+
+_TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # what HTTP lets a header be called
+_NAME = re.compile(r"[a-z0-9_-]+(?:\.[a-z0-9_-]+)*")  # of a host, in lower case
+
+
+class Rules:
+    """What a user says about outgoing requests, checked once."""
+
+    def __init__(self, hosts: Iterable[str], retry: Retry | None, header: str, quoted: bool) -> None:
+        self.hosts = checked_hosts(hosts)
+        self.retry = retry or Retry()
+        if not _TOKEN.fullmatch(header):
+            # A library that sends it all the same sends no key, and a retry would be a second effect.
+            raise Misconfigured(f"header= is the name of a header, not {header!r}")
+        self.header = header
+        self.quoted = quoted
+
+    def honours(self, host: str | None) -> bool:
+        """Whether a key means something there."""
+        return _as_host(host or "") in self.hosts
+
+    def gives(self, method: str, host: str | None) -> bool:
+        """Whether this request should have a key."""
+        return method in KEYED_METHODS and self.honours(host)
+
+    def written(self, key: str) -> str:
+        return f'"{key}"' if self.quoted else key
+
+
+def checked_hosts(hosts: Iterable[str]) -> frozenset[str]:
+    """Hosts that honour a key: only there is a POST with a key safe to repeat."""
+    if isinstance(hosts, str):
+        raise Misconfigured("hosts= is a collection of names: {'api.example.com'}")
+    found = frozenset(_as_host(host.removeprefix("[").removesuffix("]")) for host in hosts)
+    if not found or not all(_NAME.fullmatch(host) or _is_address(host) for host in found):
+        raise Misconfigured(
+            "hosts= names the hosts that honour a key, without scheme and port, as they stand in DNS "
+            "(xn--...) or as an address: {'api.example.com', '::1'}"
+        )
+    return found
+
+
+def _as_host(host: str) -> str:
+    """One spelling for each host."""
+    host = host.lower()
+    return ip_address(host).compressed if _is_address(host) else host.removesuffix(".")
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
