@@ -2,7 +2,8 @@
 
     answer                      with a key, or a method that may be repeated        a POST without a key
     nothing was sent            again                                               again
-    no answer, 408 500 502 504  again: it may have happened, and the key knows      never: it may have happened
+    none or half, 408 500 502   again: it may have happened, and the key knows      never: it may have happened
+        504
     409                         again, with a key only: another attempt is running  never
     409, a problem that says    never: in doubt, or done and not kept; a person     never
         no Retry-After          decides
@@ -73,6 +74,11 @@ class Course:
         if status == IN_PROGRESS and later is None and PROBLEM in (header("Content-Type") or "").lower():
             return None
         return self._next(retry_after(later, header("Date"), now=now), chance)
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether it may be sent again, if there is a reason to."""
+        return self._repeatable and self.replayable
 
     @property
     def _repeatable(self) -> bool:

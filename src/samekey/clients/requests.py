@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import requests
 from requests.adapters import HTTPAdapter
+from requests.exceptions import ChunkedEncodingError
 
 from samekey.clients._keys import key_for, seconds_left
 from samekey.clients._retry import Course, Retry, utc_now
@@ -42,18 +43,13 @@ class KeyAdapter(HTTPAdapter):
         super().__init__(max_retries=0, **pool)
         self._rules = Rules(hosts, retry, header, quoted)
 
-    def send(self, request: requests.PreparedRequest, *args: Any, **kwargs: Any) -> requests.Response:
+    def send(
+        self, request: requests.PreparedRequest, stream: bool = False, *args: Any, **kwargs: Any
+    ) -> requests.Response:
         request, course = self._begin(request)
         while True:  # ends with the course: its attempts are counted
             try:
-                response = super().send(request, *args, **kwargs)
-            except (requests.ConnectionError, requests.Timeout) as error:
-                # A refused connection and one that broke in the middle are the same class; only this one is certain.
-                unsent = isinstance(error, requests.ConnectTimeout)
-                wait = course.after_error(sent=not unsent, chance=random.random())  # noqa: S311 - spreads a crowd
-                if wait is None:
-                    raise
-            else:
+                response = super().send(request, stream, *args, **kwargs)
                 wait = course.after_answer(
                     response.status_code,
                     response.headers.get,
@@ -61,7 +57,16 @@ class KeyAdapter(HTTPAdapter):
                     chance=random.random(),  # noqa: S311
                 )
                 if wait is None:
+                    if not stream and not response.is_redirect:
+                        _ = response.content  # read now: if it breaks off, it is asked for again
                     return response
+            except (requests.ConnectionError, requests.Timeout, ChunkedEncodingError) as error:
+                # A refused connection and one that broke in the middle are the same class; only this one is certain.
+                unsent = isinstance(error, requests.ConnectTimeout)
+                wait = course.after_error(sent=not unsent, chance=random.random())  # noqa: S311 - spreads a crowd
+                if wait is None:
+                    raise
+            else:
                 response.close()
             time.sleep(wait)
 
