@@ -7,15 +7,31 @@ import hashlib
 import hmac
 import json
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from samekey import AsyncGuard, Guard, Misconfigured, NotDone, Opaque, Policy, Refused, Repeatable, State, current
+from samekey import (
+    AsyncGuard,
+    Guard,
+    InDoubt,
+    InProgress,
+    Keyed,
+    Misconfigured,
+    NotDone,
+    Opaque,
+    Policy,
+    Refused,
+    Repeatable,
+    State,
+    current,
+)
 from samekey.core.boundary import Boundary
 from samekey.http import Reply, Request
 from samekey.http.webhook import AsyncWebhook, Webhook
 from samekey.stores.memory import AsyncMemoryStore, MemoryStore
+from samekey.testing import AsyncFaultyStore, Fault, FaultyStore
 from samekey.testing.clock import ManualClock
 
 SECRET = b"whsec_for_the_tests"
@@ -40,14 +56,22 @@ class Side:
     """A webhook in one of both colours, and a handler that counts."""
 
     def __init__(
-        self, colour: str, boundary: Boundary, *ends: Any, policy: Policy | None = None, clock: Any = None, **more: Any
+        self,
+        colour: str,
+        boundary: Boundary,
+        *ends: Any,
+        policy: Policy | None = None,
+        clock: Any = None,
+        faults: Sequence[Fault] = (),
+        **more: Any,
     ) -> None:
         self.handled: list[Any] = []
         self._ends = list(ends)
         rules: Any = {"boundary": boundary, "verify": verify, "event_id": event_id, "policy": policy, **more}
         store = MemoryStore(clock)
-        self._sync = Webhook(Guard(store), "stripe", **rules) if colour == "sync" else None
-        self._async = AsyncWebhook(AsyncGuard(AsyncMemoryStore(store)), "stripe", **rules)
+        faulty, afaulty = FaultyStore(store, faults), AsyncFaultyStore(AsyncMemoryStore(store), faults)
+        self._sync = Webhook(Guard(faulty), "stripe", **rules) if colour == "sync" else None
+        self._async = AsyncWebhook(AsyncGuard(afaulty), "stripe", **rules)
 
     async def receive(self, request: Request) -> Reply:
         if self._sync is not None:
@@ -164,12 +188,32 @@ async def test_an_async_webhook_takes_a_plain_handler_too():
 
 
 @both
-@pytest.mark.parametrize("id", [None, "", 7, "x" * 256, "a\nb"])
-async def test_an_event_without_an_id_is_refused(colour: str, id: Any):
+@pytest.mark.parametrize("id", [None, "", True, 1.5, {"a": 1}, [], ["a", ""], "x" * 256, "a\nb"])
+async def test_an_event_without_an_id_is_refused(colour: str, id: Any, caplog: pytest.LogCaptureFixture):
+    """And told in the log: the sender may never send it again."""
     side = Side(colour, Opaque())
 
     assert said(await side.receive(event(id))) == (400, "key-malformed")
     assert side.handled == []
+    assert "an event of stripe" in caplog.text
+
+
+@both
+async def test_an_event_of_another_shape_has_no_id(colour: str, caplog: pytest.LogCaptureFixture):
+    side = Side(colour, Opaque(), event_id=lambda request: json.loads(request.body)["data"]["id"])
+
+    assert said(await side.receive(event())) == (400, "key-malformed")
+    assert "KeyError" in caplog.text
+
+
+@both
+async def test_an_id_is_whatever_a_key_may_be(colour: str):
+    """A number; or the sender's name and its number, where two senders count alike."""
+    side = Side(colour, Opaque())
+
+    for id in (7, ["shop-1", 7], ["shop-2", 7], "7"):
+        await side.receive(event(id))
+    assert [json.loads(handled.body)["id"] for handled in side.handled] == [7, ["shop-1", 7], ["shop-2", 7]]
 
 
 @both
@@ -178,6 +222,75 @@ async def test_refused_for_good_is_accepted(colour: str):
     side = Side(colour, Opaque(), Refused("an account we closed"))
 
     assert [said(await side.receive(event())) for _ in range(2)] == [(200, "refused"), (200, "refused")]
+    assert len(side.handled) == 1
+
+
+class NoSuchCustomer(Exception):
+    pass
+
+
+@both
+@pytest.mark.parametrize("boundary", [Opaque(), Keyed(), Repeatable()], ids=lambda one: type(one).__name__)
+async def test_what_the_policy_closes_is_refused_for_good(colour: str, boundary: Boundary):
+    side = Side(colour, boundary, NoSuchCustomer("ever"), policy=Policy(closes=(NoSuchCustomer,)))
+
+    assert [said(await side.receive(event())) for _ in range(2)] == [(200, "refused"), (200, "refused")]
+    assert len(side.handled) == 1
+
+
+class Inner:
+    """A handler that asks another guard, whose effect ends so."""
+
+    def __init__(self, end: Exception) -> None:
+        self._end = end
+        self._guard = Guard("memory://")
+
+    def _raise(self) -> None:
+        raise self._end
+
+    def __call__(self) -> None:
+        self._guard.run("mail", self._raise, key="m-1", payload=None)
+
+
+@both
+@pytest.mark.parametrize("end", [Refused("no such address"), ValueError("boom")], ids=["refused", "in doubt"])
+async def test_the_end_of_an_inner_effect_is_not_the_end_of_the_event(colour: str, end: Exception):
+    """It can run again, and only the sender can bring it again."""
+    inner = Inner(end)
+    side = Side(colour, Repeatable(), inner, inner, None)
+
+    with pytest.raises(type(end)):
+        await side.receive(event())
+    with pytest.raises((Refused, InDoubt)):
+        await side.receive(event())
+    assert said(await side.receive(event())) == (200, "done")
+
+
+@both
+@pytest.mark.parametrize("end", [Refused("no such address"), NotDone("later")], ids=["refused", "not done"])
+async def test_an_inner_word_parks_what_nobody_can_tell(colour: str, end: Exception):
+    side = Side(colour, Opaque(), Inner(end))
+
+    assert [said(await side.receive(event())) for _ in range(2)] == [(200, "in doubt"), (200, "in doubt")]
+    assert len(side.handled) == 1
+
+
+@both
+async def test_an_inner_key_that_is_busy_is_come_back_for(colour: str):
+    side = Side(colour, Repeatable(), InProgress("busy", key="m-1", token=1, retry_after=2), None)
+
+    assert said(await side.receive(event())) == (409, "in-progress")
+    assert said(await side.receive(event())) == (200, "done")
+
+
+@both
+async def test_a_store_that_is_down_afterwards_has_the_event_sent_again(colour: str, caplog: pytest.LogCaptureFixture):
+    """Then the record says what became of it; what the handler raised is in the log."""
+    side = Side(colour, Opaque(), ValueError("boom"), faults=[Fault("read")])
+
+    assert said(await side.receive(event())) == (503, "store-unavailable")
+    assert "boom" in caplog.text
+    assert said(await side.receive(event())) == (200, "in doubt")
     assert len(side.handled) == 1
 
 

@@ -7,6 +7,7 @@
     another delivery is running   409       sends it again later
     the hold was lost meanwhile   409       sends it again later
     not done, or to be run again  503       sends it again later
+    the store is down             503       sends it again later
     no signature, no event id     401, 400  should look at itself
 
 A `verify` that raises has not verified: 401 too, and a line in the log in case it is the check that is broken.
@@ -26,16 +27,17 @@ from typing import Any
 from samekey.core.boundary import Boundary, Kind
 from samekey.core.call import Answer
 from samekey.core.errors import (
+    Busy,
     CallerError,
     Fenced,
     InDoubt,
-    KeyMalformed,
-    KeyMissing,
     Misconfigured,
     NotDone,
     Refused,
+    StoreError,
     Uncertain,
 )
+from samekey.core.key import as_text, make_key
 from samekey.core.policy import Policy
 from samekey.core.record import Record
 from samekey.core.states import State
@@ -43,7 +45,7 @@ from samekey.guard import AsyncGuard, Guard
 from samekey.http._exchange import Endpoint
 from samekey.http._key import KEY_MAX_CHARS
 from samekey.http._message import Reply, Request
-from samekey.http._problems import BAD_SIGNATURE, KEY_MALFORMED, NOT_DONE
+from samekey.http._problems import BAD_SIGNATURE, IN_PROGRESS, KEY_MALFORMED, NOT_DONE, STORE_UNAVAILABLE, Problem
 
 _log = logging.getLogger("samekey")
 
@@ -85,12 +87,16 @@ class _Events:
         if not verified:
             return self._answers.problem(BAD_SIGNATURE, "Sign it with the secret that was agreed.")
         try:
-            key = self._event_id(request)
-        except (LookupError, ValueError, TypeError, AttributeError):  # another shape than the event's
-            key = None
-        if not isinstance(key, str) or not key or len(key) > KEY_MAX_CHARS:
-            return self._answers.problem(KEY_MALFORMED, "There is no event id to know this event by.")
-        return key
+            text = as_text(self._event_id(request))
+            if len(text) <= KEY_MAX_CHARS:
+                return make_key(self._name, text).text
+            why = "more than 255 characters"
+        except CallerError as error:
+            why = str(error)
+        except (LookupError, ValueError, TypeError, AttributeError) as error:  # another shape than the event's
+            why = type(error).__name__
+        _log.warning("an event of %s was refused, it has no id to know it by: %s", self._name, why)
+        return self._answers.problem(KEY_MALFORMED, "There is no event id to know this event by.")
 
     def _handled(self, answer: Answer[Any]) -> Reply:
         return said("replayed" if answer.replayed else "done")
@@ -100,34 +106,78 @@ class _Events:
         _log.warning("an event of %s did not verify: %s", self._name, type(error).__name__)
         return False
 
-    def _failed(self, error: Exception) -> Reply | None:
-        """The answer to what the guard or the handler raised; what nobody can answer goes on. None: see the record."""
+    def _told(self, error: Exception) -> Reply | None:
+        """The answer to what the guard said by itself. None: see the record, it is a refusal that was kept."""
         match error:
-            case Refused():
-                return said("refused")
-            case NotDone():
-                return self._answers.problem(NOT_DONE, "Send it again later.")
-            case Fenced():  # somebody else has the key now, and only the record knows how that ends
-                return self._answers.answer_to(error)
-            case Uncertain():
+            case Uncertain() if not isinstance(error, Fenced):
                 return said("in doubt" if isinstance(error, InDoubt) else "done")
-            case KeyMalformed() | KeyMissing():
-                return self._answers.problem(KEY_MALFORMED, "There is no event id to know this event by.")
             case CallerError():
                 raise error
-        ours = self._answers.answer_to(error)
-        if ours is not None:
-            return ours
-        if self._boundary.terms.kind is not Kind.OPAQUE:
-            raise error  # the next delivery runs it again, or asks: let the sender hear a server error
-        return None
+            case Refused():
+                return said("refused")
+        return self._answers.answer_to(error)
 
-    def _parked(self, error: Exception, record: Record | None) -> Reply:
-        """Behind Opaque: parked, if the record says so. What was released has no copy here: the sender must keep it."""
-        if record is None or record.state is State.RELEASED:
-            return self._answers.problem(NOT_DONE, "Send it again later.")
+    def _left(self, error: Exception, record: Record | None) -> Reply:
+        """The answer to what the handler raised: what the record says of it.
+
+        Not what the error says: a word of an inner guard speaks for that guard's effect, and a policy has words of
+        its own. What was released has no copy here: the sender must keep it.
+        """
+        if isinstance(error, Misconfigured):
+            raise error
+        if isinstance(error, Fenced):  # somebody else has the key now, and only the record knows how that ends
+            return self._come_again(IN_PROGRESS)
+        match None if record is None else record.state:
+            case State.CLOSED:
+                return said("refused")
+            case State.COMPLETED:
+                return said("done")
+            case State.RELEASED:
+                return self._come_again(NOT_DONE)
+            case State.STARTED:
+                return self._come_again(IN_PROGRESS)
+        if self._boundary.terms.kind is not Kind.OPAQUE:
+            if isinstance(error, NotDone):
+                return self._come_again(NOT_DONE)
+            if isinstance(error, Busy):
+                return self._come_again(IN_PROGRESS)
+            raise error  # the next delivery runs it again, or asks: let the sender hear a server error
+        if record is None:
+            return self._unrecorded(error, NOT_DONE)
         _log.error("an event of %s is parked in doubt: its handler raised", self._name, exc_info=error)
         return said("in doubt")
+
+    def _unrecorded(self, error: Exception, problem: Problem = STORE_UNAVAILABLE) -> Reply:
+        """The record cannot be seen; the next delivery will."""
+        _log.error("an event of %s must come again: its handler raised", self._name, exc_info=error)
+        return self._come_again(problem)
+
+    def _come_again(self, problem: Problem) -> Reply:
+        return self._answers.problem(problem, "Send it again later.")
+
+
+class _Handler:
+    """The handler, and what it raised itself: the guard around it raises too."""
+
+    raised: Exception | None = None
+
+    def __init__(self, handle: Callable[[Request], Any], request: Request) -> None:
+        self._handle, self._request = handle, request
+
+    def run(self) -> None:
+        """What a handler returns is nobody's answer: the sender wants a status."""
+        try:
+            _plain(self._handle(self._request))
+        except Exception as error:
+            self.raised = error
+            raise
+
+    async def arun(self) -> None:
+        try:
+            await _awaited(self._handle(self._request))
+        except Exception as error:
+            self.raised = error
+            raise
 
 
 class Webhook(_Events):
@@ -147,19 +197,20 @@ class Webhook(_Events):
         if isinstance(key, Reply):
             return key
         guard: Guard = self._guard
+        handler = _Handler(handle, request)
         try:
             return self._handled(
-                guard.run(
-                    self._name,
-                    lambda: _nothing(_plain(handle(request))),
-                    key=key,
-                    payload=None,
-                    boundary=self._boundary,
-                    policy=self._policy,
-                )
+                guard.run(self._name, handler.run, key=key, payload=None, boundary=self._boundary, policy=self._policy)
             )
         except Exception as error:
-            return self._failed(error) or self._parked(error, guard.peek(self._name, key))
+            told = None if error is handler.raised else self._told(error)
+            if told is not None:
+                return told
+            try:
+                record = guard.peek(self._name, key)
+            except StoreError:
+                return self._unrecorded(error)
+            return self._left(error, record)
 
 
 class AsyncWebhook(_Events):
@@ -176,16 +227,22 @@ class AsyncWebhook(_Events):
         if isinstance(key, Reply):
             return key
         guard: AsyncGuard = self._guard
-
-        async def effect() -> None:
-            await _awaited(handle(request))
-
+        handler = _Handler(handle, request)
         try:
             return self._handled(
-                await guard.run(self._name, effect, key=key, payload=None, boundary=self._boundary, policy=self._policy)
+                await guard.run(
+                    self._name, handler.arun, key=key, payload=None, boundary=self._boundary, policy=self._policy
+                )
             )
         except Exception as error:
-            return self._failed(error) or self._parked(error, await guard.peek(self._name, key))
+            told = None if error is handler.raised else self._told(error)
+            if told is not None:
+                return told
+            try:
+                record = await guard.peek(self._name, key)
+            except StoreError:
+                return self._unrecorded(error)
+            return self._left(error, record)
 
 
 def said(word: str) -> Reply:
@@ -207,7 +264,3 @@ def _plain(made: Any) -> Any:
 
 async def _awaited(made: Any) -> Any:
     return await made if inspect.isawaitable(made) else made
-
-
-def _nothing(_: Any) -> None:
-    """What a handler returns is nobody's answer: the sender wants a status."""
