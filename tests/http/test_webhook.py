@@ -6,14 +6,17 @@ import functools
 import hashlib
 import hmac
 import json
+import sqlite3
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from samekey import (
     AsyncGuard,
+    Atomic,
     Guard,
     InDoubt,
     InProgress,
@@ -371,3 +374,52 @@ def test_a_delivery_that_is_running_comes_again_later():
 
     assert said(second) == (409, "in-progress")
     assert said(hook.receive(event(), handle)) == (200, "replayed")
+
+
+# -- in the handler's own transaction ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[tuple[Guard, sqlite3.Connection]]:
+    guard = Guard(f"sqlite:///{tmp_path}/keys.db")
+    guard.peek("stripe", "evt_1")  # makes the tables: later the transaction holds the file
+    connection = sqlite3.connect(tmp_path / "keys.db", isolation_level=None)
+    connection.execute("CREATE TABLE paid (id TEXT)")
+    yield guard, connection
+    connection.close()
+    guard.close()
+
+
+@pytest.mark.parametrize("boundary", [Atomic("connection"), Repeatable()], ids=lambda one: type(one).__name__)
+def test_an_event_is_handled_in_a_transaction_of_the_caller(
+    boundary: Boundary, database: tuple[Guard, sqlite3.Connection]
+):
+    """Record and rows are one commit; what is not committed yet is answered by what the handler said."""
+    guard, connection = database
+    ends: list[Any] = [ValueError("boom"), NotDone("later"), NoSuchCustomer("ever"), None]
+    policy = Policy(closes=(NoSuchCustomer,))
+
+    def handle(request: Request) -> None:
+        connection.execute("INSERT INTO paid VALUES ('evt_1')")
+        end = ends.pop(0)
+        if end is not None:
+            raise end
+
+    def receive(id: str) -> tuple[int, str]:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            rules: Any = {"boundary": boundary, "verify": verify, "event_id": event_id, "policy": policy}
+            return said(Webhook(guard.on(connection), "stripe", **rules).receive(event(id), handle))
+        finally:
+            connection.execute("COMMIT")
+
+    with pytest.raises(ValueError, match="boom"):
+        receive("evt_1")
+    assert [receive("evt_1") for _ in range(3)] == [(503, "not-done"), (200, "refused"), (200, "refused")]
+    assert [receive("evt_2") for _ in range(2)] == [(200, "done"), (200, "replayed")]
+    assert connection.execute("SELECT count(*) FROM paid").fetchone() == (1,)
+
+
+def test_atomic_needs_the_connection():
+    with pytest.raises(Misconfigured, match=r"guard\.on"):
+        Webhook(Guard("memory://"), "stripe", boundary=Atomic("connection"), verify=verify, event_id=event_id)

@@ -24,7 +24,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from samekey.core.boundary import Boundary, Kind
+from samekey.core.boundary import Boundary, Kind, Opaque
 from samekey.core.call import Answer
 from samekey.core.errors import (
     Busy,
@@ -42,15 +42,19 @@ from samekey.core.policy import Policy
 from samekey.core.record import Record
 from samekey.core.states import State
 from samekey.guard import AsyncGuard, Guard
+from samekey.held import current
 from samekey.http._exchange import Endpoint
 from samekey.http._key import KEY_MAX_CHARS
 from samekey.http._message import Reply, Request
 from samekey.http._problems import BAD_SIGNATURE, IN_PROGRESS, KEY_MALFORMED, NOT_DONE, STORE_UNAVAILABLE, Problem
+from samekey.rules import refuse_atomic
 
 _log = logging.getLogger("samekey")
 
 Verify = Callable[[Request], Any]
 EventId = Callable[[Request], Any]
+
+SEEN_LATER = {"closes": State.CLOSED, "releases": State.RELEASED}  # what a policy makes of an error
 
 
 class _Events:
@@ -80,7 +84,10 @@ class _Events:
         self._name = name
         self._boundary, self._policy = boundary, policy
         self._verify, self._event_id = verify, event_id
-        self._answers = Endpoint(boundary=boundary, single_tenant=True)
+        self._joined = type(guard) is not self._colour  # guard.on(connection)
+        if not self._joined:
+            refuse_atomic(boundary)
+        self._answers = Endpoint(boundary=Opaque(), single_tenant=True)  # for its problems only
 
     def _key(self, request: Request, verified: Any) -> str | Reply:
         """The key of this event; the signature comes first: an unsigned event must not learn anything."""
@@ -117,17 +124,18 @@ class _Events:
                 return said("refused")
         return self._answers.answer_to(error)
 
-    def _left(self, error: Exception, record: Record | None) -> Reply:
+    def _left(self, error: Exception, meant: str, record: Record | None) -> Reply:
         """The answer to what the handler raised: what the record says of it.
 
         Not what the error says: a word of an inner guard speaks for that guard's effect, and a policy has words of
-        its own. What was released has no copy here: the sender must keep it.
+        its own. In a transaction of the caller the record is not to be seen yet, and what it will say is what was
+        meant. What was released has no copy here: the sender must keep it.
         """
         if isinstance(error, Misconfigured):
             raise error
         if isinstance(error, Fenced):  # somebody else has the key now, and only the record knows how that ends
             return self._come_again(IN_PROGRESS)
-        match None if record is None else record.state:
+        match SEEN_LATER.get(meant) if record is None else record.state:
             case State.CLOSED:
                 return said("refused")
             case State.COMPLETED:
@@ -160,6 +168,7 @@ class _Handler:
     """The handler, and what it raised itself: the guard around it raises too."""
 
     raised: Exception | None = None
+    meant = "closes"  # what is raised in its place is a refusal that was kept
 
     def __init__(self, handle: Callable[[Request], Any], request: Request) -> None:
         self._handle, self._request = handle, request
@@ -169,15 +178,18 @@ class _Handler:
         try:
             _plain(self._handle(self._request))
         except Exception as error:
-            self.raised = error
+            self._note(error)
             raise
 
     async def arun(self) -> None:
         try:
             await _awaited(self._handle(self._request))
         except Exception as error:
-            self.raised = error
+            self._note(error)
             raise
+
+    def _note(self, error: Exception) -> None:
+        self.raised, self.meant = error, current().meaning(error)
 
 
 class Webhook(_Events):
@@ -207,10 +219,10 @@ class Webhook(_Events):
             if told is not None:
                 return told
             try:
-                record = guard.peek(self._name, key)
+                record = None if self._joined else guard.peek(self._name, key)
             except StoreError:
                 return self._unrecorded(error)
-            return self._left(error, record)
+            return self._left(error, handler.meant, record)
 
 
 class AsyncWebhook(_Events):
@@ -239,10 +251,10 @@ class AsyncWebhook(_Events):
             if told is not None:
                 return told
             try:
-                record = await guard.peek(self._name, key)
+                record = None if self._joined else await guard.peek(self._name, key)
             except StoreError:
                 return self._unrecorded(error)
-            return self._left(error, record)
+            return self._left(error, handler.meant, record)
 
 
 def said(word: str) -> Reply:
