@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from uuid import UUID
 
 import pytest
@@ -150,6 +152,61 @@ def test_a_guarded_effect_sends_its_provider_key(send, provider):
         charge("o-1")
 
     assert provider.keys == seen * 2
+
+
+@pytest.mark.parametrize("key", [None, "order-17"])
+def test_a_block_around_an_effect_does_not_reach_into_it(send, provider, key):
+    """After a crash nobody would know the block's key, and a lookup asks with the effect's."""
+    with Guard("memory://") as guard:
+
+        @guard.once(name="charge", key="order_id", boundary=Keyed())
+        def charge(order_id):
+            send("POST", provider.url, body={"order": order_id})
+            return current().provider_key()
+
+        with same_key(key):
+            own = charge("o-1")
+            send("POST", provider.url, body={"order": "another"})
+
+    assert provider.keys[0] == own != provider.keys[1]
+
+
+def test_the_innermost_says_which_key(send, provider):
+    with Guard("memory://") as guard:
+
+        @guard.once(name="mail", key="order_id", boundary=Keyed())
+        def mail(order_id):
+            send("POST", f"{provider.url}/mail")
+            with same_key("by-hand"):
+                send("POST", f"{provider.url}/copy")
+            return current().provider_key()
+
+        @guard.once(name="charge", key="order_id", boundary=Keyed())
+        def charge(order_id):
+            with same_key(label="capture"):
+                mailed = mail(order_id)
+                send("POST", f"{provider.url}/capture")
+            return [mailed, "by-hand", current().provider_key("capture")]
+
+        used = charge("o-1")
+
+    assert provider.keys == used
+
+
+def test_a_plain_thread_is_outside_of_the_effect(send, provider):
+    """What a pool sends has a key that nobody finds again - unless it runs in a copy of the effect's context."""
+    with Guard("memory://") as guard, ThreadPoolExecutor(1) as pool:
+
+        @guard.once(name="charge", key="order_id", boundary=Keyed())
+        def charge(order_id):
+            pool.submit(send, "POST", provider.url).result()
+            pool.submit(copy_context().run, send, "POST", provider.url).result()
+            return current().provider_key()
+
+        own = charge("o-1")
+
+    assert provider.keys[0] != own
+    assert provider.keys[1] == own
 
 
 def test_a_second_request_of_an_effect_needs_a_label(send, provider):

@@ -1,7 +1,7 @@
 """Which key an outgoing request gets. The key belongs to the operation, never to the attempt.
 
-In this order: the one the request has already; that of `with same_key(...)` around it; inside a guarded effect the
-provider key of its hold, which is the same after a crash and in every process; else a new one.
+The one the request has already; else that of what is closest around it: `with same_key(...)`, or a guarded effect with
+the provider key of its hold, which is the same after a crash and in every process; else a new one.
 
 A key names one request. Two different ones under one key are a refusal at a provider that compares, and a lost effect
 at one that does not: so that is an error here, before anything is sent.
@@ -27,10 +27,11 @@ KEY_MAX_CHARS = 255  # what Stripe takes; others take less
 
 @dataclass(slots=True)
 class _Block:
-    """A `with same_key(...)`: its key or label, and which request has it."""
+    """A `with same_key(...)`: its key or label, the hold it stands in, and which request has it."""
 
     key: str | None
     label: str
+    inside: Any
     named: dict[str, bytes] = field(default_factory=dict)
 
 
@@ -43,21 +44,22 @@ def same_key(key: str | None = None, *, label: str = "") -> Iterator[None]:
     """The request sent in this block has this key, however often the block's own code sends it.
 
     With `key` that one; with `label`, inside a guarded effect, the hold's provider key of that label (for the second
-    request of an effect; the lookup asks with `record.provider_key(label)`); with neither a new one for the block.
+    request of an effect; the lookup asks with `record.provider_key(label)`); with neither a new one for the block. A
+    guarded effect inside the block has keys of its own.
 
         with same_key("order-17"):
             client.post("/charges", json=charge)
     """
+    held = _held()
     if key is not None:
         if label:
             raise Misconfigured("a key or a label: a label makes the hold's key another one")
         _check(key)
-    elif label and _held() is None:
-        raise Misconfigured("a label is for the second request of a guarded effect, and none is running here")
-    elif not label:
-        held = _held()
-        key = new_key() if held is None else None
-    token = _block.set(_Block(key, label))
+    elif held is None:
+        if label:
+            raise Misconfigured("a label is for the second request of a guarded effect, and none is running here")
+        key = new_key()
+    token = _block.set(_Block(key, label, held))
     try:
         yield
     finally:
@@ -67,6 +69,8 @@ def same_key(key: str | None = None, *, label: str = "") -> Iterator[None]:
 def key_for(method: str, url: str, body: bytes | None) -> str:
     """The key of this request; `body` None where it is a stream, which is not compared."""
     block, held = _block.get(), _held()
+    if block is not None and held is not None and _is_within(held, block):
+        block = None  # an effect's key must be found again by whoever comes after a crash, and that one has no block
     if block is not None and block.key is not None:
         key, named = block.key, block.named
     elif held is not None:
@@ -105,6 +109,12 @@ def _held() -> Any:
         return current()
     except Misconfigured:
         return None
+
+
+def _is_within(held: Any, block: _Block) -> bool:
+    """Whether this hold began inside the block."""
+    outer = block.inside
+    return held is not outer and (outer is None or outer.attempt in held.lineage)
 
 
 def _shown(url: str) -> str:

@@ -28,8 +28,8 @@ class KeyMiddleware:
     none and is sent once. A body that is not bytes or JSON is sent once, too. A redirect keeps its key, where it is
     honoured.
 
-    The session's total timeout is for all attempts together: give each one `sock_read` or `sock_connect`. An answer that
-    breaks off after its headers is not asked for again: nobody has begun to read it when we are done.
+    The session's total timeout is for all attempts together: give each one `sock_read` or `sock_connect`. An answer
+    that breaks off after its headers is not asked for again: nobody has begun to read it when we are done.
     """
 
     def __init__(
