@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 DROPPED = 0  # hang up without an answer
+GARBLED = 1  # answer with something that is no HTTP
 
 
 @dataclass
@@ -45,8 +46,9 @@ def opened(header: str = "Idempotency-Key") -> Iterator[Provider]:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             provider.seen.append((self.command, self.path, self.headers.get(header), body))
             status, headers = provider.plan.pop(0) if provider.plan else (201, {})
-            if status == DROPPED:
+            if status in (DROPPED, GARBLED):
                 self.close_connection = True
+                self.wfile.write(b"what?\r\n\r\n" * status)
                 return
             self.send_response(status)
             for name, value in headers.items():

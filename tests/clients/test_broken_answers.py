@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import aiohttp
 import httpx
 import httpx2
 import pytest
@@ -15,11 +16,13 @@ import requests
 
 from samekey.clients import Retry, same_key
 from samekey.clients._transport import ANSWER_MAX_BYTES
+from samekey.clients.aiohttp import KeyMiddleware
 from samekey.clients.httpx import AsyncKeyTransport, KeyTransport
 from samekey.clients.httpx2 import AsyncKeyTransport as AsyncKeyTransport2
 from samekey.clients.httpx2 import KeyTransport as KeyTransport2
 from samekey.clients.requests import KeyAdapter
 from tests.clients.libraries import HERE, QUICK, READ_WHOLE, Lost, with_aiohttp
+from tests.clients.provider import GARBLED
 
 whole = pytest.mark.parametrize("whole", READ_WHOLE)
 
@@ -61,6 +64,74 @@ def test_with_aiohttp_it_is_the_callers_to_ask_again(provider):
             with_aiohttp("POST", provider.url, hosts=HERE, retry=QUICK)
         with_aiohttp("POST", provider.url, hosts=HERE, retry=QUICK)
     assert provider.keys[0] == provider.keys[1]
+
+
+def test_what_is_no_http_is_no_answer(send, provider):
+    provider.will(GARBLED)
+
+    assert send("POST", provider.url, body={"amount": 200}) == 201
+    assert provider.keys[0] == provider.keys[1]
+
+
+def test_with_aiohttp_an_inner_middlewares_judgement_stands(provider):
+    """An error about an answer that was understood is no broken answer."""
+
+    async def judge(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+        response = await handler(request)
+        response.raise_for_status()
+        return response
+
+    async def go():
+        async with (
+            aiohttp.ClientSession(middlewares=(KeyMiddleware(hosts=HERE, retry=QUICK), judge)) as session,
+            session.post(provider.url),
+        ):
+            pass
+
+    provider.will(404)
+    with pytest.raises(aiohttp.ClientResponseError, match="404"):
+        asyncio.run(go())
+    assert len(provider.seen) == 1
+
+
+def test_with_aiohttp_the_total_timeout_is_the_end():
+    """Whoever sends again after it will not hear the answer."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # connections are made, and nobody is at home
+        silent.setblocking(False)
+
+        async def go():
+            async with (
+                aiohttp.ClientSession(middlewares=(KeyMiddleware(hosts=HERE, retry=QUICK),)) as session,
+                session.post(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout=aiohttp.ClientTimeout(total=0.2)),
+            ):
+                pass
+
+        with pytest.raises(TimeoutError):
+            asyncio.run(go())
+        silent.accept()[0].close()
+        with pytest.raises(BlockingIOError):
+            silent.accept()
+
+
+@pytest.mark.parametrize(("library", "transport"), [(httpx, KeyTransport), (httpx2, KeyTransport2)])
+def test_a_request_that_cannot_be_sent_is_not_tried_again(library, transport, provider):
+    tried = []
+
+    class Counting:
+        def __init__(self):
+            self._inner = library.HTTPTransport()
+            self.close = self._inner.close
+
+        def handle_request(self, request):
+            tried.append(request)
+            return self._inner.handle_request(request)
+
+    with library.Client(transport=transport(Counting(), hosts=HERE, retry=QUICK)) as client:
+        with pytest.raises(library.UnsupportedProtocol):
+            client.post("gopher://127.0.0.1/")
+        with pytest.raises(library.LocalProtocolError):
+            client.post(provider.url, headers={"two words": "1"})
+    assert len(tried) == 2
 
 
 # -- piece by piece ----------------------------------------------------------------------------------------------------

@@ -58,6 +58,8 @@ class _Transport:
 
     def failed(self, course: Course, error: Exception) -> float | None:
         library = self.library
+        if isinstance(error, library.LocalProtocolError | library.UnsupportedProtocol):
+            return None  # the request itself is wrong, and would be the next time
         unsent = isinstance(error, library.ConnectError | library.ConnectTimeout | library.PoolTimeout)
         return course.after_error(sent=not unsent, chance=random.random())  # noqa: S311 - spreads a crowd
 

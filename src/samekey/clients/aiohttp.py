@@ -52,9 +52,9 @@ class KeyMiddleware:
         while True:  # ends with the course: its attempts are counted
             try:
                 response = await handler(request)
-            except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError) as error:
-                unsent = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
-                wait = course.after_error(sent=not unsent, chance=random.random())  # noqa: S311 - spreads a crowd
+            except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, aiohttp.ClientResponseError) as error:
+                # Not a bare TimeoutError: the time for all attempts is over.
+                wait = _wait_after(error, course)
                 if wait is None:
                     raise
             else:
@@ -94,6 +94,15 @@ class KeyMiddleware:
         except ValueError:  # nowhere: aiohttp says so itself
             return
         self._redirected[asyncio.current_task()] = digest(request.method, str(to), content), key
+
+
+def _wait_after(error: aiohttp.ClientError, course: Course) -> float | None:
+    if isinstance(error, aiohttp.ClientResponseError) and not isinstance(
+        error.__cause__, aiohttp.http.HttpProcessingError
+    ):
+        return None  # what came back was HTTP: this is a middleware's word about it
+    unsent = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
+    return course.after_error(sent=not unsent, chance=random.random())  # noqa: S311 - spreads a crowd
 
 
 async def _content(body: aiohttp.payload.Payload | bytes) -> bytes | None:
