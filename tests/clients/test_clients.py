@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +10,7 @@ from contextvars import copy_context
 from uuid import UUID
 
 import pytest
+import requests
 
 from samekey import Guard, Keyed, Misconfigured, Policy, current
 from samekey.clients import Retry, same_key
@@ -16,7 +18,7 @@ from samekey.clients._rules import KEY_HEADER, Rules
 from samekey.clients.aiohttp import KeyMiddleware
 from samekey.clients.httpx import KeyTransport
 from samekey.clients.requests import KeyAdapter
-from tests.clients.libraries import HERE, Lost
+from tests.clients.libraries import HERE, QUICK, Lost
 from tests.clients.provider import DROPPED, opened
 
 
@@ -134,6 +136,28 @@ def test_a_block_has_one_key_however_often_its_code_sends(send, provider):
 
     assert provider.keys[:3] == ["order-17"] * 3
     assert provider.keys[3] == provider.keys[4] != "order-17"
+
+
+def test_with_requests_a_block_may_send_its_files_again(provider):
+    with same_key("order-17"), requests.Session() as session:
+        session.mount("http://", KeyAdapter(hosts=HERE))
+        for _ in range(2):
+            session.post(provider.url, files={"scan": b"..."})
+        with pytest.raises(Misconfigured, match="second request"):
+            session.post(provider.url, files={"scan": b"another"})
+
+    assert provider.keys == ["order-17"] * 2
+
+
+def test_a_session_of_requests_may_be_pickled(provider):
+    with requests.Session() as session:
+        session.mount("http://", KeyAdapter(hosts=HERE, retry=QUICK))
+        packed = pickle.dumps(session)
+    provider.will(503)
+    with pickle.loads(packed) as session:
+        session.post(provider.url)
+
+    assert provider.keys[0] == provider.keys[1]
 
 
 # -- inside a guarded effect -------------------------------------------------------------------------------------------

@@ -61,6 +61,14 @@ def test_no_wait_past_the_lease():
     assert answered(course(lease=5.0), 503, Retry_After="8") is None
 
 
+def test_past_the_lease_nothing_is_sent_again_however_short_the_wait():
+    at_once = Retry(first_wait_seconds=0)
+
+    assert answered(course(retry=at_once, lease=0.1), 503, Retry_After="0") == 0.0
+    assert answered(course(retry=at_once, lease=0.0), 503, Retry_After="0") is None
+    assert course(retry=at_once, lease=0.0).after_error(sent=False, chance=0.0) is None
+
+
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504])
 def test_a_post_is_repeated_with_a_key_only(status):
     assert answered(course(keyed=True), status) is not None
@@ -115,6 +123,10 @@ def test_retry_after_as_seconds_and_as_a_date(value, date, seconds):
     "wrong",
     [
         {"attempts": 0},
+        {"attempts": 2.5},
+        {"attempts": True},
+        {"attempts": "3"},
+        {"first_wait_seconds": float("nan")},
         {"first_wait_seconds": -1},
         {"first_wait_seconds": 40},
         {"longest_wait_seconds": 61},
@@ -146,6 +158,23 @@ def test_blocks_nest_and_end():
         assert key_for("POST", "http://p/", b"") == "outer"
 
     assert key_for("POST", "http://p/", b"") != key_for("POST", "http://p/", b"")
+
+
+def test_parts_are_the_same_whatever_stands_between_them():
+    """requests draws a new boundary for every request, also for the second try of a caller's own loop."""
+
+    def parts(text, boundary, content_type='multipart/form-data; boundary="{}"'):
+        body = f"--{boundary}\r\nContent-Disposition: form-data; name=f\r\n\r\n{text}\r\n--{boundary}--\r\n"
+        return key_for("POST", "http://p/", body.encode(), content_type.format(boundary))
+
+    with same_key("k"):
+        assert parts("abc", "aaa-1") == parts("abc", "bbb-2", "Multipart/Form-Data;boundary={};charset=utf-8") == "k"
+        with pytest.raises(Misconfigured, match="second request"):
+            parts("xyz", "aaa-1")
+    with same_key("k"):
+        assert parts("abc", "aaa", "text/plain; boundary={}") == "k"
+        with pytest.raises(Misconfigured, match="second request"):
+            parts("abc", "bbb", "text/plain; boundary={}")
 
 
 def test_a_key_names_one_request():

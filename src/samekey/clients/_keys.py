@@ -10,6 +10,7 @@ at one that does not: so that is an error here, before anything is sent.
 from __future__ import annotations
 
 import hashlib
+import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +24,8 @@ from samekey.held import current
 
 KEYED_METHODS = frozenset({"POST", "PATCH"})  # the others may be repeated as they are
 KEY_MAX_CHARS = 255  # what Stripe takes; others take less
+
+_BOUNDARY = re.compile(r'multipart/[^;]+;(?:.*;)?\s*boundary="?([^";,]+)', re.IGNORECASE)
 
 
 @dataclass(slots=True)
@@ -66,7 +69,7 @@ def same_key(key: str | None = None, *, label: str = "") -> Iterator[None]:
         _block.reset(token)
 
 
-def key_for(method: str, url: str, body: bytes | None) -> str:
+def key_for(method: str, url: str, body: bytes | None, content_type: str | None = None) -> str:
     """The key of this request; `body` None where it is a stream, which is not compared."""
     block, held = _block.get(), _held()
     if block is not None and held is not None and _is_within(held, block):
@@ -78,7 +81,7 @@ def key_for(method: str, url: str, body: bytes | None) -> str:
         named = _holds.setdefault(held, {})
     else:
         return new_key()
-    request = digest(method, url, body)
+    request = digest(method, url, body if body is None else _without_boundary(body, content_type or ""))
     if named.setdefault(key, request) != request:
         raise Misconfigured(
             f"{method} {_shown(url)} is the second request under one key, and not the same as the first",
@@ -92,6 +95,12 @@ def digest(method: str, url: str, body: bytes | None) -> bytes:
     whole = hashlib.sha256(f"{method} {url}\n".encode())
     whole.update(b"a stream" if body is None else hashlib.sha256(body).digest())
     return whole.digest()
+
+
+def _without_boundary(body: bytes, content_type: str) -> bytes:
+    """What stands between the parts of a form is drawn by chance, anew for each request."""
+    found = _BOUNDARY.match(content_type)
+    return body if found is None else body.replace(b"--" + found[1].encode(), b"--")
 
 
 def seconds_left() -> float | None:

@@ -40,8 +40,8 @@ class Retry:
     patience_seconds: float = 60.0  # of all waits
 
     def __post_init__(self) -> None:
-        if self.attempts < 1:
-            raise Misconfigured("attempts is at least 1: the first one counts")
+        if type(self.attempts) is not int or self.attempts < 1:
+            raise Misconfigured("attempts is a whole number from 1 on: the first one counts")
         if not 0 <= self.first_wait_seconds <= self.longest_wait_seconds <= self.patience_seconds:
             raise Misconfigured("first_wait_seconds <= longest_wait_seconds <= patience_seconds, and none below 0")
 
@@ -92,11 +92,10 @@ class Course:
         wait = min(retry.first_wait_seconds * 2.0 ** (self.attempts - 1), retry.longest_wait_seconds) * (1 + chance) / 2
         if told is not None:
             wait = told + wait * chance  # never before it; and not all of those who were told so at once
-        left = retry.patience_seconds - self.waited
+        if (told or 0.0) > retry.longest_wait_seconds or self.waited + wait > retry.patience_seconds:
+            return None
         lease = self.lease_left()
-        if lease is not None:
-            left = min(left, lease)
-        if (told or 0.0) > retry.longest_wait_seconds or wait > left:
+        if lease is not None and wait >= lease:
             return None
         self.waited += wait
         return wait

@@ -50,7 +50,8 @@ class _Transport:
         if rules.gives(request.method, host) and header not in request.headers:
             if ours is None:
                 body = b"".join(request.stream) if replayable else None
-                ours = rules.written(key_for(request.method, str(request.url), body))
+                key = key_for(request.method, str(request.url), body, request.headers.get("Content-Type"))
+                ours = rules.written(key)
                 request.extensions = {**request.extensions, OURS: ours}
             request.headers[header] = ours
         keyed = header in request.headers and rules.honours(host)

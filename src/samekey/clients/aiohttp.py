@@ -77,7 +77,7 @@ class KeyMiddleware:
         sent_on = self._redirected.pop(asyncio.current_task(), None)
         key = sent_on[1] if sent_on is not None and sent_on[0] == digest(method, url, content) else None
         if rules.gives(method, host) and header not in request.headers:
-            key = key or key_for(method, url, content)
+            key = key or key_for(method, url, content, request.headers.get("Content-Type"))
             request.headers[header] = rules.written(key)
         keyed = header in request.headers and rules.honours(host)
         return Course(rules.retry, method, keyed, content is not None, seconds_left), key

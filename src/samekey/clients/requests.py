@@ -31,6 +31,8 @@ class KeyAdapter(HTTPAdapter):
     none and is sent once. A body that is a stream is sent once, too. A redirect keeps its key, where it is honoured.
     """
 
+    __attrs__ = (*HTTPAdapter.__attrs__, "_rules")  # what is pickled with a session
+
     def __init__(
         self,
         *,
@@ -80,7 +82,8 @@ class KeyAdapter(HTTPAdapter):
         replayable = body is None or isinstance(body, bytes)
         if rules.gives(method, host):
             if header not in request.headers:
-                key = key_for(method, url, (body or b"") if replayable else None)
+                content = (body or b"") if replayable else None
+                key = key_for(method, url, content, request.headers.get("Content-Type"))
                 request.headers[header] = _OurKey(rules.written(key))
         elif isinstance(request.headers.get(header), _OurKey):
             # Redirected to where it means nothing. Of a copy: the next redirect may lead back.
