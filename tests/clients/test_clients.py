@@ -9,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from uuid import UUID
 
+import httpx
+import httpx2
 import pytest
 import requests
 
@@ -17,6 +19,7 @@ from samekey.clients import Retry, same_key
 from samekey.clients._rules import KEY_HEADER, Rules
 from samekey.clients.aiohttp import KeyMiddleware
 from samekey.clients.httpx import KeyTransport
+from samekey.clients.httpx2 import KeyTransport as KeyTransport2
 from samekey.clients.requests import KeyAdapter
 from tests.clients.libraries import HERE, QUICK, Lost
 from tests.clients.provider import DROPPED, opened
@@ -217,6 +220,58 @@ def test_the_innermost_says_which_key(send, provider):
     assert provider.keys == used
 
 
+def sent_again_by_httpx(library, transport):
+    def both(url, around):
+        with library.Client(transport=transport(hosts=HERE)) as client:
+            request = client.build_request("POST", url, content=b"tick")
+            for _ in range(2):
+                around(lambda: client.send(request).status_code)
+
+    return both
+
+
+def sent_again_by_requests(url, around):
+    with requests.Session() as session:
+        session.mount("http://", KeyAdapter(hosts=HERE))
+        request = session.prepare_request(requests.Request("POST", url, data=b"tick"))
+        for _ in range(2):
+            around(lambda: session.send(request).status_code)
+
+
+@pytest.mark.parametrize(
+    "both",
+    [sent_again_by_httpx(httpx, KeyTransport), sent_again_by_httpx(httpx2, KeyTransport2), sent_again_by_requests],
+    ids=["httpx", "httpx2", "requests"],
+)
+def test_a_request_that_is_sent_again_has_the_key_of_where_it_is_sent(both, provider):
+    """An object that was made once is one request in a loop, and another one in each effect."""
+    both(provider.url, lambda send: send())
+    assert provider.keys[0] == provider.keys[1]
+
+    own = []
+    with Guard("memory://") as guard:
+
+        def in_an_effect(send):
+            def effect():
+                own.append(current().provider_key())
+                return send()
+
+            guard.run("tick", effect, key=len(own), payload=None, boundary=Keyed())
+
+        both(provider.url, in_an_effect)
+
+    assert provider.keys[2:] == own
+    assert own[0] != own[1]
+
+
+def test_with_requests_an_answer_may_be_pickled(provider):
+    with requests.Session() as session:
+        session.mount("http://", KeyAdapter(hosts=HERE))
+        answer = pickle.loads(pickle.dumps(session.post(provider.url)))
+
+    assert answer.request.headers["Idempotency-Key"] == provider.keys[0]
+
+
 def test_a_plain_thread_is_outside_of_the_effect(send, provider):
     """What a pool sends has a key that nobody finds again - unless it runs in a copy of the effect's context."""
     with Guard("memory://") as guard, ThreadPoolExecutor(1) as pool:
@@ -268,6 +323,7 @@ CHILD = """
 import os, sys, httpx
 from samekey import Guard, Keyed, Policy
 from samekey.clients.httpx import KeyTransport
+from samekey.clients.httpx2 import KeyTransport as KeyTransport2
 
 url, die = sys.argv[1:]
 guard = Guard("sqlite:///keys.db", policy=Policy(lease=0.5, patience=20))

@@ -69,8 +69,14 @@ def same_key(key: str | None = None, *, label: str = "") -> Iterator[None]:
         _block.reset(token)
 
 
-def key_for(method: str, url: str, body: bytes | None, content_type: str | None = None) -> str:
-    """The key of this request; `body` None where it is a stream, which is not compared."""
+def key_for(
+    method: str, url: str, body: bytes | None, content_type: str | None = None, *, before: str | None = None
+) -> str:
+    """The key of this request; `body` None where it is a stream, which is not compared.
+
+    `before` is the one it was given when it was sent before, as the same object: a loop of the caller's own, unless an
+    effect or a block says that it is another operation now.
+    """
     block, held = _block.get(), _held()
     if block is not None and held is not None and _is_within(held, block):
         block = None  # an effect's key must be found again by whoever comes after a crash, and that one has no block
@@ -80,7 +86,7 @@ def key_for(method: str, url: str, body: bytes | None, content_type: str | None 
         key = held.provider_key("" if block is None else block.label)
         named = _holds.setdefault(held, {})
     else:
-        return new_key()
+        return before or new_key()
     request = digest(method, url, body if body is None else _without_boundary(body, content_type or ""))
     if named.setdefault(key, request) != request:
         raise Misconfigured(

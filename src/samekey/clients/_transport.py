@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import random
 import time
+import weakref
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from samekey.clients._keys import key_for, seconds_left
 from samekey.clients._retry import Course, Retry, utc_now
 from samekey.clients._rules import KEY_HEADER, Rules
 from samekey.loops import running
 
-# The key that we gave. A redirect copies headers and extensions, wherever it leads: so we know our own again, take it
-# off where keys are not honoured, and put the same one on where they are.
-OURS = "samekey.key"
-
 ANSWER_MAX_BYTES = 1 << 20  # of an answer that is read here, so that it is asked for again if it breaks off
+OURS = "samekey.given"  # among the extensions of a request
+
+
+class Given(NamedTuple):
+    """The key that we gave, and to which request.
+
+    A redirect makes a new request and copies headers and extensions, wherever it leads: so we know our own again, take
+    it off where keys are not honoured, and put the same one on where they are.
+    """
+
+    key: str
+    to: weakref.ref[Any]
 
 
 class _Transport:
@@ -44,16 +53,17 @@ class _Transport:
         rules, header = self._rules, self._rules.header
         host = request.url.raw_host.decode("ascii")
         replayable = isinstance(request.stream, self.library.ByteStream)
-        ours = request.extensions.get(OURS)
-        if ours is not None and request.headers.get(header) == ours:
+        given: Given | None = request.extensions.get(OURS)
+        if given is not None and request.headers.get(header) == rules.written(given.key):
             del request.headers[header]
         if rules.gives(request.method, host) and header not in request.headers:
-            if ours is None:
+            if given is None or given.to() is request:
                 body = b"".join(request.stream) if replayable else None
-                key = key_for(request.method, str(request.url), body, request.headers.get("Content-Type"))
-                ours = rules.written(key)
-                request.extensions = {**request.extensions, OURS: ours}
-            request.headers[header] = ours
+                form = request.headers.get("Content-Type")
+                key = key_for(request.method, str(request.url), body, form, before=given and given.key)
+                given = Given(key, weakref.ref(request))
+                request.extensions = {**request.extensions, OURS: given}
+            request.headers[header] = rules.written(given.key)
         keyed = header in request.headers and rules.honours(host)
         return Course(rules.retry, request.method, keyed, replayable, seconds_left)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import time
+import weakref
 from collections.abc import Iterable
 from typing import Any
 from urllib.parse import urlsplit
@@ -80,12 +81,15 @@ class KeyAdapter(HTTPAdapter):
         if isinstance(body, str):
             body = body.encode()
         replayable = body is None or isinstance(body, bytes)
+        ours = request.headers.get(header)
+        before = ours if isinstance(ours, _OurKey) else None
         if rules.gives(method, host):
-            if header not in request.headers:
+            if ours is None or (before is not None and before.to() is request):
                 content = (body or b"") if replayable else None
-                key = key_for(method, url, content, request.headers.get("Content-Type"))
-                request.headers[header] = _OurKey(rules.written(key))
-        elif isinstance(request.headers.get(header), _OurKey):
+                form = request.headers.get("Content-Type")
+                key = key_for(method, url, content, form, before=before and before.key)
+                request.headers[header] = _OurKey(rules.written(key), key, request)
+        elif before is not None:
             # Redirected to where it means nothing. Of a copy: the next redirect may lead back.
             request = request.copy()
             del request.headers[header]
@@ -94,6 +98,15 @@ class KeyAdapter(HTTPAdapter):
 
 
 class _OurKey(str):
-    """A key that we gave, not the caller: a redirect copies headers, and we know it again."""
+    """The header with a key that we gave: a redirect makes a new request and copies headers, and we know it again."""
 
-    __slots__ = ()
+    key: str
+    to: weakref.ref[requests.PreparedRequest]
+
+    def __new__(cls, written: str, key: str, request: requests.PreparedRequest) -> _OurKey:
+        made = super().__new__(cls, written)
+        made.key, made.to = key, weakref.ref(request)
+        return made
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        return str, (str(self),)  # in another process it is a header like any other
