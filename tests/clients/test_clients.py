@@ -319,6 +319,19 @@ def test_an_effect_does_not_wait_past_its_lease(send, provider):
         assert charge("o-1") == 503
 
 
+def test_an_effect_that_lost_its_hold_sends_nothing_again(send, provider):
+    provider.will(503, Retry_After="0")
+    with Guard("memory://") as guard:
+
+        @guard.once(name="charge", key="order_id", boundary=Keyed())
+        def charge(order_id):
+            current().renewed(None, at=0.0)  # as when the lease is to be renewed and is somebody else's
+            return send("POST", provider.url)
+
+        assert charge("o-1") == 503
+    assert len(provider.seen) == 1
+
+
 CHILD = """
 import os, sys, httpx
 from samekey import Guard, Keyed, Policy

@@ -138,7 +138,7 @@ def test_a_policy_that_contradicts_itself_is_refused(wrong):
         Retry(**wrong)
 
 
-@pytest.mark.parametrize("key", ["", " k", "k\n", "ключ", "a,b", 'a"b', "k" * 256])
+@pytest.mark.parametrize("key", ["", 17, " k", "k\n", "ключ", "a,b", 'a"b', "k" * 256])
 def test_a_key_that_is_no_header_is_refused(key):
     with pytest.raises(Misconfigured, match="key for a header"), same_key(key):
         pass
@@ -179,8 +179,8 @@ def test_parts_are_the_same_whatever_stands_between_them():
 
 def test_a_key_names_one_request():
     with same_key("k"):
-        key_for("POST", "http://p/charges?secret=1", b"200")
-        with pytest.raises(Misconfigured, match="second request") as caught:
-            key_for("POST", "http://p/charges?secret=1", b"500")
+        key_for("POST", "http://me:secret@p:80/charges?secret=1#secret", b"200")
+        with pytest.raises(Misconfigured, match="http://p:80/charges is the second request") as caught:
+            key_for("POST", "http://me:secret@p:80/charges?secret=1#secret", b"500")
 
     assert "secret" not in str(caught.value)

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from samekey.core.errors import Misconfigured
@@ -112,7 +113,9 @@ def _without_boundary(body: bytes, content_type: str) -> bytes:
 def seconds_left() -> float | None:
     """How long the guarded effect around us may still wait; None outside of one."""
     held = _held()
-    return None if held is None else float(held.seconds_left)
+    if held is None:
+        return None
+    return 0.0 if held.lost else float(held.seconds_left)
 
 
 def new_key() -> str:
@@ -133,11 +136,20 @@ def _is_within(held: Any, block: _Block) -> bool:
 
 
 def _shown(url: str) -> str:
-    return url.partition("?")[0]  # a query may hold what belongs in no log
+    """Without what belongs in no log: a password, a query."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
-def _check(key: str) -> None:
-    if not (key and len(key) <= KEY_MAX_CHARS and key.isascii() and key.isprintable() and key == key.strip()):
+def _check(key: Any) -> None:
+    if not (
+        isinstance(key, str)
+        and key
+        and len(key) <= KEY_MAX_CHARS
+        and key.isascii()
+        and key.isprintable()
+        and key == key.strip()
+    ):
         raise Misconfigured(f"a key for a header is 1 to {KEY_MAX_CHARS} printable ASCII characters")
     if any(char in key for char in ',;"\\'):
         raise Misconfigured("a key for a header has no comma, semicolon, quote or backslash: they structure a header")
