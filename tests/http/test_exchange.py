@@ -288,11 +288,45 @@ def test_whoever_reached_out_never_frees_the_key_by_a_status(preset: str, status
         ({"single_tenant": True, "connection": lambda request: None}, "Atomic and connection="),
         ({"single_tenant": True, "boundary": Atomic("db")}, "Atomic and connection="),
         ({"principal": "ann"}, "principal= takes a function"),
+        # Each of these guarded nothing, or did nothing, and said nothing.
+        ({"single_tenant": True, "methods": "POST"}, "methods= takes a collection"),
+        ({"single_tenant": True, "methods": ()}, "methods= lists"),
+        ({"single_tenant": True, "methods": ["PO ST"]}, "methods= lists"),
+        ({"single_tenant": True, "methods": None}, "methods= takes a collection"),
+        ({"single_tenant": True, "header": "Idempotency Key"}, "header= names a header"),
+        ({"single_tenant": True, "header": ""}, "header= names a header"),
+        ({"single_tenant": True, "header": "Schl\xfcssel"}, "header= names a header"),
+        ({"single_tenant": True, "header": "Idempotency_Key"}, "WSGI tells _ and -"),
+        ({"single_tenant": True, "vary_on": "Accept"}, "vary_on= takes a collection"),
+        ({"single_tenant": True, "vary_on": ["X_Region"]}, "WSGI tells _ and -"),
+        ({"single_tenant": True, "vary_on": [""]}, "vary_on= names a header"),
+        ({"single_tenant": True, "keep_headers": "X-Total"}, "keep_headers= takes a collection"),
+        ({"single_tenant": True, "keep_headers": ["X Total"]}, "keep_headers= names a header"),
+        ({"single_tenant": True, "final": 402}, "final= takes a collection"),
+        ({"single_tenant": True, "final": {"402"}}, "final= lists"),
+        ({"single_tenant": True, "operation": ""}, "operation=: .* is empty"),
+        ({"single_tenant": True, "operation": "x" * 300}, "operation=: .* 255 is the limit"),
+        ({"single_tenant": True, "operation": 7}, "operation=: .* string"),
+        ({"single_tenant": True, "problems_at": None}, "problems_at="),
+        ({"single_tenant": True, "body_max_bytes": "1MB"}, "body_max_bytes="),
+        ({"single_tenant": True, "body_max_bytes": -1}, "body_max_bytes="),
     ],
 )
 def test_rules_that_cannot_work_are_told_at_once(given: dict[str, Any], told: str):
     with pytest.raises(Misconfigured, match=told):
         Endpoint(**{"boundary": Opaque(), **given})
+
+
+def test_rules_in_any_collection_and_any_case():
+    endpoint = Endpoint(
+        boundary=Opaque(), single_tenant=True, methods=["post"], vary_on={"Accept"}, keep_headers=["X-Total", "X_Old"],
+        final=[402],
+    )  # fmt: skip
+    request = Request("POST", "/", headers=[(b"idempotency-key", b"k")])
+
+    assert endpoint.opening(request) == "k"
+    assert endpoint.final == {402}
+    assert endpoint.packed(Reply(200, [(b"x-total", b"7"), (b"x-other", b"8")], b""), 99) == b"200\nx-total: 7\n\n"
 
 
 def test_the_boundary_must_be_said():

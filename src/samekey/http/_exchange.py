@@ -21,6 +21,16 @@ from samekey.core.fingerprint import declared_ignore
 from samekey.core.key import NAME_MAX_BYTES, part_text
 from samekey.core.policy import Policy
 from samekey.http._body import PATH, QUERY, VARIES, digest, payload_of
+from samekey.http._declared import (
+    header_name,
+    methods_of,
+    operation_named,
+    request_header,
+    several,
+    size_of,
+    statuses,
+    text_of,
+)
 from samekey.http._kept import pack, unpack
 from samekey.http._key import parse_key
 from samekey.http._message import Header, Reply, Request, new_tuple
@@ -43,13 +53,13 @@ METHODS = ("POST", "PATCH")  # the others are idempotent by themselves
 BODY_MAX_BYTES = 1 << 20  # of a request: it is held in memory until it is complete
 
 KEPT_HEADERS = frozenset({
-    "content-type", "content-language", "content-disposition", "content-encoding", "content-location",
-    "etag", "last-modified", "link", "location", "vary",
+    b"content-type", b"content-language", b"content-disposition", b"content-encoding", b"content-location",
+    b"etag", b"last-modified", b"link", b"location", b"vary",
 })  # fmt: skip
 NEVER_KEPT = frozenset({
-    "authentication-info", "connection", "content-length", "date", "keep-alive", "proxy-authenticate",
-    "proxy-connection", "set-cookie", "set-cookie2", "te", "trailer", "transfer-encoding", "upgrade",
-    "www-authenticate",
+    b"authentication-info", b"connection", b"content-length", b"date", b"keep-alive", b"proxy-authenticate",
+    b"proxy-connection", b"set-cookie", b"set-cookie2", b"te", b"trailer", b"transfer-encoding", b"upgrade",
+    b"www-authenticate",
 })  # fmt: skip
 
 REPLAYED: Header = (b"idempotent-replayed", b"true")
@@ -131,25 +141,23 @@ class Endpoint:
             raise Misconfigured(
                 "Atomic and connection= belong together: connection(request) gives the transaction's connection"
             )
-        if any(not 400 <= status <= 599 for status in final):
-            raise Misconfigured("final= lists statuses of refusals: 400 to 599")
-        if body_max_bytes < 0 or settle not in ("return", "before-send"):
-            raise Misconfigured("body_max_bytes= is a size, settle= is 'return' or 'before-send'")
-        never = NEVER_KEPT & {name.lower() for name in keep_headers}
-        if never:
-            raise Misconfigured(f"{', '.join(sorted(never))} must never be replayed")
+        if settle not in ("return", "before-send"):
+            raise Misconfigured(f"settle= is 'return' or 'before-send', not {settle!r}")
+        kept = frozenset(header_name(name, "keep_headers") for name in several(keep_headers, "keep_headers"))
+        if kept & NEVER_KEPT:
+            raise Misconfigured(f"{', '.join(sorted(map(bytes.decode, kept & NEVER_KEPT)))} must never be replayed")
         self.boundary, self.policy, self.ignore = boundary, policy, declared_ignore(ignore)
         self.principal, self.connection = principal, connection
-        self.remember, self.final = remember, frozenset(final)
+        self.remember, self.final = remember, statuses(final)
         self.required, self.strict = required, strict
-        self.methods = frozenset(method.upper() for method in methods)
-        self.operation = operation
+        self.methods = methods_of(methods)
+        self.operation = None if operation is None else operation_named(operation, "operation")
         self.header = header
-        self.body_max_bytes, self.settle = body_max_bytes, settle
-        self.problems_at = problems_at
-        self._header = header.lower().encode("ascii")
-        self._vary_on = tuple(sorted({name.lower().encode("ascii") for name in vary_on}))
-        self._kept = frozenset(name.lower().encode("ascii") for name in (*KEPT_HEADERS, *keep_headers))
+        self.body_max_bytes, self.settle = size_of(body_max_bytes, "body_max_bytes"), settle
+        self.problems_at = text_of(problems_at, "problems_at")
+        self._header = request_header(header, "header")
+        self._vary_on = tuple(sorted({request_header(name, "vary_on") for name in several(vary_on, "vary_on")}))
+        self._kept = KEPT_HEADERS | kept
 
     # -- opening: before the body is read --------------------------------------------------------------------------
 
