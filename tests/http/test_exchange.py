@@ -21,6 +21,7 @@ from samekey.http._kept import pack, unpack
 from samekey.http._key import parse_key
 from samekey.http._problems import PROBLEMS
 from samekey.http._remember import PRESETS, meaning_of
+from samekey.http._rules import check_rules, choose
 
 JSON = b"application/json"
 
@@ -315,6 +316,30 @@ def test_whoever_reached_out_never_frees_the_key_by_a_status(preset: str, status
 def test_rules_that_cannot_work_are_told_at_once(given: dict[str, Any], told: str):
     with pytest.raises(Misconfigured, match=told):
         Endpoint(**{"boundary": Opaque(), **given})
+
+
+async def chooses_too_late(request: Request) -> Endpoint | None:
+    return None
+
+
+class ChoosesTooLate:
+    async def __call__(self, request: Request) -> Endpoint | None:
+        return None
+
+
+@pytest.mark.parametrize("chooser", [chooses_too_late, ChoosesTooLate()])
+def test_whoever_chooses_rules_does_so_at_once(chooser: Any):
+    with pytest.raises(Misconfigured, match="a plain function of the request"):
+        check_rules(chooser)
+
+
+def test_what_is_chosen_is_an_endpoint_or_none():
+    endpoint, request = Endpoint(boundary=Opaque(), single_tenant=True), Request("POST", "/")
+
+    assert choose(check_rules(lambda request: endpoint), request) is endpoint
+    assert choose(check_rules(lambda request: None), request) is None
+    with pytest.raises(Misconfigured, match="gives an Endpoint or None, not bool"):
+        choose(check_rules(lambda request: True), request)
 
 
 def test_rules_in_any_collection_and_any_case():

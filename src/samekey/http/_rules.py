@@ -5,6 +5,7 @@ one, or None.
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import iscoroutinefunction
 from typing import Any, TypeVar
 
 from samekey.core.errors import Misconfigured
@@ -53,6 +54,8 @@ def check_rules(endpoint: Any, *, sends: bool = True) -> Rules:
     """`sends`: the adapter sees the answer off, and so can settle before or after it."""
     if isinstance(endpoint, Endpoint) and not sends:
         check_settle(endpoint)
+    if callable(endpoint) and (iscoroutinefunction(endpoint) or iscoroutinefunction(type(endpoint).__call__)):
+        raise Misconfigured("endpoint= takes a plain function of the request: what it chooses by must be known by then")
     if isinstance(endpoint, Endpoint) or callable(endpoint):
         rules: Rules = endpoint
         return rules
@@ -69,5 +72,7 @@ def choose(rules: Any, request: Request) -> Endpoint | None:
     """The rules of this request."""
     if rules is None or isinstance(rules, Endpoint):
         return rules
-    chosen: Endpoint | None = rules(request)
+    chosen = rules(request)
+    if chosen is not None and not isinstance(chosen, Endpoint):
+        raise Misconfigured(f"the function of endpoint= gives an Endpoint or None, not {type(chosen).__name__}")
     return chosen
