@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from samekey import Atomic, Keyed, KeyMalformed, Misconfigured, Opaque
 from samekey.core.canonical import canonical
+from samekey.core.key import make_key
 from samekey.http import Endpoint, Reply, Request, answer
 from samekey.http._body import payload_of
 from samekey.http._environ import headers_in
@@ -362,13 +363,24 @@ def test_the_boundary_must_be_said():
     Endpoint(boundary=Keyed(), single_tenant=True, remember="stripe_v2")
 
 
-@pytest.mark.parametrize("who", [None, False, "", "a\nb", "x" * 256, "\ud800"])
+@pytest.mark.parametrize("who", [None, False, "", "a\nb", "\ud800"])
 def test_whoever_has_no_name_is_nobody(who: Any):
     endpoint = Endpoint(boundary=Opaque(), principal=lambda request: who)
     refused = endpoint.asked(Request("POST", "/"), "k", who)
 
     assert isinstance(refused, Reply)
     assert refused.status == 401
+
+
+@pytest.mark.parametrize("one", ["x", "\xe9", "\U0001f511"])
+def test_a_long_name_is_somebody_too(one: str):
+    """Of a certificate, say: it is kept short, and still nobody else's."""
+    endpoint = Endpoint(boundary=Opaque(), principal=lambda request: "")
+    asked = [endpoint.asked(Request("POST", "/"), "k", one * many) for many in (300, 301, 300)]
+    tenants = [one.tenant or "" for one in asked if not isinstance(one, Reply)]
+
+    assert [len(tenants), tenants[0] == tenants[2], tenants[0] == tenants[1]] == [3, True, False]
+    assert all(make_key("POST /", "k", tenant) for tenant in tenants)
 
 
 @pytest.mark.parametrize("who", [1.5, True, object(), b"ann"])

@@ -50,6 +50,7 @@ from samekey.http._problems import (
 from samekey.http._remember import PRESETS, Remember, meaning_of
 
 METHODS = ("POST", "PATCH")  # the others are idempotent by themselves
+SHOWN_BYTES = 180  # of a name too long to be kept: its digest takes 64 more of 255
 BODY_MAX_BYTES = 1 << 20  # of a request: it is held in memory until it is complete
 
 KEPT_HEADERS = frozenset({
@@ -295,7 +296,7 @@ def tenant_of(who: Any) -> str | None:
             f"principal= gives the caller's name (a str, an int or a UUID) or None, not {type(who).__name__}"
         ) from error
     try:
-        return tenant if tenant and tenant.isprintable() and len(tenant.encode()) <= NAME_MAX_BYTES else None
+        return short(tenant) if tenant and tenant.isprintable() else None
     except UnicodeEncodeError:
         return None
 
@@ -303,10 +304,15 @@ def tenant_of(who: Any) -> str | None:
 @lru_cache(maxsize=1024)
 def operation_name(method: str, route: str) -> str:
     """`POST /orders`: printable, and never longer than a name may be."""
-    name = f"{method} {quote(route, safe='/:@!$&()*+,;=~-._{}<>', errors='backslashreplace')}"
-    if len(name) <= NAME_MAX_BYTES:
+    return short(f"{method} {quote(route, safe='/:@!$&()*+,;=~-._{}<>', errors='backslashreplace')}")
+
+
+def short(name: str) -> str:
+    """A name as long as a record may keep it: a long one ends in a digest of the whole, so that no two become one."""
+    whole = name.encode()
+    if len(whole) <= NAME_MAX_BYTES:
         return name
-    return f"{name[:180]}...{digest(name.encode())}"[:NAME_MAX_BYTES]
+    return f"{whole[:SHOWN_BYTES].decode(errors='ignore')}...{digest(whole)}"
 
 
 def key_header(key: str) -> bytes:
