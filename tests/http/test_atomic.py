@@ -166,7 +166,7 @@ def test_an_answer_waits_for_the_commit(url: str):
 
         taken = await post("/seats/1", "taken")
         first, second = await post("/seats/2", "free"), await post("/seats/2", "free")
-        record = await guard.peek("POST /seats/{number}", "taken")
+        record = await guard.peek("POST /seats/{}", "taken")
         await guard.close()
         await engine.dispose()
         return [taken.status, record, first.status, second.status, second.header("idempotent-replayed")]

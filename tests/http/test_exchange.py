@@ -17,9 +17,10 @@ from samekey.core.key import make_key
 from samekey.http import Endpoint, Reply, Request, answer
 from samekey.http._body import payload_of
 from samekey.http._environ import headers_in
-from samekey.http._exchange import key_header, operation_name
+from samekey.http._exchange import key_header
 from samekey.http._kept import pack, unpack
 from samekey.http._key import parse_key
+from samekey.http._operation import operation_name
 from samekey.http._problems import PROBLEMS
 from samekey.http._remember import PRESETS, meaning_of
 from samekey.http._rules import check_rules, choose
@@ -219,7 +220,7 @@ def test_what_a_person_gave_as_the_result_is_answered_as_json():
 
 
 def test_an_operation_has_a_name_every_store_can_keep():
-    assert operation_name("POST", "/orders/{id}") == "POST /orders/{id}"
+    assert operation_name("POST", "/orders/{}") == "POST /orders/{}"
     assert operation_name("POST", "/caf\xe9 \n") == "POST /caf%C3%A9%20%0A"
     first, second = operation_name("POST", "/" + "a" * 300), operation_name("POST", "/" + "a" * 301)
     assert len(first) <= 255
@@ -309,6 +310,8 @@ def test_whoever_reached_out_never_frees_the_key_by_a_status(preset: str, status
         ({"single_tenant": True, "operation": ""}, "operation=: .* is empty"),
         ({"single_tenant": True, "operation": "x" * 300}, "operation=: .* 255 is the limit"),
         ({"single_tenant": True, "operation": 7}, "operation=: .* string"),
+        ({"single_tenant": True, "aliases": "POST /charges"}, "aliases= takes a collection"),
+        ({"single_tenant": True, "aliases": [""]}, "aliases=: .* is empty"),
         ({"single_tenant": True, "problems_at": None}, "problems_at="),
         ({"single_tenant": True, "body_max_bytes": "1MB"}, "body_max_bytes="),
         ({"single_tenant": True, "body_max_bytes": -1}, "body_max_bytes="),

@@ -54,8 +54,9 @@ def payload_of(
         return payload, written
     payload.update(beside)
     # Keys that are not text come last, in their order.
-    more = b",".join(b"%d:%b" % (key, canonical(beside[key])) for key in sorted(beside))
-    return payload, b"{%b}" % more if written == b"{}" else b"%b,%b}" % (written[:-1], more)
+    for key in sorted(beside) if len(beside) > 1 else beside:
+        written = b"%b%b%d:%b}" % (written[:-1], b"" if written == b"{}" else b",", key, canonical(beside[key]))
+    return payload, written
 
 
 @lru_cache(maxsize=256)

@@ -11,16 +11,14 @@ An adapter only carries these between its framework and the guard (see `_visit.p
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from functools import lru_cache
 from typing import Any, Literal, NamedTuple
-from urllib.parse import quote
 
 from samekey.core.boundary import Atomic, Boundary, Kind
 from samekey.core.errors import KeyMalformed, Misconfigured, NotDone, Refused, ResultUnreadable
 from samekey.core.fingerprint import declared_ignore
 from samekey.core.key import NAME_MAX_BYTES, part_text
 from samekey.core.policy import Policy
-from samekey.http._body import PATH, QUERY, VARIES, digest, payload_of
+from samekey.http._body import PATH, QUERY, VARIES, payload_of
 from samekey.http._declared import (
     header_name,
     methods_of,
@@ -34,6 +32,7 @@ from samekey.http._declared import (
 from samekey.http._kept import pack, unpack
 from samekey.http._key import parse_key
 from samekey.http._message import Header, Reply, Request, new_tuple
+from samekey.http._operation import operation_name, short
 from samekey.http._problems import (
     BODY_INCOMPLETE,
     BODY_TOO_LARGE,
@@ -50,7 +49,6 @@ from samekey.http._problems import (
 from samekey.http._remember import PRESETS, Remember, meaning_of
 
 METHODS = ("POST", "PATCH")  # the others are idempotent by themselves
-SHOWN_BYTES = 180  # of a name too long to be kept: its digest takes 64 more of 255
 BODY_MAX_BYTES = 1 << 20  # of a request: it is held in memory until it is complete
 
 KEPT_HEADERS = frozenset({
@@ -111,6 +109,7 @@ class Endpoint:
         required: bool = False,
         methods: Collection[str] = METHODS,
         operation: str | None = None,
+        aliases: Collection[str] = (),
         ignore: Collection[str] = (),
         vary_on: Collection[str] = (),
         keep_headers: Collection[str] = (),
@@ -153,6 +152,7 @@ class Endpoint:
         self.required, self.strict = required, strict
         self.methods = methods_of(methods)
         self.operation = None if operation is None else operation_named(operation, "operation")
+        self.aliases = tuple(operation_named(name, "aliases") for name in several(aliases, "aliases"))
         self.header = header
         self.body_max_bytes, self.settle = size_of(body_max_bytes, "body_max_bytes"), settle
         self.problems_at = text_of(problems_at, "problems_at")
@@ -194,19 +194,22 @@ class Endpoint:
             tenant = tenant_of(who)
             if tenant is None:
                 return self.problem(NO_PRINCIPAL, "A key belongs to somebody: authenticate first.", key=key)
-        beside: dict[int, Any] = {}
+        name = operation_name(request.method, request.path)
+        # Also where it is the operation's name: under an alias, or another route's template, it is still the same.
+        beside: dict[int, Any] = {PATH: name}
         if request.query:
             beside[QUERY] = request.query.decode("latin-1")
-        if self.operation is not None or request.route != request.path:
-            beside[PATH] = operation_name(request.method, request.path)
         if self._vary_on:
             beside[VARIES] = [[value.decode("latin-1") for value in request.values(name)] for name in self._vary_on]
         named = request.named
         payload, written = payload_of(
             request.body, named.get(b"content-type", b""), named.get(b"content-encoding"), beside
         )
-        operation = self.operation or operation_name(request.method, request.route)
-        return new_tuple(Asked, (operation, tenant, key, payload, written))
+        if self.operation is not None:
+            name = self.operation
+        elif request.route is not request.path:
+            name = operation_name(request.method, request.route)
+        return new_tuple(Asked, (name, tenant, key, payload, written))
 
     # -- meaning: when the application is done ---------------------------------------------------------------------
 
@@ -299,20 +302,6 @@ def tenant_of(who: Any) -> str | None:
         return short(tenant) if tenant and tenant.isprintable() else None
     except UnicodeEncodeError:
         return None
-
-
-@lru_cache(maxsize=1024)
-def operation_name(method: str, route: str) -> str:
-    """`POST /orders`: printable, and never longer than a name may be."""
-    return short(f"{method} {quote(route, safe='/:@!$&()*+,;=~-._{}<>', errors='backslashreplace')}")
-
-
-def short(name: str) -> str:
-    """A name as long as a record may keep it: a long one ends in a digest of the whole, so that no two become one."""
-    whole = name.encode()
-    if len(whole) <= NAME_MAX_BYTES:
-        return name
-    return f"{whole[:SHOWN_BYTES].decode(errors='ignore')}...{digest(whole)}"
 
 
 def key_header(key: str) -> bytes:

@@ -194,7 +194,11 @@ class _Operations:
         operation = self._known.get(which)
         if operation is None:
             operation = guard.operation(
-                name, ignore=endpoint.ignore, boundary=endpoint.boundary, policy=endpoint.policy
+                name,
+                ignore=endpoint.ignore,
+                boundary=endpoint.boundary,
+                policy=endpoint.policy,
+                aliases=tuple(alias for alias in endpoint.aliases if alias != name),
             )
             if len(self._known) < OPERATIONS_MAX:
                 self._known[which] = operation

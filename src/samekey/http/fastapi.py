@@ -20,6 +20,7 @@ from fastapi.routing import APIRoute
 from samekey.guard import AsyncGuard
 from samekey.http._exchange import Endpoint
 from samekey.http._openapi import Extra, extra
+from samekey.http._operation import PARAMETER
 from samekey.http._rules import Rules, check_rules, rules_of
 from samekey.http.asgi import Passage, Receive, Scope, Send
 
@@ -65,7 +66,7 @@ def samekey_route(*, guard: AsyncGuard, endpoint: Rules) -> type[APIRoute]:
 
 
 def template_of(route: APIRoute, scope: Scope) -> str | None:
-    """The whole path of a route with its parameters in braces: where it is mounted, included, and its own.
+    """The whole path of a route with braces for its parameters: where it is mounted, included, and its own.
 
     Some versions of FastAPI keep the prefix of an included router in the route, others beside it. If neither tells
     of this path, the path itself is the name: two routes must never share one.
@@ -76,10 +77,12 @@ def template_of(route: APIRoute, scope: Scope) -> str | None:
     template: str = route.path_format
     if included is not None and included.original_route is route:
         template = included.path_format
-    return mount + template if shape_of(template).fullmatch(path[len(mount) :]) else None
+    name, shape = shape_of(template)
+    return mount + name if shape.fullmatch(path[len(mount) :]) else None
 
 
 @lru_cache(maxsize=1024)
-def shape_of(template: str) -> re.Pattern[str]:
+def shape_of(template: str) -> tuple[str, re.Pattern[str]]:
+    """A template without the names of its parameters, and the paths that it may stand for."""
     literal = re.split(r"\{[^}]*\}", template)
-    return re.compile(".+".join(map(re.escape, literal)), re.DOTALL)
+    return PARAMETER.join(literal), re.compile(".+".join(map(re.escape, literal)), re.DOTALL)

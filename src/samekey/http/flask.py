@@ -7,7 +7,9 @@ A commit in `teardown_request` comes later than that: use `samekey.http.wsgi` ar
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import flask
@@ -19,8 +21,11 @@ from samekey.guard import Guard
 from samekey.http._environ import as_bytes, headers_in
 from samekey.http._exchange import Endpoint
 from samekey.http._message import Header, Reply, Request, is_endless
+from samekey.http._operation import PARAMETER
 from samekey.http._rules import Rules, check_rules, check_settle, choose, rules_of
 from samekey.http._visit import Door, Stream, Visit, counts
+
+_VARIABLE = re.compile(r"<(?:\w+(?:\(.*?\))?:)?\w+>")  # <name>, <converter:name>, <converter(arguments):name>
 
 
 class Samekey:
@@ -49,7 +54,7 @@ class Samekey:
             asked.root_path + asked.path,
             query=asked.query_string,
             headers=headers_in(asked.environ),
-            route=asked.root_path + asked.url_rule.rule if asked.url_rule and asked.view_args else None,
+            route=asked.root_path + template_of(asked.url_rule.rule) if asked.url_rule and asked.view_args else None,
             native=asked,
         )
         endpoint = choose(rules_of(app.view_functions.get(asked.endpoint), self._endpoint, asked.method), request)
@@ -67,6 +72,12 @@ class Samekey:
         if isinstance(entered, Reply):
             return response_of(app, entered)
         return run_view(app, dispatch, entered)
+
+
+@lru_cache(maxsize=1024)
+def template_of(rule: str) -> str:
+    """A rule with braces for its parameters, whatever their names and converters."""
+    return _VARIABLE.sub(PARAMETER, rule)
 
 
 def body_of(asked: Any, endpoint: Endpoint, key: str) -> bytes | Reply:

@@ -7,6 +7,7 @@ middleware stands inside those of the application, authentication among them.
 
 from __future__ import annotations
 
+import re
 from typing import Any, cast
 
 from litestar.config.app import AppConfig
@@ -17,8 +18,11 @@ from litestar.plugins import InitPlugin
 from litestar.types import ASGIApp, Receive, Scope, Send
 
 from samekey.guard import AsyncGuard
+from samekey.http._operation import PARAMETER
 from samekey.http._rules import Rules, check_rules, rules_of
 from samekey.http.asgi import RAISED, Passage
+
+_BRACES = re.compile(r"\{[^}]*\}")
 
 
 class SamekeyPlugin(InitPlugin):
@@ -44,8 +48,8 @@ class _Middleware(ASGIMiddleware):
             handler.opt["samekey"] if "samekey" in handler.opt else rules_of(handler, rules_of(handler.fn, self._rules))
         )
         known[RAISED] = []
-        template = known.get("path_template")
-        route = template if template and "{" in template else None
+        template = known.get("path_template") or ""
+        route = _BRACES.sub(PARAMETER, template) if "{" in template else None
         await self._passage(cast(Any, next_app), rules, known, cast(Any, receive), cast(Any, send), route=route)
 
 

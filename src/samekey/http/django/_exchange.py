@@ -16,6 +16,7 @@ from samekey.http._environ import as_bytes, headers_in
 from samekey.http._exchange import Endpoint
 from samekey.http._message import Header, Reply, Request, is_endless
 from samekey.http._visit import AsyncVisit, Stream, Visit
+from samekey.http.django._route import template_of
 from samekey.http.django._stream import STREAM, AsyncStream
 
 
@@ -26,7 +27,7 @@ def request_of(asked: Any) -> Request:
         asked.path,
         query=as_bytes(asked.META.get("QUERY_STRING", "")),
         headers=headers_in(asked.META),
-        route=f"{mount}/{match.route}" if match is not None and match.kwargs else None,
+        route=f"{mount}/{template_of(match.route)}" if match is not None and (match.kwargs or match.args) else None,
         native=asked,
     )
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from samekey import AsyncGuard, Guard, Opaque, Policy, Record
 from samekey.http import Endpoint, Request
+from samekey.http._body import PATH
 from samekey.testing._http_drivers import AsgiDriver, Got, Sent, WsgiDriver, both
 
 JSON = "application/json"
@@ -138,7 +139,7 @@ class Site:
             return result
 
         asynchronous = isinstance(self.guard, AsyncGuard)
-        same: Any = {"key": "k-1", "payload": {"amount": 200}, "tenant": "ann"}
+        same: Any = {"key": "k-1", "payload": {"amount": 200, PATH: "POST /charges"}, "tenant": "ann"}
         self._driver.call(lambda: self.guard.run("POST /charges", effect if asynchronous else lambda: result, **same))
 
     def together(self, *works: Callable[[], Got]) -> list[Got]:
