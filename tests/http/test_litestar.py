@@ -6,14 +6,20 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from litestar import Litestar, Request, Response, WebSocket, post, route, websocket
+import pytest
+from litestar import Litestar, Request, Response, WebSocket, asgi, post, route, websocket
 from litestar.exceptions import ServiceUnavailableException
 from litestar.response import Stream
 from litestar.testing import TestClient
+from litestar.types import Receive, Scope, Send
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 from samekey import AsyncGuard, Opaque, current
 from samekey.http import Endpoint, rules
+from samekey.http.asgi import SamekeyMiddleware
 from samekey.http.litestar import SamekeyPlugin
+from samekey.testing._http_drivers import Sent, asgi_send
 from samekey.testing.http_suite import Called, Handle, HttpAdapterSuite, Said, Scene
 
 
@@ -127,3 +133,57 @@ class TestOwn(Scene):
         assert (first.status_code, first.content) == (201, b'{"amount":200,"lines":{"z":1,"a":2}}')
         assert (second.content, second.headers["idempotent-replayed"], len(effects)) == (first.content, "true", 1)
         assert heard == "hello"
+
+
+def mounted(where: str, app: Any) -> Any:
+    @asgi(where, is_mount=True, copy_scope=True)
+    async def mount(scope: Scope, receive: Receive, send: Send) -> None:
+        await app(scope, receive, send)
+
+    return mount
+
+
+def saying(who: bytes, **given: Any) -> Any:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": who})
+
+    return SamekeyMiddleware(app, **given) if given else app
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_what_is_mounted_in_two_places_is_two_operations(inside: bool):
+    """Litestar cuts the mount off the path: /shop/orders was answered with what /bank/orders had said."""
+    given: Any = {
+        "guard": AsyncGuard("memory://"),
+        "endpoint": Endpoint(boundary=Opaque(), single_tenant=True),
+    }
+    mounts = [mounted("/" + who, saying(who.encode(), **(given if inside else {}))) for who in ("bank", "shop")]
+    app: Any = Litestar(mounts, plugins=[] if inside else [SamekeyPlugin(**given)], openapi_config=None)
+
+    async def main() -> list[Any]:
+        sent = [Sent("POST", path, headers=(("Idempotency-Key", "k"),)) for path in ("/bank/orders", "/shop/orders")]
+        answers = [await asgi_send(app, one) for one in (*sent, *sent)]
+        return [(one.body, one.header("idempotent-replayed")) for one in answers]
+
+    assert asyncio.run(main()) == [(b"bank", None), (b"shop", None), (b"bank", "true"), (b"shop", "true")]
+
+
+@pytest.mark.parametrize("around", ["litestar", "starlette"])
+def test_a_mounted_application_has_its_mount_in_its_templates(around: str):
+    guard = AsyncGuard("memory://")
+    plugin = SamekeyPlugin(guard=guard, endpoint=Endpoint(boundary=Opaque(), single_tenant=True))
+
+    @post("/orders/{number:int}/pay")
+    async def pay() -> str:
+        return "paid"
+
+    shop: Any = Litestar([pay], plugins=[plugin], openapi_config=None)
+    app: Any = Litestar([mounted("/shop", shop)]) if around == "litestar" else Starlette(routes=[Mount("/shop", shop)])
+
+    async def main() -> Any:
+        sent = Sent("POST", "/shop/orders/17/pay", headers=(("Idempotency-Key", "k"),))
+        got = await asgi_send(app, sent)
+        return got.status, await guard.peek("POST /shop/orders/{}/pay", "k") is not None
+
+    assert asyncio.run(main()) == (201, True)

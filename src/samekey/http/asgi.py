@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 from samekey.guard import AsyncGuard
 from samekey.http._exchange import Endpoint
@@ -64,7 +65,7 @@ class Passage:
     ) -> Awaitable[None]:
         """One request to `app`; `route` is its template, where the framework knows it already."""
         query, headers = scope.get("query_string", b""), scope.get("headers", ())
-        request = Request(scope["method"], scope["path"], query, headers, b"", route, scope)
+        request = Request(scope["method"], path_of(scope), query, headers, b"", route, scope)
         endpoint = rules if type(rules) is Endpoint else choose(rules, request)
         key = None if endpoint is None else endpoint.opening(request)
         if endpoint is None or key is None:
@@ -108,6 +109,21 @@ class Passage:
             await exchange.failed(error)
         else:
             await exchange.settle()
+
+
+def path_of(scope: Scope) -> str:
+    """The whole path that was asked for. What a mount of Litestar's cuts off is only in the raw one."""
+    path: str = scope["path"]
+    raw = scope.get("raw_path")
+    if raw is None or len(raw) <= len(path):
+        return path
+    return unquote_to_bytes(raw.partition(b"?")[0]).decode("utf-8", "backslashreplace")
+
+
+def whole_template(scope: Scope, own: str, template: str) -> str:
+    """The template of a route that knows its `own` part of the path, behind wherever it is mounted."""
+    whole = path_of(scope)
+    return (whole[: -len(own)] if own and whole.endswith(own) else scope.get("root_path", "")) + template
 
 
 async def read_on(message: Message, receive: Receive, max_bytes: int) -> bytes | None:

@@ -22,7 +22,7 @@ from samekey.http._exchange import Endpoint
 from samekey.http._openapi import Extra, extra
 from samekey.http._operation import PARAMETER
 from samekey.http._rules import Rules, check_rules, rules_of
-from samekey.http.asgi import Passage, Receive, Scope, Send
+from samekey.http.asgi import Passage, Receive, Scope, Send, whole_template
 
 # Newer versions of FastAPI keep an included route beside the original, and tell it of the inclusion - of responses and
 # dependencies that are said there - nowhere else than here.
@@ -78,7 +78,8 @@ def template_of(route: APIRoute, scope: Scope) -> str | None:
     if included is not None and included.original_route is route:
         template = included.path_format
     name, shape = shape_of(template)
-    return mount + name if shape.fullmatch(path[len(mount) :]) else None
+    own = path[len(mount) :]
+    return whole_template(scope, own, name) if shape.fullmatch(own) else None
 
 
 @lru_cache(maxsize=1024)

@@ -20,7 +20,7 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 from samekey.guard import AsyncGuard
 from samekey.http._operation import PARAMETER
 from samekey.http._rules import Rules, check_rules, rules_of
-from samekey.http.asgi import RAISED, Passage
+from samekey.http.asgi import RAISED, Passage, whole_template
 
 _BRACES = re.compile(r"\{[^}]*\}")
 
@@ -48,8 +48,9 @@ class _Middleware(ASGIMiddleware):
             handler.opt["samekey"] if "samekey" in handler.opt else rules_of(handler, rules_of(handler.fn, self._rules))
         )
         known[RAISED] = []
-        template = known.get("path_template") or ""
-        route = _BRACES.sub(PARAMETER, template) if "{" in template else None
+        template, route = known.get("path_template"), None
+        if template and "{" in template:
+            route = whole_template(known, known["path"], _BRACES.sub(PARAMETER, template))
         await self._passage(cast(Any, next_app), rules, known, cast(Any, receive), cast(Any, send), route=route)
 
 
