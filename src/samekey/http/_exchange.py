@@ -194,7 +194,7 @@ class Endpoint:
             tenant = tenant_of(who)
             if tenant is None:
                 return self.problem(NO_PRINCIPAL, "A key belongs to somebody: authenticate first.", key=key)
-        name = operation_name(request.method, request.path)
+        name = operation_name(request.method, request.host + request.path if request.host else request.path)
         # Also where it is the operation's name: under an alias, or another route's template, it is still the same.
         beside: dict[int, Any] = {PATH: name}
         if request.query:

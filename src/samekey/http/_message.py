@@ -16,10 +16,11 @@ new_tuple = tuple.__new__  # for named tuples that every request makes: calling 
 class Request:
     """A request as every adapter shows it: to `principal=`, to `endpoint=` functions, to webhooks.
 
-    `native` is the framework's own: an ASGI scope, a WSGI environ, a Django or Flask request.
+    `native` is the framework's own: an ASGI scope, a WSGI environ, a Django or Flask request. `host` is where it was
+    routed by its host too: `//` and that part of it.
     """
 
-    __slots__ = ("body", "headers", "method", "named", "native", "path", "query", "route")
+    __slots__ = ("body", "headers", "host", "method", "named", "native", "path", "query", "route")
 
     def __init__(
         self,
@@ -30,8 +31,9 @@ class Request:
         body: bytes = b"",
         route: str | None = None,
         native: Any = None,
+        host: str = "",
     ) -> None:
-        self.method, self.path, self.query = method, path, query
+        self.method, self.path, self.query, self.host = method, path, query, host
         self.headers = headers if type(headers) is list else list(headers)  # names in lower case
         self.named = dict(self.headers)  # by name; of several with one name the last
         self.body = body

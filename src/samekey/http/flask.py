@@ -49,14 +49,7 @@ class Samekey:
         asked = flask.request
         if asked.routing_exception is not None or asked.endpoint is None:
             return dispatch()
-        request = Request(
-            asked.method,
-            asked.root_path + asked.path,
-            query=asked.query_string,
-            headers=headers_in(asked.environ),
-            route=asked.root_path + template_of(asked.url_rule.rule) if asked.url_rule and asked.view_args else None,
-            native=asked,
-        )
+        request = request_of(asked)
         endpoint = choose(rules_of(app.view_functions.get(asked.endpoint), self._endpoint, asked.method), request)
         key = None if endpoint is None else endpoint.opening(request)
         if endpoint is None or key is None:
@@ -72,6 +65,24 @@ class Samekey:
         if isinstance(entered, Reply):
             return response_of(app, entered)
         return run_view(app, dispatch, entered)
+
+
+def request_of(asked: Any) -> Request:
+    rule, host, route = asked.url_rule, "", None
+    where = rule.host or rule.subdomain  # of a view that answers at this host alone
+    if where:
+        host = "//" + (asked.host if "<" in where else where)
+    if asked.view_args:
+        route = (template_of("//" + where) if where else "") + asked.root_path + template_of(rule.rule)
+    return Request(
+        asked.method,
+        asked.root_path + asked.path,
+        query=asked.query_string,
+        headers=headers_in(asked.environ),
+        route=route,
+        native=asked,
+        host=host,
+    )
 
 
 @lru_cache(maxsize=1024)
