@@ -18,7 +18,6 @@ from samekey.http.asgi import SamekeyMiddleware as AsgiMiddleware
 from samekey.http.flask import Samekey
 from samekey.testing._http_drivers import Sent, WsgiDriver, asgi_send
 
-
 NAMES = ("shop", "bank")
 
 

@@ -18,7 +18,7 @@ from samekey.http._visit import AsyncDoor, Door, counts
 from samekey.http.django._exchange import asettle, body_of, chosen, page_of, request_of, response_of, settle
 from samekey.http.django._stream import to_its_end
 
-RAISED = "_samekey_raised"
+RAISED, JUDGED, VISIT = "_samekey_raised", "_samekey_judged", "_samekey_visit"  # attributes of a request
 
 
 class SamekeyMiddleware:
@@ -34,8 +34,10 @@ class SamekeyMiddleware:
             raise Misconfigured('settings.SAMEKEY is missing: {"guard": Guard(...), "endpoint": Endpoint(...)}')
         self._endpoint = check_rules(_object(given.get("endpoint")), sends=False)
         self._door: Any
+        self.process_view: Any = self._check_view
         if iscoroutinefunction(get_response):
             self._door = AsyncDoor(_object(given.get("async_guard")))
+            self.process_view = self._acheck_view  # Django would call the other one in a thread
             markcoroutinefunction(self)
         else:
             self._door = Door(_object(given.get("guard")))
@@ -51,6 +53,7 @@ class SamekeyMiddleware:
         visit = self._door.enter(*opened)
         if isinstance(visit, Reply):
             return response_of(visit)
+        setattr(asked, VISIT, visit)
         try:
             response = self._get_response(asked)
             raised = failed(asked, response, visit)
@@ -74,6 +77,7 @@ class SamekeyMiddleware:
         visit = await self._door.enter(*opened)
         if isinstance(visit, Reply):
             return response_of(visit)
+        setattr(asked, VISIT, visit)
         try:
             response = await self._get_response(asked)
             raised = failed(asked, response, visit)
@@ -85,6 +89,26 @@ class SamekeyMiddleware:
         page = page_of(response)
         return chosen(response, page, await visit.fail(raised, page))
 
+    def _check_view(self, asked: Any, view: Any, args: Any, kwargs: Any) -> None:
+        """The view that is about to run must be the one by which we judged: a later middleware may know another."""
+        if getattr(asked, JUDGED, None) is view:
+            return
+        visit = getattr(asked, VISIT, None)
+        if visit is not None:
+            visit.held.release()  # nothing has run
+        else:
+            request = request_of(asked)
+            endpoint = choose(rules_of(view, self._endpoint, asked.method), request)
+            if endpoint is None or endpoint.opening(request) is None:
+                return
+        raise Misconfigured(
+            f"{asked.path} became another view's behind SamekeyMiddleware: list it after whatever chooses languages "
+            "(LocaleMiddleware) or sets request.urlconf"
+        )
+
+    async def _acheck_view(self, *given: Any) -> None:
+        self._check_view(*given)
+
     def process_exception(self, asked: Any, error: Exception) -> None:
         """Django turns exceptions into pages before we see them; the core must hear of the exception itself."""
         setattr(asked, RAISED, error)
@@ -94,7 +118,8 @@ class SamekeyMiddleware:
         try:
             match = resolve(asked.path_info, getattr(asked, "urlconf", None))
         except Resolver404:
-            return None
+            return None  # of nobody, or of a view that only a later middleware knows: see _check_view
+        setattr(asked, JUDGED, match.func)
         asked.resolver_match = match
         return opened(asked, rules_of(match.func, self._endpoint, asked.method))
 
