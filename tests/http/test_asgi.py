@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 import trio
+from litestar.response import Stream
 
-from samekey import AsyncGuard, Guard, Misconfigured, Opaque, State, current
+from samekey import AsyncGuard, Guard, Misconfigured, Opaque, Policy, State, current
 from samekey.http import Endpoint
 from samekey.http.asgi import SamekeyMiddleware
 from samekey.testing._http_drivers import Sent, asgi_send
@@ -160,6 +161,41 @@ async def test_the_answer_may_be_settled_and_sent_before_that():
 
     assert sink.story == ["start", "body", "background"]
     assert await state_of(guard) is State.COMPLETED
+
+
+@pytest.mark.parametrize("framework", ["starlette", "litestar"])
+@pytest.mark.parametrize("long", [False, True])
+async def test_a_streamed_answer_may_be_settled_before_it_is_sent(framework: str, long: bool, tmp_path: Any):
+    """Frameworks cancel a stream when they hear of the client's end: they must not hear of it while we settle."""
+    from litestar import Litestar, post
+    from starlette.applications import Starlette
+    from starlette.responses import StreamingResponse
+    from starlette.routing import Route
+
+    async def parts() -> Any:
+        for _ in range(3):
+            yield b"part " * (100 if long else 1)
+
+    async def starlette(request: Any) -> Any:
+        return StreamingResponse(parts(), 201)
+
+    @post("/charges")
+    async def litestar() -> Stream:
+        return Stream(parts())
+
+    guard = AsyncGuard(f"sqlite:///{tmp_path}/keys.db", policy=Policy(result_max_bytes=1000))  # settling takes a while
+    early = Endpoint(boundary=Opaque(), single_tenant=True, settle="before-send")
+    app: Any = Litestar([litestar], openapi_config=None)
+    if framework == "starlette":
+        app = Starlette(routes=[Route("/charges", starlette, methods=["POST"])])
+    guarded = SamekeyMiddleware(app, guard=guard, endpoint=early)
+    sent = Sent("POST", "/charges", headers=(("Idempotency-Key", "k-1"),))
+    first, second = await asgi_send(guarded, sent), await asgi_send(guarded, sent)
+    state = await state_of(guard)
+    await guard.close()
+
+    assert (first.status, first.body, first.error) == (201, b"part " * (300 if long else 3), None)
+    assert (second.status, state) == (409 if long else 201, State.COMPLETED)
 
 
 async def test_a_failure_after_the_answer_is_not_a_success():

@@ -166,6 +166,7 @@ class _Exchange:
     _start: Message | None = None
     _headers: list[Header]
     _complete = False  # the application has said its last word
+    _over = False  # and whoever listens for the end may hear of it
     _flowing = False  # too long to keep, or endless: goes out as it comes
     _settled = False
     _gone = False
@@ -182,11 +183,11 @@ class _Exchange:
         if self._body is not None:
             body, self._body = self._body, None
             return {"type": "http.request", "body": body, "more_body": False}
-        while not (self._complete or self._flowing):
+        while not (self._over or self._flowing):
             # To be told of the client's end now would cut an answer short that others may wait for.
             self._bell = self._bell or running().bell()
             await self._bell.wait(None)
-        if self._complete:
+        if self._over:
             return {"type": "http.disconnect"}
         return await self._receive()
 
@@ -214,10 +215,12 @@ class _Exchange:
                     await self._flow(more=more)
             if not more:
                 self._complete = True
-                if self._bell is not None:
-                    self._bell.ring()
+                # Settled before anybody hears of the end: a framework that listens for it would cancel us.
                 if self._visit.endpoint.settle == "before-send":
                     await self.settle()
+                self._over = True
+                if self._bell is not None:
+                    self._bell.ring()
         else:  # early hints and the like are for this client alone
             await self._forward(message)
 
