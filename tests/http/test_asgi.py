@@ -264,6 +264,47 @@ async def test_whoever_listens_for_a_hang_up_hears_it_after_the_answer():
     assert await state_of(guard) is State.COMPLETED
 
 
+@pytest.mark.parametrize("kind", ["text/plain", "text/event-stream"])
+@pytest.mark.parametrize("keeps", [False, True])
+async def test_a_framework_that_stops_a_stream_leaves_a_doubt(kind: str, keeps: bool):
+    """Starlette hears of its client's end and cancels what it streams: how far that came, nobody knows."""
+    from starlette.applications import Starlette
+    from starlette.responses import StreamingResponse
+    from starlette.routing import Route
+
+    came: list[int] = []
+    gone = asyncio.Event()
+
+    async def parts() -> Any:
+        if keeps:
+            current().keep()
+        for number in range(60):
+            came.append(number)
+            yield b"x" * 600
+            if number == 2:
+                gone.set()
+                await asyncio.Event().wait()
+
+    async def charge(request: Any) -> Any:
+        return StreamingResponse(parts(), media_type=kind)
+
+    given = [{"type": "http.request", "body": b"{}", "more_body": False}]
+
+    async def receive() -> dict[str, Any]:
+        if given:
+            return given.pop()
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    endpoint = Endpoint(boundary=Opaque(), single_tenant=True, policy=Policy(result_max_bytes=1000))
+    guard, app = AsyncGuard("memory://"), Starlette(routes=[Route("/charges", charge, methods=["POST"])])
+    asgi = {"version": "3.0", "spec_version": "2.3"}
+    await SamekeyMiddleware(app, guard=guard, endpoint=endpoint)(scope(asgi=asgi), receive, Sink())
+
+    assert len(came) == 3
+    assert await state_of(guard) is (State.COMPLETED if keeps else State.IN_DOUBT)
+
+
 async def test_a_mark_before_the_provider_is_called_counts_as_reaching_out():
     async def marking(scope: Any, receive: Any, send: Any) -> None:
         await current().sending()

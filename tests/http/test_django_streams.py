@@ -16,7 +16,7 @@ from django.test import override_settings
 from django.urls import path
 
 import tests.django_settings  # noqa: F401
-from samekey import AsyncGuard, Misconfigured, Opaque, Policy, State
+from samekey import AsyncGuard, Misconfigured, Opaque, Policy, State, current
 from samekey.http import Endpoint
 from samekey.http.django import guarded
 from samekey.testing._http_drivers import Sent, WsgiDriver
@@ -131,12 +131,17 @@ def test_a_stream_that_breaks_is_a_doubt(how: str, error: BaseException) -> None
 
 
 @pytest.mark.parametrize("how", KINDS)
+@pytest.mark.parametrize("keeps", [False, True])
 @pytest.mark.parametrize("where", ["view", "source", "send"])
-def test_a_client_that_hangs_up_changes_nothing(how: str, where: str) -> None:
-    """Wherever it was: what the application did, it did, and nothing stays held."""
+def test_a_client_that_hangs_up_leaves_no_wrong_word(how: str, where: str, keeps: bool) -> None:
+    """Cut short before its end, it is a doubt, unless its handler had said that it is done; and nothing stays held."""
 
     async def main() -> None:
+        ended: list[bool] = []
+
         async def source() -> Any:
+            if keeps:
+                current().keep()
             for number in range(3):
                 if number == 0 and where == "view":  # what is gathered belongs to the view
                     client.gone.set()
@@ -149,11 +154,12 @@ def test_a_client_that_hangs_up_changes_nothing(how: str, where: str) -> None:
                     await asyncio.sleep(0)
                     await asyncio.sleep(0)
                 yield b"x" * 600
+            ended.append(True)
 
         client = Client(source, how)
         await client.post()
 
-        assert await client.settled() is State.COMPLETED
+        assert await client.settled() is (State.COMPLETED if ended or keeps else State.IN_DOUBT)
 
     asyncio.run(main())
 
@@ -187,7 +193,7 @@ def test_a_response_that_nobody_sends_is_settled_when_it_is_dropped(how: str, in
         except BrokenPipeError:
             pass
 
-        assert await client.settled() is State.COMPLETED
+        assert await client.settled() is State.IN_DOUBT
 
     asyncio.run(main())
 

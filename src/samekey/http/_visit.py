@@ -14,7 +14,7 @@ from samekey.core.call import Answer, Call
 from samekey.core.errors import Misconfigured, NotDone, Refused
 from samekey.guard import AsyncGuard, Guard
 from samekey.held import AsyncHeld, Held
-from samekey.http._exchange import REPLAYED, Asked, BodyNotKept, Endpoint, Final
+from samekey.http._exchange import REPLAYED, Asked, BodyNotKept, Endpoint, Final, NotHeld
 from samekey.http._message import Reply, Request
 from samekey.rules import OPERATIONS_MAX, Operation
 
@@ -26,6 +26,7 @@ FAILURE = Reply(
 )
 
 ENVELOPE_BYTES = 2  # version and codec
+CUT = "its client left, or somebody dropped its answer, before it had come to its end"
 
 
 class Door:
@@ -90,6 +91,16 @@ class Visit:
                 return answered(self.endpoint, self.key, ours)
         return after_failure(self, error, made)
 
+    def cut(self, reply: Reply) -> None:
+        """The answer was cut short on its way out, and with it the application: nobody knows how far it came.
+
+        Unless the handler has said before that its answer stands.
+        """
+        if self.held.word == "keep":
+            self.leave(reply)
+        else:
+            self.fail(NotHeld(CUT))
+
 
 class Stream:
     """An answer too long to keep, in place of its `source`: goes out as it is made, and settles when it is closed."""
@@ -97,10 +108,12 @@ class Stream:
     def __init__(self, parts: Iterable[bytes], source: Any, visit: Visit, reply: Reply) -> None:
         self._parts, self._source = parts, source
         self._visit, self._reply = visit, reply
+        self._ended = False
 
     def __iter__(self) -> Iterator[bytes]:
         try:
             yield from self._parts
+            self._ended = True
         except GeneratorExit:  # the client's end
             raise
         except BaseException as error:
@@ -108,7 +121,7 @@ class Stream:
             raise
 
     def close(self) -> None:
-        """Its end, or its client's: what the application did, it did. Whoever comes second finds nothing to close."""
+        """Its end, or its client's before it. Whoever comes second finds nothing to close."""
         source, self._source = self._source, None
         try:
             if hasattr(source, "close"):
@@ -116,8 +129,12 @@ class Stream:
         except BaseException as error:
             self._visit.fail(error)
             raise
-        if not self._visit.over:
+        if self._visit.over:
+            return
+        if self._ended:
             self._visit.leave(self._reply)
+        else:
+            self._visit.cut(self._reply)
 
     def __del__(self) -> None:
         if not self._visit.over:  # replaced on its way out, and nobody closed it
@@ -180,6 +197,12 @@ class AsyncVisit:
             if ours is not error:
                 return answered(self.endpoint, self.key, ours)
         return after_failure(self, error, made)
+
+    async def cut(self, reply: Reply) -> None:
+        if self.held.word == "keep":
+            await self.leave(reply)
+        else:
+            await self.fail(NotHeld(CUT))
 
 
 class _Operations:

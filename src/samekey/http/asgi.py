@@ -251,7 +251,9 @@ class _Exchange:
             return
         self._settled = True
         start = self._start
-        if start is None or not (self._complete or self._flowing):
+        if start is None or not self._complete:
+            if self._flowing and start is not None:  # its framework stopped it: the client is gone
+                return await self._visit.cut(Reply(start["status"], self._headers, None))
             broken = RuntimeError("the application returned without a whole answer")
             await self._visit.fail(broken)
             raise broken

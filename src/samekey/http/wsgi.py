@@ -155,7 +155,7 @@ class _Flowing:
         out = visit.endpoint.first(started.reply(kept=False), visit.key, stored=False)
         start_response(started.line, [(name.decode("latin-1"), value.decode("latin-1")) for name, value in out.headers])
         self._waiting = started.parts[::-1]
-        self._settled = False
+        self._ended = self._settled = False
 
     def __iter__(self) -> _Flowing:
         return self
@@ -166,13 +166,14 @@ class _Flowing:
         try:
             return next(self._parts)
         except StopIteration:
+            self._ended = True
             raise
         except BaseException as error:
             self._fail(error)
             raise
 
     def close(self) -> None:
-        """The end, or the client's end: what the application did, it did."""
+        """Its end, or its client's before it."""
         try:
             close(self._made)
         except BaseException as error:
@@ -180,7 +181,11 @@ class _Flowing:
             raise
         if not self._settled:
             self._settled = True
-            self._visit.leave(self._started.reply(kept=False))
+            reply = self._started.reply(kept=False)
+            if self._ended:
+                self._visit.leave(reply)
+            else:
+                self._visit.cut(reply)
 
     def _fail(self, error: BaseException) -> None:
         if not self._settled:

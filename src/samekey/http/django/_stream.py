@@ -39,41 +39,42 @@ class AsyncStream:
                 yield part
             async for part in self._rest:
                 yield part
-        except GeneratorExit:  # the client's end; what the application did, it did
+        except GeneratorExit:  # the client's end: Django closes the response
             raise
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
-            if task is None or not task.cancelling():  # not ours: somebody's whom the source waited for
+            if task is None or not task.cancelling():  # not the client's: somebody's whom the source waited for
                 await self._visit.fail(error)
             raise
         except BaseException as error:
             await self._visit.fail(error)
             raise
-        await end(self._visit, self._reply)
+        if not self._visit.over:
+            await self._visit.leave(self._reply)
 
     def close(self) -> None:
         """Django closes what it has sent, or can no longer send, from a thread."""
         if not self._visit.over:
-            async_to_sync(end)(self._visit, self._reply)
+            async_to_sync(cut)(self._visit, self._reply)
 
     async def abandon(self) -> None:
-        await end(self._visit, self._reply)
+        await cut(self._visit, self._reply)
 
     def __del__(self) -> None:
         if not self._visit.over:  # dropped: its lease would be renewed for as long as the process lives
             try:
-                self._loop.call_soon_threadsafe(_end_soon, self._visit, self._reply)
+                self._loop.call_soon_threadsafe(_cut_soon, self._visit, self._reply)
             except RuntimeError:  # the loop is closed: nobody can write any more
                 self._visit.held.let_go()
 
 
-async def end(visit: AsyncVisit, reply: Reply) -> None:
+async def cut(visit: AsyncVisit, reply: Reply) -> None:
     if not visit.over:
-        await visit.leave(reply)
+        await visit.cut(reply)
 
 
-def _end_soon(visit: AsyncVisit, reply: Reply) -> None:
-    task = asyncio.ensure_future(end(visit, reply))
+def _cut_soon(visit: AsyncVisit, reply: Reply) -> None:
+    task = asyncio.ensure_future(cut(visit, reply))
     _ending.add(task)
     task.add_done_callback(_ending.discard)
 

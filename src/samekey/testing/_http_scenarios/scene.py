@@ -31,6 +31,16 @@ class Said(NamedTuple):
     headers: tuple[tuple[str, str], ...] = (("Content-Type", JSON),)
 
 
+class Ending(list[bytes]):
+    """A stream that knows whether it came to its end."""
+
+    ended = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from super().__iter__()
+        self.ended = True
+
+
 class Breaking(list[bytes]):
     """A stream whose source fails behind these parts."""
 

@@ -7,7 +7,17 @@ from typing import Any
 
 from samekey import AsyncGuard, Guard, Opaque, Policy, Repeatable, State, current
 from samekey.testing._http_drivers import Got
-from samekey.testing._http_scenarios.scene import QUICK, Breaking, Called, Said, Scene, Shop, problem, same_answer
+from samekey.testing._http_scenarios.scene import (
+    QUICK,
+    Breaking,
+    Called,
+    Ending,
+    Said,
+    Scene,
+    Shop,
+    problem,
+    same_answer,
+)
 from samekey.testing.faulty import AsyncFaultyStore, Fault, FaultyStore
 
 
@@ -166,11 +176,29 @@ class Trouble(Scene):
         assert (site.post().body, shop.count) == (b"one two", 1)
 
     def test_a_client_that_hangs_up_in_a_long_stream_is_not_served_twice(self) -> None:
-        shop = Shop(Said(200, [b"x" * 600, b"y" * 600, b"z"], (("Content-Type", "text/plain"),)))
-        site = self.open(shop, policy=Policy(result_max_bytes=1000))
-        site.post(hangs_up=True)
+        """Carried to its end it is done; cut short, in a place that nobody knows, it is a doubt."""
+        for kind in ("text/plain", "text/event-stream"):
+            parts = Ending([b"x" * 600, b"y" * 600, b"z"])
+            shop = Shop(Said(200, parts, (("Content-Type", kind),)))
+            site = self.open(shop, policy=Policy(result_max_bytes=1000))
+            site.post(hangs_up=True)
+            record, second = site.record(), site.post()
 
-        assert (problem(site.post()), shop.count) == ("result-not-kept", 1)
+            assert record is not None and record.state is (State.COMPLETED if parts.ended else State.IN_DOUBT)
+            assert (problem(second), shop.count) == ("result-not-kept" if parts.ended else "in-doubt", 1)
+
+    def test_a_handler_may_say_that_it_is_done_before_its_stream(self) -> None:
+        """Then its client may leave whenever it likes."""
+
+        def handle(called: Called) -> Said:
+            current().keep()
+            return Said(200, [b"x" * 600, b"y" * 600, b"z"], (("Content-Type", "text/plain"),))
+
+        site = self.open(handle, policy=Policy(result_max_bytes=1000))
+        site.post(hangs_up=True)
+        record = site.record()
+
+        assert record is not None and record.state is State.COMPLETED
 
     def test_a_stream_that_breaks_is_a_doubt(self) -> None:
         """While it is gathered its end is the application's end."""
