@@ -77,6 +77,8 @@ def flask_view(handle: Handle) -> Any:
         response = Response(body, said.status)
         del response.headers["Content-Type"]
         for name, value in said.headers:
+            if name == "Content-Length":
+                del response.headers[name]  # its own, which would be right
             response.headers.add(name, value)
         return response
 

@@ -10,6 +10,8 @@ Header = tuple[bytes, bytes]
 
 BODY_HEADERS = (b"content-length", b"transfer-encoding")  # said anew by whoever sends a body
 
+WITHOUT_BODY = frozenset({*range(100, 200), 204, 304})  # statuses: no length is said for them, or none of theirs
+
 new_tuple = tuple.__new__  # for named tuples that every request makes: calling the class takes longer
 
 
@@ -74,3 +76,12 @@ def is_endless(headers: Iterable[Header]) -> bool:
         if len(value) >= 17 and name.lower() == b"content-type" and value[:17].lower() == b"text/event-stream":
             return True
     return False
+
+
+def falls_short(reply: Reply, size: int) -> bool:
+    """Whether an answer said that it was longer than these bytes: it broke off, and its application never noticed."""
+    _, headers, _ = reply
+    if (b"content-length", b"%d" % size) in headers or reply.status in WITHOUT_BODY:
+        return False
+    said = [value for name, value in headers if name.lower() == b"content-length" and value.isdigit()]
+    return any(int(value[:20]) > size for value in said)

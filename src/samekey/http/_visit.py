@@ -15,7 +15,7 @@ from samekey.core.errors import Misconfigured, NotDone, Refused
 from samekey.guard import AsyncGuard, Guard
 from samekey.held import AsyncHeld, Held
 from samekey.http._exchange import REPLAYED, Asked, BodyNotKept, Endpoint, Final, NotHeld
-from samekey.http._message import Reply, Request
+from samekey.http._message import Reply, Request, falls_short
 from samekey.rules import OPERATIONS_MAX, Operation
 
 _log = logging.getLogger("samekey")
@@ -26,6 +26,7 @@ FAILURE = Reply(
 )
 
 ENVELOPE_BYTES = 2  # version and codec
+SHORT = "the application's answer is shorter than its Content-Length"
 CUT = "its client left, or somebody dropped its answer, before it had come to its end"
 
 
@@ -65,8 +66,16 @@ class Visit:
         self.endpoint, self.key, self.held = endpoint, key, held
         self.room = (endpoint.policy or guard.policy).result_max_bytes - ENVELOPE_BYTES  # for an answer as it is kept
 
-    def leave(self, reply: Reply) -> Reply:
-        """The application answered this: settle, and hear what goes out."""
+    def leave(self, reply: Reply, size: int | None = None) -> Reply:
+        """The application answered this: settle, and hear what goes out. Raises if it is less than it said it was.
+
+        `size` is that of a body which is known, and too long to keep.
+        """
+        if reply.body is not None:
+            size = len(reply.body)
+        if size is not None and falls_short(reply, size):
+            self.fail(broken := RuntimeError(SHORT))
+            raise broken
         self.over = True
         error = judged(self, reply)
         try:
@@ -111,9 +120,12 @@ class Stream:
         self._ended = False
 
     def __iter__(self) -> Iterator[bytes]:
+        size = 0
         try:
-            yield from self._parts
-            self._ended = True
+            for part in self._parts:
+                size += len(part)
+                yield part
+            self._ended = not falls_short(self._reply, size)
         except GeneratorExit:  # the client's end
             raise
         except BaseException as error:
@@ -177,7 +189,12 @@ class AsyncVisit:
         self.endpoint, self.key, self.held = endpoint, key, held
         self.room = (endpoint.policy or guard.policy).result_max_bytes - ENVELOPE_BYTES
 
-    async def leave(self, reply: Reply) -> Reply:
+    async def leave(self, reply: Reply, size: int | None = None) -> Reply:
+        if reply.body is not None:
+            size = len(reply.body)
+        if size is not None and falls_short(reply, size):
+            await self.fail(broken := RuntimeError(SHORT))
+            raise broken
         self.over = True
         error = judged(self, reply)
         try:

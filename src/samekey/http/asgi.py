@@ -16,7 +16,16 @@ from urllib.parse import unquote_to_bytes
 
 from samekey.guard import AsyncGuard
 from samekey.http._exchange import Endpoint
-from samekey.http._message import BODY_HEADERS, Header, Reply, Request, is_endless, new_tuple
+from samekey.http._message import (
+    BODY_HEADERS,
+    WITHOUT_BODY,
+    Header,
+    Reply,
+    Request,
+    falls_short,
+    is_endless,
+    new_tuple,
+)
 from samekey.http._rules import Rules, check_rules, choose
 from samekey.http._visit import AsyncDoor, AsyncVisit, counts
 from samekey.loops import running
@@ -32,8 +41,6 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 RAISED = "samekey.raised"
 Raised = list[tuple[Exception, bool]]
 STARLETTE_HANDLERS = "starlette.exception_handlers"
-
-WITHOUT_BODY = frozenset({*range(100, 200), 204, 304})  # statuses: no length is said for them
 
 # Ways around `http.response.body`: an answer sent through them could not be kept.
 SHORTCUTS = ("http.response.pathsend", "http.response.zerocopysend", "http.response.trailers")
@@ -171,7 +178,7 @@ class _Exchange:
     _settled = False
     _gone = False
     _bell: Any = None
-    _size = 0  # of what is held back
+    _size = 0  # of the body so far
 
     def __init__(self, visit: AsyncVisit, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
         self._visit, self._scope = visit, scope
@@ -204,6 +211,7 @@ class _Exchange:
         elif kind == "http.response.body":
             more = message.get("more_body", False)
             if self._flowing:
+                self._size += len(message.get("body", b""))
                 await self._forward(message)
             else:
                 part = message.get("body", b"")
@@ -263,6 +271,8 @@ class _Exchange:
         error, answers = raised[-1] if raised else (None, False)
         if error is not None and counts(self._visit, error, made.status, answers=answers):
             reply = await self._visit.fail(error, made) or self._visit.endpoint.first(made, self._visit.key)
+        elif body is None and falls_short(made, self._size):
+            return await self._visit.cut(made)
         else:
             reply = await self._visit.leave(made)
         if not self._flowing:

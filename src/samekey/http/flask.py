@@ -157,7 +157,7 @@ def answered(app: Flask, response: Response, visit: Visit) -> Response:
             return mark(response, visit.endpoint.first(reply, visit.key, stored=False))
     body = response.get_data()
     reply = Reply(response.status_code, headers, body if len(body) <= visit.room else None)
-    out = visit.leave(reply)
+    out = visit.leave(reply, len(body))
     if out.status == reply.status and out.body is reply.body:
         return mark(response, out)
     return response_of(app, out)

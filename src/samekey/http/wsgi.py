@@ -10,7 +10,7 @@ from typing import Any
 from samekey.guard import Guard
 from samekey.http._environ import as_bytes, headers_in
 from samekey.http._exchange import Endpoint
-from samekey.http._message import Header, Reply, Request, is_endless
+from samekey.http._message import Header, Reply, Request, falls_short, is_endless
 from samekey.http._rules import Rules, check_rules, choose
 from samekey.http._visit import Door, Visit
 
@@ -107,10 +107,11 @@ def finish(made: Any, started: _Started, start_response: StartResponse, visit: V
     """The application has said all: close it and settle, in the order the rules say; then answer."""
     early = visit.endpoint.settle == "before-send"
     reply = started.reply()
-    started.closed = True
     if not early:
+        started.closed = True
         close(made)
     out = visit.leave(reply)
+    started.closed = True
     if early:
         close(made)
     return send_reply(start_response, out)
@@ -164,7 +165,9 @@ class _Flowing:
         if self._waiting:
             return self._waiting.pop()
         try:
-            return next(self._parts)
+            part = next(self._parts)
+            self._started.size += len(part)
+            return part
         except StopIteration:
             self._ended = True
             raise
@@ -182,7 +185,7 @@ class _Flowing:
         if not self._settled:
             self._settled = True
             reply = self._started.reply(kept=False)
-            if self._ended:
+            if self._ended and not falls_short(reply, self._started.size):
                 self._visit.leave(reply)
             else:
                 self._visit.cut(reply)

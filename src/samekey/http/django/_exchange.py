@@ -82,9 +82,9 @@ def settle(response: Any, visit: Visit) -> HttpResponseBase:
     render(response)
     status, headers = response.status_code, headers_of(response)
     if not response.streaming:
-        body = response.content if len(response.content) <= visit.room else None
-        reply = Reply(status, headers, body)
-        return chosen(response, reply, visit.leave(reply))
+        body: bytes = response.content
+        reply = Reply(status, headers, body if len(body) <= visit.room else None)
+        return chosen(response, reply, visit.leave(reply, len(body)))
     parts, held, size, endless = iter(response.streaming_content), list[bytes](), 0, is_endless(headers)
     while not endless and size <= visit.room:
         part = next(parts, None)
@@ -104,12 +104,9 @@ def settle(response: Any, visit: Visit) -> HttpResponseBase:
 async def asettle(response: Any, visit: AsyncVisit) -> HttpResponseBase:
     render(response)
     if not response.streaming:
-        reply = Reply(
-            response.status_code,
-            headers_of(response),
-            response.content if len(response.content) <= visit.room else None,
-        )
-        return chosen(response, reply, await visit.leave(reply))
+        body: bytes = response.content
+        reply = Reply(response.status_code, headers_of(response), body if len(body) <= visit.room else None)
+        return chosen(response, reply, await visit.leave(reply, len(body)))
     made = response.streaming_content
     parts = aiter(made) if response.is_async else as_async(iter(made))
     held: list[bytes] = []

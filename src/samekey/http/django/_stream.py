@@ -14,7 +14,7 @@ from typing import Any
 from asgiref.sync import async_to_sync
 
 from samekey.core.errors import Misconfigured
-from samekey.http._message import Reply
+from samekey.http._message import Reply, falls_short
 from samekey.http._visit import AsyncVisit
 from samekey.loops import running
 
@@ -32,12 +32,15 @@ class AsyncStream:
         self._loop = asyncio.get_running_loop()
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = 0
         try:
             if asyncio.get_running_loop() is not self._loop:  # which has closed its generators: the rest is lost
                 raise Misconfigured("a long stream of an async view needs ASGI: under WSGI its loop ends before it")
             for part in self._gathered:
+                size += len(part)
                 yield part
             async for part in self._rest:
+                size += len(part)
                 yield part
         except GeneratorExit:  # the client's end: Django closes the response
             raise
@@ -49,7 +52,9 @@ class AsyncStream:
         except BaseException as error:
             await self._visit.fail(error)
             raise
-        if not self._visit.over:
+        if falls_short(self._reply, size):
+            await cut(self._visit, self._reply)
+        elif not self._visit.over:
             await self._visit.leave(self._reply)
 
     def close(self) -> None:
