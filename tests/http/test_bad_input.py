@@ -132,3 +132,27 @@ def test_a_bomb_is_never_unpacked(site: Any):
     headers = (("Idempotency-Key", "k"), ("Content-Type", JSON), ("Content-Encoding", "gzip"))
 
     assert site(Sent("POST", "/x", "", headers, bomb)) == GUARDED
+
+
+@pytest.mark.parametrize("adapter", ["wsgi", "flask", "django"])
+def test_chunks_without_an_end_are_refused(adapter: str):
+    """From a server that does not say where they end, the application reads nothing: any body would be the same."""
+    ran: list[bytes] = []
+
+    def handle(called: Called) -> Said:
+        ran.append(called.body)
+        return Said(201)
+
+    with driven(adapter, Endpoint(boundary=Opaque(), single_tenant=True), handle) as driver:
+
+        def unterminated(environ: Any, start: Any) -> Any:
+            return inner({name: value for name, value in environ.items() if name != "wsgi.input_terminated"}, start)
+
+        inner, driver._app = driver._app, unterminated
+        headers = (("Idempotency-Key", "k"), ("Content-Type", "application/json"))
+        bodies = (b'{"amount": 200}', b'{"amount": 500}')
+        got = [driver.send(Sent("POST", "/charges", headers=headers, body=body, chunked=True)) for body in bodies]
+
+    assert [one.status for one in got] == [400, 400]
+    assert all(b"Content-Length" in one.body for one in got)
+    assert ran == []

@@ -185,6 +185,10 @@ class Endpoint:
     def incomplete(self, key: str) -> Reply:
         return self.problem(BODY_INCOMPLETE, "Nothing was done. Send it again with the same key.", key=key)
 
+    def endless(self, key: str) -> Reply:
+        """Chunks, where the server does not tell their end: nobody could compare them."""
+        return self.problem(BODY_INCOMPLETE, "Nothing was done. Send it with a Content-Length, not in chunks.", key=key)
+
     # -- asking: before the claim ----------------------------------------------------------------------------------
 
     def asked(self, request: Request, key: str, who: Any) -> Asked | Reply:

@@ -94,14 +94,17 @@ def template_of(rule: str) -> str:
 def body_of(asked: Any, endpoint: Endpoint, key: str) -> bytes | Reply:
     """The whole body, or why there is none; nothing is claimed before its end. The application's own limit stands."""
     given, most, stream = asked.content_length, endpoint.body_max_bytes, asked.environ["wsgi.input"]
+    terminated = asked.environ.get("wsgi.input_terminated")
     if (given or 0) > most:
         return endpoint.too_large(key)
+    if given is None and not terminated and "HTTP_TRANSFER_ENCODING" in asked.environ:
+        return endpoint.endless(key)  # Werkzeug would read nothing
     own = asked.max_content_length
     asked.max_content_length = most if own is None else min(own, most)
     try:
         body: bytes = asked.get_data(cache=True)
         # Werkzeug ends a body without a length at the limit: whatever comes behind it would be cut off unseen.
-        ended = given is not None or not asked.environ.get("wsgi.input_terminated") or not stream.read(1)
+        ended = given is not None or not terminated or not stream.read(1)
     except (ClientDisconnected, OSError):
         return endpoint.incomplete(key)
     if len(body) > most or not ended:

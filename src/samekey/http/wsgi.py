@@ -63,7 +63,8 @@ def read_body(environ: Environ, endpoint: Endpoint, key: str) -> bytes | Reply:
     stream = environ["wsgi.input"]
     if not given:
         if not environ.get("wsgi.input_terminated"):
-            return b""  # without a length, a WSGI server offers no more
+            # Without a length, WSGI offers no more. Chunks are a body all the same, and there is no end to read to.
+            return endpoint.endless(key) if "HTTP_TRANSFER_ENCODING" in environ else b""
         try:
             body: bytes = stream.read(endpoint.body_max_bytes + 1)
         except OSError:

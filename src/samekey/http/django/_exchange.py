@@ -36,7 +36,7 @@ def body_of(asked: Any, endpoint: Endpoint, key: str) -> bytes | Reply:
     """The whole body, or why there is none; nothing is claimed before its end."""
     given = asked.META.get("CONTENT_LENGTH") or "0"
     if given == "0" and "HTTP_TRANSFER_ENCODING" in asked.META and "wsgi.input" in asked.META:
-        return endpoint.incomplete(key)  # under WSGI Django reads no body without a length: there is nothing to compare
+        return endpoint.endless(key)  # under WSGI Django reads no body without a length: there is nothing to compare
     if given.isdigit() and (len(given) > 20 or int(given) > endpoint.body_max_bytes):
         return endpoint.too_large(key)
     try:
