@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 from typing import Any
+from weakref import ref
 
 from samekey.core.call import Answer, Call
 from samekey.core.errors import Misconfigured, NotDone, Refused
@@ -24,6 +25,8 @@ _log = logging.getLogger("samekey")
 FAILURE = Reply(
     500, [(b"content-type", b"application/problem+json")], b'{"title": "Internal Server Error", "status": 500}'
 )
+
+CLAIMED = "samekey.claimed"  # in what a request carries along: the claim that was made for it, and its visit
 
 ENVELOPE_BYTES = 2  # version and codec
 SHORT = "the application's answer is shorter than its Content-Length"
@@ -46,14 +49,17 @@ class Door:
             return asked
         try:
             guard = self.guard if endpoint.connection is None else self.guard.on(endpoint.connection(request))
-            held = guard.hold_call(self._rules.call(guard, endpoint, asked))
+            call = once_only(self._rules.call(guard, endpoint, asked), request)
+            held = guard.hold_call(call)
         except Exception as error:
             return answered(endpoint, key, error)
         if isinstance(held, Answer):
             return endpoint.replay(held.result, key)
         held.enter()
         held.word = ""
-        return Visit(endpoint, key, held, self.guard)
+        visit = Visit(endpoint, key, held, self.guard)
+        carried_by(request)[CLAIMED] = call, ref(visit)
+        return visit
 
 
 class Visit:
@@ -171,14 +177,17 @@ class AsyncDoor:
             return asked
         try:
             guard = self.guard if endpoint.connection is None else self.guard.on(endpoint.connection(request))
-            held = await guard.hold_call(self._rules.call(guard, endpoint, asked))
+            call = once_only(self._rules.call(guard, endpoint, asked), request)
+            held = await guard.hold_call(call)
         except Exception as error:
             return answered(endpoint, key, error)
         if isinstance(held, Answer):
             return endpoint.replay(held.result, key)
         held.enter()
         held.word = ""
-        return AsyncVisit(endpoint, key, held, self.guard)
+        visit = AsyncVisit(endpoint, key, held, self.guard)
+        carried_by(request)[CLAIMED] = call, ref(visit)
+        return visit
 
 
 class AsyncVisit:
@@ -247,6 +256,30 @@ class _Operations:
 
 
 # -- what both colours decide, once --------------------------------------------------------------------------------
+
+
+def carried_by(request: Request) -> Any:
+    """What goes along with this very request: an ASGI scope, a WSGI environ, what Flask and Django made of it."""
+    native = request.native
+    if hasattr(native, "META"):
+        return native.META
+    return native.environ if hasattr(native, "environ") else native
+
+
+def once_only(call: Call, request: Request) -> Call:
+    """Refuse a request that an adapter around us has claimed already: it would wait for itself, then be told 409."""
+    around, seen = carried_by(request).get(CLAIMED, (None, None))
+    if around is None or around.key != call.key or around.store_name != call.store_name:
+        return call
+    visit = seen()
+    if visit is not None and not visit.over:
+        if not visit.held.reached_out:
+            visit.held.release()  # as the 409 did: no provider has heard of it, and the key is free again
+        raise Misconfigured(
+            f"{call.key.operation} is guarded twice, by two adapters around each other: leave one of them out. "
+            "@rules(None) above @guarded(...) keeps Django's middleware away from that view"
+        )
+    return call
 
 
 def answered(endpoint: Endpoint, key: str, error: Exception) -> Reply:
