@@ -170,6 +170,30 @@ def test_the_bytes_of_a_payload_are_its_canonical_form(body: bytes, content_type
     assert written(body, content_type, encoding, beside=beside)
 
 
+@pytest.mark.parametrize(
+    ("head", "name"),
+    [
+        ('Content-Disposition: form-data; name="at"', "at"),
+        ('content-disposition:form-data; name="at"; filename="a.bin"\r\nContent-Type: text/plain', "at"),
+        ('Content-Disposition: form-data; name="at"; name="amount"', None),
+        ('Content-Disposition: form-data; name="at"\r\nContent-Disposition: form-data; name="amount"', None),
+        ('Content-Disposition: form-data; filename="; name=\\"at\\""; name="amount"', None),
+        ("Content-Disposition: form-data; name=at", None),
+        ('Content-Disposition: form-data; name=""', None),
+        ('Content-Disposition : form-data; name="at"', None),
+        ("Content-Disposition: form-data; name*=utf-8''at", None),
+        ("X-Nothing: at", None),
+    ],
+)
+def test_a_part_has_a_name_if_everybody_reads_the_same_one(head: str, name: str | None):
+    """What is ignored by its name must not be another field for the application."""
+    body = f"--m\r\n{head}\r\n\r\nhi\r\n--m--\r\n".encode()
+    payload, _ = payload_of(body, b"multipart/form-data; boundary=m")
+
+    assert same(body, b"\r\n" + body, b"multipart/form-data; boundary=m")
+    assert [key for key in payload if isinstance(key, str)] == [name or "\r\n".join(sorted(head.split("\r\n")))]
+
+
 @pytest.mark.parametrize(("opens", "ends"), [(b"[", b"]"), (b'{"a":', b"}")])
 def test_a_body_as_deep_as_may_be_is_still_somebody_s_intent(opens: bytes, ends: bytes):
     for depth in (63, 64, 65):

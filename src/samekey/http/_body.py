@@ -26,6 +26,11 @@ WHOLE, KIND, QUERY, PATH, VARIES = 1, 2, 3, 4, 5
 
 _BOUNDARY = re.compile(r';\s*boundary=(?:"([^"]{1,70})"|([^\s";,]{1,70}))', re.IGNORECASE | re.ASCII)
 
+_NAMED = re.compile(
+    r'content-disposition: *form-data *; *name="([^"\\\r\n]+)"(?: *; *filename="[^"\\\r\n]*")?',
+    re.IGNORECASE | re.ASCII,
+)
+
 Read = tuple[dict[Any, Any], bytes]  # a payload, and its canonical bytes
 
 
@@ -95,11 +100,15 @@ def _form_text(quoted: bytes) -> str:
 
 
 def from_multipart(body: bytes, content_type: str) -> Read | None:
-    """Parts by name: their headers and a digest of what they hold. Which boundary kept them apart says nothing."""
+    """Parts by name: their headers and digests of what they hold. Which boundary kept them apart says nothing.
+
+    A part whose head leaves any doubt about its name goes by the whole of it: what we ignore must be what others read.
+    """
     found = _BOUNDARY.search(content_type)
     if found is None:
         return None
     mark = b"--" + (found[1] or found[2]).encode()
+    body = body.removeprefix(b"\r\n")  # of the delimiter: some clients write it before the first one too
     if body.count(mark) > FIELDS_MAX or not body.startswith(mark + b"\r\n"):
         return None
     *parts, last = (b"\r\n" + body).split(b"\r\n" + mark)[1:]
@@ -114,8 +123,16 @@ def from_multipart(body: bytes, content_type: str) -> Read | None:
             lines = sorted(line.strip() for line in head.decode().split("\r\n"))
         except UnicodeDecodeError:
             return None
-        fields.setdefault("\r\n".join(lines), []).append(digest(content))
+        whole = "\r\n".join(lines)
+        fields.setdefault(name_of(lines) or whole, []).append([whole, digest(content)])
     return fields, canonical(fields)
+
+
+def name_of(lines: list[str]) -> str | None:
+    """The name that the head of a part gives it, if everybody would read the same one."""
+    found = [line for line in lines if line[:19].lower() == "content-disposition"]
+    named = _NAMED.fullmatch(found[0]) if len(found) == 1 else None
+    return None if named is None else named[1]
 
 
 def digest(data: bytes) -> str:

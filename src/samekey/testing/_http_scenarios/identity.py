@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from samekey import AsyncGuard, Guard, Opaque
@@ -149,6 +150,29 @@ class Identity(Scene):
 
         same_answer(first, again)
         assert (problem(other), shop.count) == ("key-reused", 1)
+
+    def test_what_changes_with_every_try_may_stand_in_any_form(self) -> None:
+        """`ignore=` names fields of JSON, of a form, and of multipart; and whichever differs is told by its name."""
+
+        def multipart(amount: int, at: int) -> bytes:
+            named = (("amount", amount), ("client_ts", at))
+            parts = (
+                f'--m\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n' for name, value in named
+            )
+            return ("".join(parts) + "--m--\r\n").encode()
+
+        kinds: list[tuple[str, Callable[[int, int], bytes]]] = [
+            ("application/json", lambda amount, at: b'{"amount": %d, "client_ts": %d}' % (amount, at)),
+            (FORM, lambda amount, at: b"amount=%d&client_ts=%d" % (amount, at)),
+            ("multipart/form-data; boundary=m", multipart),
+        ]
+        for kind, made in kinds:
+            shop = Shop()
+            site = self.open(shop, ignore={"client_ts"})
+            first, again, other = (site.post(body=made(*said), content_type=kind) for said in ((1, 1), (1, 2), (2, 3)))
+
+            same_answer(first, again)
+            assert (problem(other), json.loads(other.body)["fields"], shop.count) == ("key-reused", ["amount"], 1)
 
     def test_what_one_head_of_a_part_says_is_not_what_two_say(self) -> None:
         """Where the heads of a part are put together, they can be told apart again."""
