@@ -28,7 +28,7 @@ whose: Any = {"principal": lambda request: customer(request.header("authorizatio
 
 KEYED = Endpoint(boundary=Keyed(), **whose)  # the provider honours keys: after a crash the next try adopts the charge
 OPAQUE = Endpoint(boundary=Opaque(), **whose)  # nobody can tell: after a crash it is in doubt, and a person looks
-ATOMIC = Endpoint(boundary=Atomic("session"), connection=lambda request: request.native["session"], **whose)
+ATOMIC = Endpoint(boundary=Atomic("session"), connection=lambda request: request.native["shop.session"], **whose)
 
 
 class OneTransaction(samekey_route(guard=guard, endpoint=ATOMIC)):  # type: ignore[misc]
@@ -41,7 +41,7 @@ class OneTransaction(samekey_route(guard=guard, endpoint=ATOMIC)):  # type: igno
             answer.append(message)
 
         async with AsyncSession(engine) as session, session.begin():
-            scope["session"] = session
+            scope["shop.session"] = session  # "session" is the name of Starlette's own
             await super().handle(scope, receive, keep)
         for message in answer:
             await send(message)
@@ -56,8 +56,8 @@ money = APIRouter(route_class=samekey_route(guard=guard, endpoint=KEYED), respon
 async def place(wanted: NewOrder, request: Request) -> dict[str, int]:
     """Order and key commit together: exactly one row."""
     order = Order(customer=current().tenant, item=wanted.item)
-    request.scope["session"].add(order)
-    await request.scope["session"].flush()
+    request.scope["shop.session"].add(order)
+    await request.scope["shop.session"].flush()
     return {"order": order.id}
 
 
