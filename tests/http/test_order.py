@@ -1,0 +1,78 @@
+"""What changes an answer for one client - compression, CORS - stands around samekey, so that a replay gets it anew."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.core.wsgi import get_wsgi_application
+from django.http import HttpResponse
+from django.test import override_settings
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+import tests.django_settings  # noqa: F401
+from samekey import AsyncGuard, Guard, Opaque
+from samekey.http import Endpoint
+from samekey.http.asgi import SamekeyMiddleware
+from samekey.testing._http_drivers import Got, Sent, WsgiDriver, asgi_send
+
+ENDPOINT = Endpoint(boundary=Opaque(), single_tenant=True)
+LONG = "paid " * 200
+KEYED = (("Idempotency-Key", "k"), ("Origin", "https://shop.example"))
+PLAIN = Sent("POST", "/charges", headers=KEYED)
+ZIPPED = Sent("POST", "/charges", headers=(*KEYED, ("Accept-Encoding", "gzip")))
+
+
+async def starlette(*, ours_inside: bool) -> list[Got]:
+    async def charge(request: Any) -> Any:
+        return PlainTextResponse(LONG)
+
+    ours = Middleware(SamekeyMiddleware, guard=AsyncGuard("memory://"), endpoint=ENDPOINT)
+    others = [Middleware(CORSMiddleware, allow_origins=["https://shop.example"]), Middleware(GZipMiddleware)]
+    app = Starlette(
+        routes=[Route("/charges", charge, methods=["POST"])],
+        middleware=[*others, ours] if ours_inside else [ours, *others],
+    )
+    return [await asgi_send(app, sent) for sent in (ZIPPED, PLAIN)]
+
+
+def said(got: Got) -> tuple[str | None, ...]:
+    return tuple(map(got.header, ("idempotent-replayed", "content-encoding", "access-control-allow-origin")))
+
+
+async def test_inside_them_a_replay_fits_its_client():
+    first, second = await starlette(ours_inside=True)
+
+    assert said(first) == (None, "gzip", "https://shop.example")
+    assert said(second) == ("true", None, "https://shop.example")
+    assert second.body == LONG.encode()
+
+
+async def test_around_them_a_replay_fits_the_first_client():
+    """Why the page says so: it is kept as it was sent, compressed, and headers for one origin are not kept."""
+    first, second = await starlette(ours_inside=False)
+
+    assert said(first) == (None, "gzip", "https://shop.example")
+    assert said(second) == ("true", "gzip", None)
+
+
+@pytest.mark.parametrize("ours_inside", [True, False])
+def test_django_has_the_same_order(ours_inside: bool):
+    ours, zips = "samekey.http.django.SamekeyMiddleware", "django.middleware.gzip.GZipMiddleware"
+    with override_settings(
+        ROOT_URLCONF="tests.http.django_urls",
+        MIDDLEWARE=[zips, ours] if ours_inside else [ours, zips],
+        SAMEKEY={"guard": Guard("memory://"), "endpoint": ENDPOINT},
+    ):
+        app = get_wsgi_application()
+        view = {"samekey.view": lambda request: HttpResponse(LONG)}
+        driver = WsgiDriver(lambda environ, start: app({**environ, **view}, start))
+        first, second = driver.send(ZIPPED), driver.send(PLAIN)
+
+    assert (first.header("content-encoding"), second.header("idempotent-replayed")) == ("gzip", "true")
+    assert second.header("content-encoding") == (None if ours_inside else "gzip")
