@@ -6,10 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from flask import Flask
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
 
-from samekey import Opaque, current
+from samekey import AsyncGuard, Guard, Opaque, Refused, current
 from samekey.http import Endpoint
-from samekey.testing._http_drivers import Sent
+from samekey.http.asgi import SamekeyMiddleware as AsgiMiddleware
+from samekey.http.wsgi import SamekeyMiddleware as WsgiMiddleware
+from samekey.testing._http_drivers import AsgiDriver, Sent, WsgiDriver
 from samekey.testing.http_suite import Called, Said
 from tests.http.sites import ADAPTERS, driven
 
@@ -46,3 +52,34 @@ def test_a_4xx_after_an_effect_that_nobody_was_told_of_frees_the_key(
     with driven(adapter, Endpoint(boundary=Opaque(), single_tenant=True, remember=remember), handle) as driver:
         assert [driver.send(POST).status for _ in range(2)] == statuses
     assert len(charged) == effects
+
+
+@pytest.mark.parametrize("framework", ["starlette", "flask"])
+@pytest.mark.parametrize(("final", "effects"), [((), 2), ((402,), 1)])
+def test_a_page_that_an_application_makes_of_a_refusal_is_all_we_see_around_it(
+    framework: str, final: tuple[int, ...], effects: int
+):
+    """Outside its exception handlers, Refused is a 402 like any other: it frees the key, unless final= lists it."""
+    asked: list[int] = []
+
+    def refuse(*request: Any) -> Any:
+        asked.append(1)
+        raise Refused("stolen card")
+
+    endpoint = Endpoint(boundary=Opaque(), single_tenant=True, final=final)
+    if framework == "flask":
+        flask = Flask("shop")
+        flask.register_error_handler(Refused, lambda error: ("refused", 402))
+        flask.post("/charges")(refuse)
+        driver: Any = WsgiDriver(WsgiMiddleware(flask, guard=Guard("memory://"), endpoint=endpoint))
+    else:
+        starlette = Starlette(
+            routes=[Route("/charges", refuse, methods=["POST"])],
+            exception_handlers={Refused: lambda request, error: PlainTextResponse("refused", 402)},
+        )
+        driver = AsgiDriver(AsgiMiddleware(starlette, guard=AsyncGuard("memory://"), endpoint=endpoint))
+    answers = [driver.send(POST) for _ in range(2)]
+    driver.close()
+
+    assert [(one.status, one.body) for one in answers] == [(402, b"refused")] * 2
+    assert len(asked) == effects
