@@ -38,6 +38,7 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from samekey.core._json import fast_encoder
+from samekey.core.beside import is_cached
 from samekey.core.shapes import (
     NotStorable,
     Unreadable,
@@ -45,7 +46,6 @@ from samekey.core.shapes import (
     cannot_keep,
     fields_of,
     find_class,
-    is_cached,
     is_unset,
     kind_of,
     posing_as,
