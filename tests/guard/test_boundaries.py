@@ -188,15 +188,10 @@ def test_asks_declined_for_good_closes_and_declined_for_now_frees(place: Place, 
     in_doubt(side, "final", boundary=Asks(lambda record: Declined(final=True, reason="stolen")))
     in_doubt(side, "free", boundary=Asks(lambda record: Declined()))
 
-    for _ in range(2):
+    for said in (True, 1):  # 1: what a database without booleans says
+        boundary = Asks(lambda record, said=said: Declined(final=said, reason="stolen"))  # type: ignore[misc]
         with pytest.raises(Refused, match="stolen"):
-            side.run(
-                "charge",
-                ledger.add,
-                key="final",
-                payload={},
-                boundary=Asks(lambda record: Declined(final=True, reason="stolen")),
-            )
+            side.run("charge", ledger.add, key="final", payload={}, boundary=boundary)
     answer = side.run("charge", ledger.add, key="free", payload={}, boundary=Asks(lambda record: Declined()))
     assert (answer.result, answer.attempts, answer.replayed) == (1, 2, False)
     assert place.peek("charge", "final").state is State.CLOSED
@@ -212,8 +207,10 @@ def test_asks_declined_for_good_closes_and_declined_for_now_frees(place: Place, 
         (lambda record: {"found": True}, "dict"),
         (lambda record: None, "NoneType"),
         (lambda record: Happened, "type"),
+        (lambda record: Conflicting(2), "Misconfigured"),  # type: ignore[arg-type]
+        (lambda record: Declined("stolen card"), "Misconfigured"),  # type: ignore[arg-type]
     ],
-    ids=["absent", "unknown", "conflicting", "raises", "rubbish", "none", "class"],
+    ids=["absent", "unknown", "conflicting", "raises", "rubbish", "none", "class", "number", "reason"],
 )
 def test_asks_anything_else_stays_in_doubt_and_nobody_is_left_asking(place: Place, side: Side, ledger, lookup, why):
     boundary = Asks(lookup)
