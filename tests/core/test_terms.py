@@ -275,7 +275,10 @@ def test_what_an_error_means():
     policy = Policy(releases=(KeyError, Refused), closes=(Child, NotDone, OSError))
 
     assert policy.meaning(KeyError(), inner=False) == "releases"
-    assert policy.meaning(Child(), inner=False) == "closes"  # closing is looked at first
+    assert policy.meaning(Child(), inner=False) == "closes"  # the nearest class that is listed
+    turned = Policy(releases=(Child,), closes=(KeyError,))
+    assert turned.meaning(Child(), inner=False) == "releases"  # whichever list it stands in
+    assert turned.meaning(KeyError(), inner=False) == "closes"
     assert policy.meaning(Refused(), inner=False) == "releases"  # the caller's own lists win over our words
     assert policy.meaning(NotDone(), inner=False) == "closes"
     assert policy.meaning(TimeoutError(), inner=False) == "unknown"  # although OSError is its parent
