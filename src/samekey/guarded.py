@@ -45,8 +45,12 @@ class Guarded(Generic[P, T]):
         return self._answer(self.operation, bound, functools.partial(self._function, *args, **kwargs))
 
     def peek(self, key: Any, tenant: str | None = None) -> Record | None:
-        """The record of a key, or None; looking changes nothing."""
-        return self._peek(self.operation.name, key, tenant)
+        """The record that a call with this key would meet, or None; looking changes nothing."""
+        for name in (*self.operation.aliases, self.operation.name):
+            record = self._peek(name, key, tenant)
+            if record is not None:
+                return record
+        return None
 
     @overload
     def __get__(self, instance: None, owner: Any) -> Guarded[P, T]: ...
@@ -105,8 +109,12 @@ class AsyncGuarded(Generic[P, T]):
         return await self._answer(self.operation, bound, functools.partial(self._function, *args, **kwargs))
 
     async def peek(self, key: Any, tenant: str | None = None) -> Record | None:
-        """The record of a key, or None; looking changes nothing."""
-        return await self._peek(self.operation.name, key, tenant)
+        """The record that a call with this key would meet, or None; looking changes nothing."""
+        for name in (*self.operation.aliases, self.operation.name):
+            record = await self._peek(name, key, tenant)
+            if record is not None:
+                return record
+        return None
 
     @overload
     def __get__(self, instance: None, owner: Any) -> AsyncGuarded[P, T]: ...
