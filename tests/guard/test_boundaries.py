@@ -623,6 +623,17 @@ def test_a_retention_below_the_providers_window_is_refused(place: Place):
         place.guard(policy=Policy(retention=60)).run("charge", int, key="o-1", payload={}, boundary=Keyed(window=61))
 
 
+@pytest.mark.parametrize("window", [20, 30])
+def test_a_window_that_no_lease_fits_in_is_refused(place: Place, window: int):
+    """A re-run must end before the provider forgets: then not even a retry at once could be one."""
+    with pytest.raises(Misconfigured, match=r"charge: the lease \(30 s\).*window"):
+        place.guard().run("charge", int, key="o-1", payload={}, boundary=Keyed(window=window))
+    short = Policy(lease=window - 1)
+    assert (
+        place.guard(policy=short).run("charge", int, key="o-1", payload={}, boundary=Keyed(window=window)).result == 0
+    )
+
+
 @pytest.mark.usefixtures("looks_each_time")
 def test_whoever_takes_over_a_claim_made_after_a_loss_asks_first_too(sqlite: Place, ledger: Ledger):
     """The file was replaced; the first to claim anew crashed before it asked. The next must not run blindly."""
