@@ -86,6 +86,29 @@ def test_ls_goes_on_where_the_page_ended(shell, scene):
     assert second.stderr == ""
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["--before", "nan/" + "00" * 16],
+        ["--before", "inf/" + "00" * 16],
+        ["--before", "1.5/00"],
+        ["--before", "1.5/"],
+        ["--tenant", ""],
+        ["--operation", ""],
+        ["--tenant", "a\nb"],
+        ["--operation", "x" * 300],
+    ],
+    ids=str,
+)
+def test_a_filter_that_can_match_nothing_is_no_clean_answer(shell, scene, wrong):
+    """`--tenant "$T"` with nothing in $T would be 0 beside any number of doubts."""
+    scene.in_doubt()
+    result = shell("ls", *wrong)
+
+    assert result.exit_code == 2
+    assert result.stdout == ""
+
+
 @pytest.mark.parametrize("wrong", [["--before", "x"], ["--limit", "0"], ["--limit", "1001"], ["--state", "pending"]])
 def test_ls_refuses_what_it_cannot_mean(shell, scene, wrong):
     assert shell("ls", *wrong).exit_code == 2

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
+
 import click
 
 from samekey.cli import _out as out
 from samekey.cli._asking import common, find, one_record, opened
 from samekey.cli._record import COLUMNS, as_lines, as_object, as_row
 from samekey.cli.exits import Exit
+from samekey.core.key import make_key
 from samekey.core.ports import LIST_MAX, Query
 from samekey.core.states import State
 from samekey.ops import explain as explained
 from samekey.ops import waits
 
 LIMIT = 100  # records of one page: what a person looks through
+_DIGEST_BYTES = len(make_key("any", "any").digest)
 
 
 def _cursor(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[float, bytes] | None:
@@ -22,9 +26,12 @@ def _cursor(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
         return None
     at, _, digest = value.partition("/")
     try:
-        return float(at), bytes.fromhex(digest)
+        cursor = float(at), bytes.fromhex(digest)
     except ValueError:
-        raise click.BadParameter(f"{value!r} is no cursor: copy it from the end of the page before.") from None
+        cursor = math.nan, b""
+    if not math.isfinite(cursor[0]) or len(cursor[1]) != _DIGEST_BYTES:  # nothing is before it: that would look clean
+        raise click.BadParameter(f"{value!r} is no cursor: copy it from the end of the page before.")
+    return cursor
 
 
 @click.command()
@@ -58,6 +65,7 @@ def ls(
     Example:
       samekey ls --state in_doubt --state started --operation charge
     """
+    make_key("any" if operation is None else operation, "any", tenant)  # no record could have a name that is none
     query = Query(
         states=tuple(State(state) for state in states), operation=operation, tenant=tenant, limit=limit, before=before
     )
