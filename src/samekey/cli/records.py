@@ -60,6 +60,7 @@ def ls(
 
     Exits with 1 if one of those listed waits for somebody: in doubt, or held past its lease. On a pipe the
     columns are separated by tabs; --json gives one object per line. If there is more, stderr says how to go on.
+    A record that is damaged, or of a newer version, is named there, too, and the code is 4.
 
     \b
     Example:
@@ -74,13 +75,17 @@ def ls(
     if as_json:
         for record in page.records:
             out.data(as_object(record))
-    elif page.records:
+    elif page.records or page.unreadable:
         out.table(COLUMNS, [as_row(record) for record in page.records])
     else:
         out.note("no records")
     if page.before is not None:
         at, digest = page.before
         out.note(f"there is more: --before {at!r}/{digest.hex()}")
+    for unreadable in page.unreadable:
+        out.note(f"incomplete: {unreadable}")
+    if page.unreadable:
+        return Exit.INCOMPLETE
     return Exit.FOUND if any(waits(record) for record in page.records) else Exit.FINE
 
 
