@@ -60,8 +60,10 @@ LABEL_MAX = 40  # characters of a dict key shown in a path
 LABELS_MAX = 16  # of them; a longer path loses its middle
 
 
-def encode(result: Any, *, max_bytes: int) -> bytes:
+def encode(result: Any, *, max_bytes: int, types: Collection[type] = ()) -> bytes:
     """The envelope of a result, at most `max_bytes` long; raises NotStorable and nothing else.
+
+    A data class is kept by its name, so it must be where `decode` with the same `types` would find it.
 
     >>> encode({"paid": True}, max_bytes=100)
     b'\\x01J{"paid":true}'
@@ -76,7 +78,7 @@ def encode(result: Any, *, max_bytes: int) -> bytes:
             pass
     if envelope is None:
         try:
-            envelope = seal("T", Writer(max_bytes).run(result))
+            envelope = seal("T", Writer(max_bytes, types).run(result))
         except (ValueError, RecursionError) as why:  # a class name that is not text, a stack that is nearly full
             raise NotStorable(f"result: {type(why).__name__} while writing it") from why
     if len(envelope) > max_bytes:
@@ -230,9 +232,11 @@ def _label(name: object) -> str:
 class Writer(_Walk):
     stop = NotStorable
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, types: Iterable[type] = ()) -> None:
         super().__init__()
         self.room = self.max_bytes = max_bytes
+        self.types = {ref_of(cls): cls for cls in types}
+        self.refs: dict[type, str] = {}
 
     def node(self, value: Any) -> Any:
         cls = type(value)
@@ -250,12 +254,20 @@ class Writer(_Walk):
         if (kind := kind_of(cls)) is None:
             return self.odd(value, cls)
         if kind != "enum":
-            return {"data": [ref_of(cls), *self.data(value, cls, kind)]}
+            return {"data": [self.ref(cls), *self.data(value, cls, kind)]}
         if isinstance(value, enum.Flag):
-            return {"flag": [ref_of(cls), tagged(value.value)]}
+            return {"flag": [self.ref(cls), tagged(value.value)]}
         if cls.__members__.get(value.name) is not value:
             raise NotStorable(f"{with_article(cls)} that is not among its members cannot be kept")
-        return {"enum": [ref_of(cls), tagged(value.name)]}
+        return {"enum": [self.ref(cls), tagged(value.name)]}
+
+    def ref(self, cls: type) -> str:
+        """The name a replay finds this very class by: not one that is made inside a function, or stands elsewhere."""
+        if cls not in self.refs:
+            if find_class(ref_of(cls), self.types) is not cls:
+                raise NotStorable(f"{with_article(cls)} cannot be kept: a replay would not find it at {ref_of(cls)}")
+            self.refs[cls] = ref_of(cls)
+        return self.refs[cls]
 
     def mapping(self, value: dict[Any, Any]) -> Any:
         nodes = self.each(value.items())
