@@ -287,6 +287,42 @@ def test_an_int_of_any_size_is_exact(digits):
         assert again(value) == again([value, ()])[0] == value
 
 
+@pytest.fixture
+def digits_allowed():
+    allowed = sys.get_int_max_str_digits()
+    yield sys.set_int_max_str_digits
+    sys.set_int_max_str_digits(allowed)
+
+
+@pytest.mark.parametrize("digits", [603, 641, 1001, 4299, 4300, 4301, 9000])
+@pytest.mark.parametrize("written_with", [0, 640, 4300, 100_000])
+@pytest.mark.parametrize("read_with", [0, 640, 4300, 100_000])
+def test_an_int_is_read_where_other_limits_hold_than_where_it_was_written(
+    digits, written_with, read_with, digits_allowed
+):
+    value = {"n": [10 ** (digits - 1), -(10**digits - 1)], "text": "7" * digits}
+    digits_allowed(written_with)
+    kept = encode(value, max_bytes=ROOM)
+    digits_allowed(read_with)
+
+    assert decode(kept) == value
+
+
+def test_an_int_that_would_take_long_to_read_is_damage(digits_allowed):
+    """Nobody writes one in decimals, and the time it takes grows with its square."""
+    digits_allowed(640)
+    for sign in (b"", b"-"):
+        assert decode(b"\x01J" + sign + b"9" * 4300) in (10**4300 - 1, 1 - 10**4300)
+        with pytest.raises(Unreadable, match="damaged JSON"):
+            decode(b"\x01J" + sign + b"9" * 4301)
+
+
+def test_the_plain_form_of_ints_is_frozen():
+    """Ints of up to 4300 digits are plain JSON, as they were from the start."""
+    assert encode([10**4299], max_bytes=ROOM) == b"\x01J[1" + b"0" * 4299 + b"]"
+    assert encode(["1" * 9000], max_bytes=ROOM) == b'\x01J["' + b"1" * 9000 + b'"]'
+
+
 def test_not_a_number_replays_as_not_a_number():
     assert math.isnan(again(math.nan))
     assert again([Decimal("NaN"), Decimal("sNaN")])[1].is_snan()
@@ -455,8 +491,8 @@ def made_here(kind: str) -> Any:
         case "flag":
             return enum.Flag("Perm", ["READ"], module=__name__, qualname="Elsewhere").READ  # type: ignore[attr-defined]
         case "namedtuple":
-            pair: Any = namedtuple("Pair", "a b", module="never.loaded")
-            return pair(1, 2)
+            Pair = namedtuple("Pair", "a b", module="never.loaded")
+            return Pair(1, 2)
         case _:
             return msgspec.defstruct("Local", ["n"], module=__name__)(1)
 

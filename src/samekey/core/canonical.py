@@ -141,7 +141,7 @@ def _quick(value: Any, depth_max: int) -> bytes | None:
         text = encode_json(value)
         if integral_floats:
             text = _with_integers(text, integral_floats)
-        if not text or (len(text) > DIGITS_MAX and _long_digits(text)):
+        if not text or (len(text) > DIGITS_MAX and long_digits(text)):
             return None
         data = text.encode()
     except ValueError:  # NaN, an infinity, a lone surrogate, or more digits than this process allows
@@ -194,7 +194,8 @@ def _with_integers(text: str, count: int) -> str:
     return text.replace(".0,", ",").replace(".0]", "]").replace(".0}", "}")
 
 
-def _long_digits(text: str) -> bool:
+def long_digits(text: str) -> bool:
+    """Whether JSON holds an integer of more than DIGITS_MAX digits; or a text that looks like one."""
     # Only where a process raised or dropped the limit can the C encoder have written so many.
     allowed = sys.get_int_max_str_digits()
     return not 0 < allowed <= DIGITS_MAX and re.search(f"[0-9]{{{DIGITS_MAX + 1}}}", text) is not None
@@ -486,7 +487,7 @@ def _read_quick(text: str) -> tuple[Any, bytes] | None:
     Nothing here looks at the members one by one. A name that came twice shows in what is written: a member was
     dropped, and a colon with it. Only an escaped colon could make up for it.
     """
-    if ("\\u" in text and _ODD_ESCAPE.search(text)) or (len(text) > DIGITS_MAX and _long_digits(text)):
+    if ("\\u" in text and _ODD_ESCAPE.search(text)) or (len(text) > DIGITS_MAX and long_digits(text)):
         return None
     text = text.strip(" \t\n\r")
     try:

@@ -39,6 +39,7 @@ from zoneinfo import ZoneInfo
 
 from samekey.core._json import fast_encoder
 from samekey.core.beside import is_cached
+from samekey.core.canonical import DIGITS_MAX, long_digits
 from samekey.core.shapes import (
     NotStorable,
     Unreadable,
@@ -73,7 +74,9 @@ def encode(result: Any, *, max_bytes: int, types: Collection[type] = ()) -> byte
         envelope = b"%cB%b" % (VERSION, result)
     elif _is_plain(result, max_bytes):
         try:
-            envelope = _PLAIN_MARK + _write(result).encode()
+            text = _write(result)
+            if len(text) <= DIGITS_MAX or not long_digits(text):
+                envelope = _PLAIN_MARK + text.encode()
         except (ValueError, RecursionError):  # NaN, an enormous int, a lone surrogate: only the tagged form is exact
             pass
     if envelope is None:
@@ -115,7 +118,16 @@ def _no_constant(name: str) -> NoReturn:
 _write = fast_encoder(
     json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":"))
 )
+
+
+def _whole(text: str) -> int:
+    if len(text.lstrip("-")) > DIGITS_MAX:
+        raise ValueError("nobody writes so many digits")
+    return int(Decimal(text))  # however few this process reads by itself
+
+
 _read = json.JSONDecoder(parse_constant=_no_constant).raw_decode
+_read_long = json.JSONDecoder(parse_constant=_no_constant, parse_int=_whole).raw_decode
 _PLAIN_MARK, _BYTES_MARK = b"%cJ" % VERSION, b"%cB" % VERSION
 _SCALARS = frozenset({NoneType, bool, int, float, str})
 _PLAIN = _SCALARS | {list, dict}
@@ -139,7 +151,10 @@ def codec_of(envelope: bytes) -> str:
 def payload_of(envelope: bytes) -> Any:
     try:
         text = envelope.decode()
-        value, end = _read(text, 2)
+        try:
+            value, end = _read(text, 2)
+        except ValueError:
+            value, end = _read_long(text, 2)
     except (ValueError, RecursionError) as why:
         # Not `from why`: a JSONDecodeError carries the whole document.
         raise Unreadable(f"damaged JSON in the envelope ({type(why).__name__})") from None
