@@ -130,6 +130,7 @@ def test_what_is_computed_anew_or_carried_by_nobody_does_not_count():
     assert same(both, (1, 2))
     assert same(Attributes(a=1), {"a": 1})
     assert same(Weak("x"), "x")
+    assert same(Handle([1]), {1})
     assert same(Level.LOW, "low")
 
 

@@ -18,7 +18,7 @@ def carries_more(value: Any, base: type) -> bool:
     except AttributeError:
         held = {}
     # A dict that shows its entries as attributes is often its own __dict__, and holds nothing twice.
-    if held and held is not value and not all(is_cached(cls, name) for name in held):
+    if held is not value and not all(is_cached(cls, name) for name in held):
         return True
     return any(_slots(kind) for kind in cls.__mro__[: cls.__mro__.index(base)])
 
