@@ -28,7 +28,7 @@ SCHEMES: Mapping[str, tuple[str, str]] = {
     "unix": ("samekey.stores.redis:RedisStore", "samekey.stores.redis:AsyncRedisStore"),
 }
 
-_PASSWORD = re.compile(r"://([^/?#@:\s]*):[^/?#\s]*@")
+_PASSWORD = re.compile(r"://([^/?#@:\s]*):[^?#\s]*@")  # one with a / in it makes no address, and is one all the same
 _PASSWORD_OPTION = re.compile(r"([?&])[^=&#\s]*pass(?:word|wd)?[^=&#\s]*=[^&#\s]*", re.IGNORECASE)
 
 # Where the extra is not called as the scheme is.
@@ -47,11 +47,13 @@ LAYERED = ("samekey.stores.layered:LayeredStore", "samekey.stores.layered:AsyncL
 def check_address(address: str) -> str:
     front, *rest = address.split() or [address]
     if rest:
+        if any(":" not in part for part in rest):
+            raise Misconfigured("a space stands between two addresses; in a path write %20: sqlite:///my%20keys.db")
         if len(rest) > 1:
             raise Misconfigured(f"{len(rest) + 1} addresses; two make a layered store: a front, then a durable one")
         if front.partition(":")[0] not in FRONTS:
             known = ", ".join(f"{name}://" for name in sorted(FRONTS))
-            raise Misconfigured(f"{front!r} cannot be the front of a layered store; {known} can")
+            raise Misconfigured(f"{public(front)!r} cannot be the front of a layered store; {known} can")
         check_address(rest[0])
         return address
     scheme = address.partition(":")[0]

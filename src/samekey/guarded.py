@@ -18,7 +18,45 @@ T = TypeVar("T")
 S = TypeVar("S")
 
 
-class Guarded(Generic[P, T]):
+class _Named:
+    """Carried to other processes by its name, as a plain function is: the guard there is the one made there."""
+
+    def __reduce__(self) -> str:
+        name = getattr(self, "__qualname__", None)
+        if not isinstance(name, str):
+            raise TypeError(f"{vars(self)['__wrapped__']!r} has no name by which another process could find it")
+        return name
+
+
+class _OfInstance:
+    """What bound methods share: they are carried, copied and compared like plain ones."""
+
+    __slots__ = ("_guarded", "_instance")
+    _guarded: Any
+    _instance: Any
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _OfInstance):
+            return NotImplemented
+        return self._guarded is other._guarded and self._instance is other._instance
+
+    def __hash__(self) -> int:
+        return hash((self._guarded, id(self._instance)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (self._instance, self._guarded.__name__)
+
+    def __getattr__(self, name: str) -> Any:
+        """What its function shows: everything but `self`, which frameworks would take for a parameter."""
+        if name == "__signature__":
+            whole = inspect.signature(self._guarded)
+            return whole.replace(parameters=list(whole.parameters.values())[1:])
+        if name == "__wrapped__":
+            raise AttributeError(name)
+        return getattr(self._guarded, name)
+
+
+class Guarded(_Named, Generic[P, T]):
     """A guarded function: call it as before; `answer()` says more, `peek()` only looks."""
 
     def __init__(
@@ -45,8 +83,12 @@ class Guarded(Generic[P, T]):
         return self._answer(self.operation, bound, functools.partial(self._function, *args, **kwargs))
 
     def peek(self, key: Any, tenant: str | None = None) -> Record | None:
-        """The record of a key, or None; looking changes nothing."""
-        return self._peek(self.operation.name, key, tenant)
+        """The record that a call with this key would meet, or None; looking changes nothing."""
+        for name in (*self.operation.aliases, self.operation.name):
+            record = self._peek(name, key, tenant)
+            if record is not None:
+                return record
+        return None
 
     @overload
     def __get__(self, instance: None, owner: Any) -> Guarded[P, T]: ...
@@ -56,13 +98,14 @@ class Guarded(Generic[P, T]):
         return self if instance is None else BoundGuarded(self, instance)
 
 
-class BoundGuarded(Generic[P, T]):
+class BoundGuarded(_OfInstance, Generic[P, T]):
     """A guarded method of one instance."""
 
-    __slots__ = ("_guarded", "_instance")
+    __slots__ = ()
 
     def __init__(self, guarded: Guarded[Any, T], instance: Any) -> None:
-        self._guarded, self._instance = guarded, instance
+        self._guarded: Guarded[Any, T] = guarded
+        self._instance = instance
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._guarded(self._instance, *args, **kwargs)
@@ -73,11 +116,8 @@ class BoundGuarded(Generic[P, T]):
     def peek(self, key: Any, tenant: str | None = None) -> Record | None:
         return self._guarded.peek(key, tenant)
 
-    def __getattr__(self, name: str) -> Any:
-        return bound_attribute(self._guarded, name)
 
-
-class AsyncGuarded(Generic[P, T]):
+class AsyncGuarded(_Named, Generic[P, T]):
     """A guarded async function."""
 
     def __init__(
@@ -105,8 +145,12 @@ class AsyncGuarded(Generic[P, T]):
         return await self._answer(self.operation, bound, functools.partial(self._function, *args, **kwargs))
 
     async def peek(self, key: Any, tenant: str | None = None) -> Record | None:
-        """The record of a key, or None; looking changes nothing."""
-        return await self._peek(self.operation.name, key, tenant)
+        """The record that a call with this key would meet, or None; looking changes nothing."""
+        for name in (*self.operation.aliases, self.operation.name):
+            record = await self._peek(name, key, tenant)
+            if record is not None:
+                return record
+        return None
 
     @overload
     def __get__(self, instance: None, owner: Any) -> AsyncGuarded[P, T]: ...
@@ -116,13 +160,14 @@ class AsyncGuarded(Generic[P, T]):
         return self if instance is None else AsyncBoundGuarded(self, instance)
 
 
-class AsyncBoundGuarded(Generic[P, T]):
+class AsyncBoundGuarded(_OfInstance, Generic[P, T]):
     """A guarded async method of one instance."""
 
-    __slots__ = ("_guarded", "_instance")
+    __slots__ = ()
 
     def __init__(self, guarded: AsyncGuarded[Any, T], instance: Any) -> None:
-        self._guarded, self._instance = guarded, instance
+        self._guarded: AsyncGuarded[Any, T] = guarded
+        self._instance = instance
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._guarded(self._instance, *args, **kwargs)
@@ -132,16 +177,3 @@ class AsyncBoundGuarded(Generic[P, T]):
 
     async def peek(self, key: Any, tenant: str | None = None) -> Record | None:
         return await self._guarded.peek(key, tenant)
-
-    def __getattr__(self, name: str) -> Any:
-        return bound_attribute(self._guarded, name)
-
-
-def bound_attribute(guarded: Any, name: str) -> Any:
-    """What a bound method shows of its function: everything but `self`, which frameworks would take for a parameter."""
-    if name == "__signature__":
-        whole = inspect.signature(guarded)
-        return whole.replace(parameters=list(whole.parameters.values())[1:])
-    if name == "__wrapped__":
-        raise AttributeError(name)
-    return getattr(guarded, name)

@@ -174,11 +174,8 @@ class Rules:
         rules = self.policy if policy is None else policy
         if not isinstance(rules, Policy):
             raise Misconfigured(f"policy= takes a Policy, not {type(rules).__name__}")
-        if isinstance(boundary, Keyed) and rules.retention_seconds < (boundary.terms.window or 0):
-            raise Misconfigured(
-                f"{name}: retention ({rules.retention_seconds:.0f} s) is shorter than the provider's window "
-                f"({boundary.terms.window:.0f} s): a key would be forgotten while the provider still answers it"
-            )
+        if isinstance(boundary, Keyed):
+            _check_window(name, boundary.terms.window or 0, rules)
         make_key(name, "checked")
         found = Operation(
             name=name,
@@ -271,6 +268,19 @@ class Rules:
             aliases=others,
         )
         return binding, operation
+
+
+def _check_window(name: str, window: float, policy: Policy) -> None:
+    if policy.retention_seconds < window:
+        raise Misconfigured(
+            f"{name}: retention ({policy.retention_seconds:.0f} s) is shorter than the provider's window "
+            f"({window:.0f} s): a key would be forgotten while the provider still answers it"
+        )
+    if policy.lease_seconds >= window:
+        raise Misconfigured(
+            f"{name}: the lease ({policy.lease_seconds:.0f} s) must be shorter than the provider's window "
+            f"({window:.0f} s): no re-run could end before the provider forgets. Give a shorter lease, or declare Asks"
+        )
 
 
 def as_key(key: Any, payload: Any, operation: Operation) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from inspect import signature
 from pathlib import Path
@@ -48,6 +50,11 @@ class Shell:
         """As a process of its own."""
         given = {"capture_output": True, "text": True, "timeout": 60, "env": self.environment, "cwd": self.path.parent}
         return subprocess.run([sys.executable, "-m", "samekey", *words], **{**given, **options})
+
+    def damage(self, key, change):
+        """Somebody writes into the file past us, or a newer version does."""
+        with closing(sqlite3.connect(self.path, timeout=30)) as connection, connection:
+            connection.execute(f"UPDATE samekey_records SET {change} WHERE key = ?", (key,))
 
 
 @pytest.fixture

@@ -110,14 +110,17 @@ def test_settled_records_beyond_the_limit_do_not_make_it_incomplete(shell, scene
     assert report(result)["settled_counted_completely"] is False
 
 
-def test_a_damaged_record_is_told_and_incomplete(shell, scene):
-    scene.completed()
-    with scene.store._here().turn:
-        scene.store._here().writer.execute("UPDATE samekey_records SET story = '{'")
-    result = shell("doctor")
+@pytest.mark.parametrize("damage", ["story = '{'", "state = 'elsewhere'"])
+def test_a_damaged_record_is_named_and_the_others_are_counted(shell, scene, damage):
+    scene.in_doubt("o-1")
+    scene.completed("o-2")
+    scene.completed("o-3")
+    shell.damage("o-2", damage)
+    result = shell("doctor", "--json")
 
     assert result.exit_code == 4
-    assert "cannot be counted" in result.stderr
+    assert "incomplete: the record of charge o-2 is damaged or was written by a newer version" in result.stderr
+    assert (report(result)["states"]["in_doubt"], report(result)["states"]["completed"]) == (1, 1)
 
 
 # -- with the user's guard ---------------------------------------------------------------------------------------------

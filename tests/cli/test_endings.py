@@ -201,6 +201,50 @@ def test_a_reader_that_hangs_up_hears_nothing_more(shell, scene, words):
     assert result.returncode == 4
 
 
+@pytest.mark.parametrize("closed", [">&-", ">&- 2>&- <&-"])
+def test_whoever_closed_the_streams_is_told_by_the_exit_code(shell, scene, closed):
+    """A crash on a stream that is not there would be a 1: found something."""
+    scene.completed()
+    command = f"exec {sys.executable} -m samekey ls {closed}"
+    fine = subprocess.run(["sh", "-c", command], env=shell.environment, cwd=shell.path.parent, capture_output=True)
+    scene.in_doubt("doubt")
+    found = subprocess.run(["sh", "-c", command], env=shell.environment, cwd=shell.path.parent, capture_output=True)
+
+    assert (fine.returncode, found.returncode) == (0, 1)
+    assert fine.stderr + found.stderr == b""
+
+
+def test_without_stdin_nobody_can_be_asked(shell, scene):
+    scene.in_doubt()
+    command = f"exec {sys.executable} -m samekey resolve o-1 --happened --why w <&-"
+    asked = subprocess.run(["sh", "-c", command], env=shell.environment, cwd=shell.path.parent, capture_output=True)
+
+    assert asked.returncode == 2
+    assert b"--yes" in asked.stderr
+
+
+@pytest.mark.parametrize("words", [["ls", "--json"], ["--help"]])
+def test_a_disk_that_is_full_is_not_our_bug(shell, scene, words):
+    """What could not be written was not told: incomplete."""
+    scene.in_doubt()
+    with open("/dev/full", "w") as full:
+        told = shell.process(*words, capture_output=False, stdout=full, stderr=subprocess.PIPE)
+        untold = shell.process(*words, capture_output=False, stdout=full, stderr=full)
+
+    assert (told.returncode, untold.returncode) == (4, 4)
+    assert told.stderr == "samekey: the output could not be written: No space left on device\n"
+
+
+def test_an_error_that_nobody_can_be_told_still_has_its_code(shell, scene):
+    with open("/dev/full", "w") as full:
+        codes = [
+            shell.process(*words, capture_output=False, stdout=full, stderr=full).returncode
+            for words in (["ls", "--nonsense"], ["explain", "absent"], ["ls", "--store", "sqlite:///absent.db"])
+        ]
+
+    assert codes == [2, 6, 3]
+
+
 def test_a_stream_that_cannot_print_a_key_spells_it_out(shell, scene):
     scene.completed("παραγγελία")
     result = shell.process("ls", env={**shell.environment, "PYTHONIOENCODING": "latin-1"})

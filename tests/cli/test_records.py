@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 
 import pytest
@@ -86,9 +87,80 @@ def test_ls_goes_on_where_the_page_ended(shell, scene):
     assert second.stderr == ""
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["--before", "nan/" + "00" * 16],
+        ["--before", "inf/" + "00" * 16],
+        ["--before", "1.5/00"],
+        ["--before", "1.5/"],
+        ["--tenant", ""],
+        ["--operation", ""],
+        ["--tenant", "a\nb"],
+        ["--operation", "x" * 300],
+    ],
+    ids=str,
+)
+def test_a_filter_that_can_match_nothing_is_no_clean_answer(shell, scene, wrong):
+    """`--tenant "$T"` with nothing in $T would be 0 beside any number of doubts."""
+    scene.in_doubt()
+    result = shell("ls", *wrong)
+
+    assert result.exit_code == 2
+    assert result.stdout == ""
+
+
 @pytest.mark.parametrize("wrong", [["--before", "x"], ["--limit", "0"], ["--limit", "1001"], ["--state", "pending"]])
 def test_ls_refuses_what_it_cannot_mean(shell, scene, wrong):
     assert shell("ls", *wrong).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "damaged", [["o-0"], ["o-4"], ["o-2"], ["o-1", "o-2", "o-4"], ["o-0", "o-1", "o-2", "o-3", "o-4"]]
+)
+@pytest.mark.parametrize("limit", ["2", "3", "5", "100"])
+def test_a_damaged_record_does_not_hide_the_others(shell, scene, damaged, limit):
+    """Page by page: what can be read is listed, what cannot is named, and nobody calls it clean."""
+    for number in range(5):
+        scene.completed(f"o-{number}")
+    for key in damaged:
+        shell.damage(key, "state = 'elsewhere'")
+    keys: list[str] = []
+    named: list[str] = []
+    codes: list[int] = []
+    cursor: list[str] = []
+    while cursor or not codes:
+        page = shell("ls", "--json", "--limit", limit, *cursor)
+        keys += [one["key"] for one in lines(page)]
+        named += re.findall("incomplete: the record of charge (o-[0-9]) is damaged", page.stderr)
+        codes.append(page.exit_code)
+        cursor = " ".join(re.findall(r"--before \S+", page.stderr)).split()
+
+    assert sorted(keys + named) == [f"o-{number}" for number in range(5)]
+    assert sorted(named) == damaged
+    assert {4} <= set(codes) <= {0, 4}
+
+
+def test_a_store_that_is_damaged_all_over_is_listed_in_pages(shell, scene, monkeypatch):
+    monkeypatch.setattr("samekey.ops.UNREADABLE_MAX", 3)
+    for number in range(5):
+        scene.completed(f"o-{number}")
+        shell.damage(f"o-{number}", "story = '{'")
+    page = shell("ls")
+
+    assert (page.exit_code, page.stdout) == (4, "")
+    assert page.stderr.count("incomplete: ") == 3
+    assert "there is more: --before" in page.stderr
+
+
+@pytest.mark.parametrize("words", [["charge", "o-1"], ["o-1"]])
+def test_a_damaged_record_is_not_said_to_be_absent(shell, scene, words):
+    scene.completed()
+    shell.damage("o-1", "story = '{'")
+    result = shell("explain", *words)
+
+    assert result.exit_code == 4
+    assert "the record of charge o-1 is damaged" in result.stderr
 
 
 # -- which record is meant -------------------------------------------------------------------------------------------

@@ -66,6 +66,7 @@ def test_json_gives_the_record_as_it_now_stands(shell, scene):
         ["--happened", "--why", "w", "--who", " "],
         ["--happened", "--why", "w", "--result", "{"],
         ["--happened", "--why", "w", "--result", "NaN"],
+        ["--happened", "--why", "w", "--result", '{"paid": 1, "paid": 2}'],  # which of them would callers get?
         ["--happened", "--why", "w", "--result", "[" * 100_000],
         ["--refused", "--why", "w", "--result", "1"],
     ],

@@ -408,7 +408,7 @@ def test_a_result_that_cannot_be_kept_is_completed_all_the_same():
             return other.result is None and str(other.error).startswith("not kept: ")
 
     wanted = NotKept(HELD, Role.HOLDER, State.COMPLETED, "me")
-    done = held_and(call, Returned(value), (Tell("not_kept", HELD), None), (wanted, completed()))
+    done = held_and(call, Returned(value), (Tell("not_kept", HELD), None), (wanted, completed(result=None)))
     assert done.result == value
 
 
@@ -481,6 +481,39 @@ def test_a_success_that_comes_too_late_is_evidence_and_the_record_answers():
     )
 
     assert (done.result, done.replayed) == ("receipt", True)
+
+
+def test_an_attempt_that_ended_twice_is_answered_with_its_first_end():
+    """An effect that forks has the same attempt in two processes: whoever settles first speaks for both."""
+    first = completed()
+    mine = encode("mine", max_bytes=ROOM)
+    done = held_and(
+        calling(),
+        Returned("mine"),
+        (settling(State.COMPLETED, result=mine), first),
+        (late(result=mine), first),
+        (Tell("late", first, "completed"), None),
+    )
+    assert (done.result, done.replayed) == ("receipt", True)
+
+    error = Refused("mine")
+    result = encode_refusal(error, max_bytes=ROOM)
+    closed = completed(state=State.CLOSED, result=encode_refusal(Refused("theirs"), max_bytes=ROOM))
+    failed = held_and(
+        calling(),
+        Raised(error),
+        (settling(State.CLOSED, result=result, error="Refused"), closed),
+        (late(state=State.CLOSED, result=result), closed),
+        (Tell("late", closed, "closed"), None),
+    )
+    assert isinstance(failed, Failed)
+    assert str(failed.error) == "theirs"
+
+
+def test_our_own_word_that_was_redacted_meanwhile_is_still_ours():
+    done = held_and(calling(), Returned("receipt"), (settling(State.COMPLETED, result=RESULT), completed(result=None)))
+
+    assert (done.result, done.replayed) == ("receipt", False)
 
 
 @pytest.mark.parametrize("state", [State.IN_DOUBT, State.RELEASED])

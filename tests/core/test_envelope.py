@@ -287,6 +287,42 @@ def test_an_int_of_any_size_is_exact(digits):
         assert again(value) == again([value, ()])[0] == value
 
 
+@pytest.fixture
+def digits_allowed():
+    allowed = sys.get_int_max_str_digits()
+    yield sys.set_int_max_str_digits
+    sys.set_int_max_str_digits(allowed)
+
+
+@pytest.mark.parametrize("digits", [603, 641, 1001, 4299, 4300, 4301, 9000])
+@pytest.mark.parametrize("written_with", [0, 640, 4300, 100_000])
+@pytest.mark.parametrize("read_with", [0, 640, 4300, 100_000])
+def test_an_int_is_read_where_other_limits_hold_than_where_it_was_written(
+    digits, written_with, read_with, digits_allowed
+):
+    value = {"n": [10 ** (digits - 1), -(10**digits - 1)], "text": "7" * digits}
+    digits_allowed(written_with)
+    kept = encode(value, max_bytes=ROOM)
+    digits_allowed(read_with)
+
+    assert decode(kept) == value
+
+
+def test_an_int_that_would_take_long_to_read_is_damage(digits_allowed):
+    """Nobody writes one in decimals, and the time it takes grows with its square."""
+    digits_allowed(640)
+    for sign in (b"", b"-"):
+        assert decode(b"\x01J" + sign + b"9" * 4300) in (10**4300 - 1, 1 - 10**4300)
+        with pytest.raises(Unreadable, match="damaged JSON"):
+            decode(b"\x01J" + sign + b"9" * 4301)
+
+
+def test_the_plain_form_of_ints_is_frozen():
+    """Ints of up to 4300 digits are plain JSON, as they were from the start."""
+    assert encode([10**4299], max_bytes=ROOM) == b"\x01J[1" + b"0" * 4299 + b"]"
+    assert encode(["1" * 9000], max_bytes=ROOM) == b'\x01J["' + b"1" * 9000 + b'"]'
+
+
 def test_not_a_number_replays_as_not_a_number():
     assert math.isnan(again(math.nan))
     assert again([Decimal("NaN"), Decimal("sNaN")])[1].is_snan()
@@ -434,11 +470,44 @@ def test_a_local_class_is_found_only_among_the_types_given():
     class Local:
         n: int
 
-    kept = encode([Local(1)], max_bytes=ROOM)
+    kept = encode([Local(1)], max_bytes=ROOM, types=[Local])
 
     assert decode(kept, types=[Local]) == [Local(1)]
     with pytest.raises(Unreadable, match=r"result\.0: the class .*:test_a_local.*Local is gone, or not loaded here"):
         decode(kept)
+
+
+def made_here(kind: str) -> Any:
+    """A value of a class that no name of a module leads to."""
+    match kind:
+        case "dataclass":
+            return dataclasses.make_dataclass("Local", ["n"], namespace={"__module__": __name__})(1)
+        case "another of one name":
+            return dataclasses.make_dataclass("Point", ["x", "y"], namespace={"__module__": __name__})(1, 2)
+        case "generic":
+            return Page[frozenset[bytes]](items=[])
+        case "enum":
+            return enum.Enum("Suit", ["HEARTS"], module=__name__, qualname="Elsewhere").HEARTS  # type: ignore[attr-defined]
+        case "flag":
+            return enum.Flag("Perm", ["READ"], module=__name__, qualname="Elsewhere").READ  # type: ignore[attr-defined]
+        case "namedtuple":
+            Pair = namedtuple("Pair", "a b", module="never.loaded")
+            return Pair(1, 2)
+        case _:
+            return msgspec.defstruct("Local", ["n"], module=__name__)(1)
+
+
+@pytest.mark.parametrize(
+    "kind", ["dataclass", "another of one name", "generic", "enum", "flag", "namedtuple", "struct"]
+)
+def test_a_class_that_no_replay_would_find_is_not_kept(kind):
+    """Said when it is written: later nobody could read it, or another class of that name would stand in for it."""
+    value = made_here(kind)
+
+    with pytest.raises(NotStorable, match=r"^result\.0\.at: an? .* cannot be kept: a replay would not find it at .*:"):
+        encode([{"at": value}], max_bytes=ROOM)
+    kept = encode([{"at": value}], max_bytes=ROOM, types=[type(value)])
+    assert decode(kept, types=[type(value)]) == [{"at": value}]
 
 
 def test_the_types_given_come_before_those_of_loaded_modules():
@@ -698,12 +767,12 @@ BOXES = [
 
 @pytest.mark.parametrize("box", BOXES)
 def test_as_deep_as_the_limit_is_kept_and_deeper_is_refused(box):
-    kept = encode(nested(box, DEPTH_MAX), max_bytes=ROOM)
+    kept = encode(nested(box, DEPTH_MAX), max_bytes=ROOM, types=[Page[Any]])
 
     assert decode(kept, types=[Page[Any]]) == nested(box, DEPTH_MAX)
     for depth in (DEPTH_MAX + 1, 5 * DEPTH_MAX):
         with pytest.raises(NotStorable, match=f"nested deeper than {DEPTH_MAX}"):
-            encode(nested(box, depth), max_bytes=ROOM)
+            encode(nested(box, depth), max_bytes=ROOM, types=[Page[Any]])
 
 
 def test_a_long_path_loses_its_middle():
@@ -782,7 +851,7 @@ def test_an_error_of_the_users_own_code_is_not_storable():
         n: int = Boom()  # type: ignore[assignment]
 
     with pytest.raises(NotStorable, match=r"result\.0: ZeroDivisionError") as refused:
-        encode([Trap()], max_bytes=ROOM)
+        encode([Trap()], max_bytes=ROOM, types=[Trap])
     assert isinstance(refused.value.__cause__, ZeroDivisionError)
 
 
@@ -793,7 +862,7 @@ def test_a_class_name_that_is_not_text_is_not_storable():
     Odd.__qualname__ = "\ud800"
 
     with pytest.raises(NotStorable, match="result: UnicodeEncodeError while writing it"):
-        encode(Odd.A, max_bytes=ROOM)
+        encode(Odd.A, max_bytes=ROOM, types=[Odd])
 
 
 # ---- what is unreadable ----
@@ -976,15 +1045,11 @@ def test_a_broken_str_does_not_lose_the_refusal():
     assert "Mute, which is not loaded here or not allowed: Mute" in str(refused_again(Mute("a")))
 
 
-def test_an_attribute_that_is_unreadable_is_left_out_and_noted():
-    @dataclasses.dataclass
-    class Local:
-        n: int
-
-    replayed, by_argument = (
-        refused_again(Refused("no", detail=Local(1)), Refused),
-        refused_again(KeyError(Local(1)), KeyError),
-    )
+def test_an_attribute_whose_class_is_gone_is_left_out_and_noted(monkeypatch):
+    kept = [encode_refusal(error, max_bytes=ROOM) for error in (Refused("no", detail=Point(1)), KeyError(Point(1)))]
+    monkeypatch.delattr(sys.modules[__name__], "Point")
+    replayed = decode_refusal(kept[0], allowed=(Refused,))
+    by_argument = decode_refusal(kept[1], allowed=(KeyError,))
 
     assert isinstance(replayed, Refused)
     assert replayed.detail is None
@@ -1180,7 +1245,8 @@ def test_a_local_class_is_decoded_with_the_types_of_its_annotation():
 
     value = [outer(Inner(1), [Inner(2)])]
 
-    assert decode(encode(value, max_bytes=ROOM), types=data_types(list[outer])) == value  # type: ignore[valid-type]
+    known = data_types(list[outer])  # type: ignore[valid-type]
+    assert decode(encode(value, max_bytes=ROOM, types=known), types=known) == value
 
 
 def test_a_name_that_cannot_be_resolved_hides_nothing_else():

@@ -464,10 +464,11 @@ def test_a_subclass_that_holds_nanoseconds_is_refused():
     class Timestamp(datetime):
         nanosecond = 0
 
-    stamp = Timestamp(2024, 1, 1)
-    assert same(stamp, datetime(2024, 1, 1))
-    stamp.nanosecond = 7
-    assert refusal({"at": stamp}).path == "at"
+    class Later(Timestamp):
+        nanosecond = 7  # not in its __dict__: theirs is a field of a C struct
+
+    assert same(Timestamp(2024, 1, 1), datetime(2024, 1, 1))
+    assert refusal({"at": Later(2024, 1, 1)}).path == "at"
 
 
 def test_a_time_whose_zone_needs_a_date_is_refused():

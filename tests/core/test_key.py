@@ -57,6 +57,14 @@ def test_separators_inside_parts_are_escaped():
     assert key_text(("a/b",)) == "a/b"  # one part is its own text
 
 
+def test_a_key_is_its_text_whatever_it_was_given_as():
+    """Frozen with the digest, and said in the docs: the keys of one operation should have one shape."""
+    assert as_text(1) == as_text("1") == as_text([1])
+    assert as_text(ID) == as_text(str(ID))
+    assert as_text(("a", "b")) == as_text("a/b")
+    assert as_text(("a/b", "c")) != as_text("a/b/c")
+
+
 def test_parts_are_text_numbers_and_uuids_and_nothing_else():
     assert as_text((1, "b", ID)) == f"1/b/{ID}"
     assert as_text([1, 2]) == "1/2"

@@ -233,6 +233,29 @@ def test_a_timeout_before_anything_was_sent_means_what_the_caller_says(name):
     assert Policy().meaning(unsent(), inner=False) == "unknown"
 
 
+def test_a_decline_that_is_final_says_so_in_any_shape_of_truth():
+    """Databases without a boolean type give 0 and 1; a pattern would look for True itself."""
+    assert [Declined(final=said).final for said in (True, False, 1, 0)] == [True, False, True, False]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("said", ["stolen card", "", None, 2, b"", ()])
+def test_a_decline_whose_finality_is_none_is_refused(said):
+    """The reason in the first place would close the key, or free it, whatever it says."""
+    with pytest.raises(Misconfigured, match=r"^Declined\(final=\) is True or False.*reason="):
+        Declined(said)
+
+
+def test_conflicting_counts_what_the_provider_has():
+    assert Conflicting(["a", "b"]) == Conflicting(("a", "b")) == Conflicting(iter("ab"))  # type: ignore[arg-type]
+    assert Conflicting().results == ()
+
+
+@pytest.mark.parametrize("said", [2, None, "ab", b"ab", {"id": "a"}])
+def test_conflicting_takes_results_not_a_number(said):
+    with pytest.raises(Misconfigured, match=rf"^Conflicting takes .* not {type(said).__name__}$"):
+        Conflicting(said)
+
+
 def test_errors_that_would_mean_two_things_are_named():
     with pytest.raises(Misconfigured, match=r"^KeyError, ValueError stands in both"):
         Policy(releases=(ValueError, KeyError), closes=(KeyError, ValueError))
@@ -252,7 +275,10 @@ def test_what_an_error_means():
     policy = Policy(releases=(KeyError, Refused), closes=(Child, NotDone, OSError))
 
     assert policy.meaning(KeyError(), inner=False) == "releases"
-    assert policy.meaning(Child(), inner=False) == "closes"  # closing is looked at first
+    assert policy.meaning(Child(), inner=False) == "closes"  # the nearest class that is listed
+    turned = Policy(releases=(Child,), closes=(KeyError,))
+    assert turned.meaning(Child(), inner=False) == "releases"  # whichever list it stands in
+    assert turned.meaning(KeyError(), inner=False) == "closes"
     assert policy.meaning(Refused(), inner=False) == "releases"  # the caller's own lists win over our words
     assert policy.meaning(NotDone(), inner=False) == "closes"
     assert policy.meaning(TimeoutError(), inner=False) == "unknown"  # although OSError is its parent

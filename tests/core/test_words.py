@@ -134,7 +134,7 @@ def test_a_replay_finds_the_classes_that_the_call_was_given():
     class Receipt:
         number: int
 
-    there = RECORD._replace(result=encode(Receipt(7), max_bytes=1000))
+    there = RECORD._replace(result=encode(Receipt(7), max_bytes=1000, types=[Receipt]))
 
     assert replay(calling(types=(Receipt,)), there) == Answer(Receipt(7), State.COMPLETED, True, "o-1", 7, 2)
     with pytest.raises(ResultUnreadable, match="Receipt is gone, or not loaded here"):

@@ -188,15 +188,10 @@ def test_asks_declined_for_good_closes_and_declined_for_now_frees(place: Place, 
     in_doubt(side, "final", boundary=Asks(lambda record: Declined(final=True, reason="stolen")))
     in_doubt(side, "free", boundary=Asks(lambda record: Declined()))
 
-    for _ in range(2):
+    for said in (True, 1):  # 1: what a database without booleans says
+        boundary = Asks(lambda record, said=said: Declined(final=said, reason="stolen"))  # type: ignore[misc]
         with pytest.raises(Refused, match="stolen"):
-            side.run(
-                "charge",
-                ledger.add,
-                key="final",
-                payload={},
-                boundary=Asks(lambda record: Declined(final=True, reason="stolen")),
-            )
+            side.run("charge", ledger.add, key="final", payload={}, boundary=boundary)
     answer = side.run("charge", ledger.add, key="free", payload={}, boundary=Asks(lambda record: Declined()))
     assert (answer.result, answer.attempts, answer.replayed) == (1, 2, False)
     assert place.peek("charge", "final").state is State.CLOSED
@@ -212,8 +207,10 @@ def test_asks_declined_for_good_closes_and_declined_for_now_frees(place: Place, 
         (lambda record: {"found": True}, "dict"),
         (lambda record: None, "NoneType"),
         (lambda record: Happened, "type"),
+        (lambda record: Conflicting(2), "Misconfigured"),  # type: ignore[arg-type]
+        (lambda record: Declined("stolen card"), "Misconfigured"),  # type: ignore[arg-type]
     ],
-    ids=["absent", "unknown", "conflicting", "raises", "rubbish", "none", "class"],
+    ids=["absent", "unknown", "conflicting", "raises", "rubbish", "none", "class", "number", "reason"],
 )
 def test_asks_anything_else_stays_in_doubt_and_nobody_is_left_asking(place: Place, side: Side, ledger, lookup, why):
     boundary = Asks(lookup)
@@ -624,6 +621,17 @@ def test_repeatable_takes_over_a_dead_holder_one_at_a_time(still: Place, colour:
 def test_a_retention_below_the_providers_window_is_refused(place: Place):
     with pytest.raises(Misconfigured, match="window"):
         place.guard(policy=Policy(retention=60)).run("charge", int, key="o-1", payload={}, boundary=Keyed(window=61))
+
+
+@pytest.mark.parametrize("window", [20, 30])
+def test_a_window_that_no_lease_fits_in_is_refused(place: Place, window: int):
+    """A re-run must end before the provider forgets: then not even a retry at once could be one."""
+    with pytest.raises(Misconfigured, match=r"charge: the lease \(30 s\).*window"):
+        place.guard().run("charge", int, key="o-1", payload={}, boundary=Keyed(window=window))
+    short = Policy(lease=window - 1)
+    assert (
+        place.guard(policy=short).run("charge", int, key="o-1", payload={}, boundary=Keyed(window=window)).result == 0
+    )
 
 
 @pytest.mark.usefixtures("looks_each_time")

@@ -380,3 +380,32 @@ def test_a_fork_while_another_thread_is_inside_the_memory_does_not_hang_the_chil
     finally:
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
             os.kill(child.pid, signal.SIGKILL)
+
+
+FORKS_INSIDE = """
+import os, sys
+from samekey import Guard
+
+guard = Guard(sys.argv[1])
+
+def effect():
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+    return "parent" if child else "child"
+
+main = os.getpid()
+answer = guard.run("charge", effect, key="o-1", payload={})
+if os.getpid() != main:
+    os._exit(0)
+print(answer.result, answer.replayed, guard.run("charge", effect, key="o-1", payload={}).result)
+"""
+
+
+def test_an_effect_that_forks_and_ends_in_both_processes_has_one_answer(sqlite: Place):
+    """The child's end is the first word under this attempt: the parent is told that, as every replay will be."""
+    ran = subprocess.run(
+        [sys.executable, "-c", FORKS_INSIDE, f"sqlite:///{sqlite.path}"], capture_output=True, text=True, timeout=60
+    )
+
+    assert (ran.stdout.split(), ran.stderr) == (["child", "True", "child"], "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import sys
 import types
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, make_dataclass
 from datetime import date, time, timedelta
 from typing import Any
 from uuid import UUID
@@ -14,7 +14,7 @@ import pytest
 from pydantic import BaseModel
 
 from samekey import NotDone, Policy, Refused, ResultNotKept, ResultUnreadable, State
-from tests.guard.helpers import Ledger, Place, Side, Thread
+from tests.guard.helpers import Ledger, Place, Seen, Side, Thread
 
 
 class Colour(enum.Enum):
@@ -209,5 +209,21 @@ def test_a_result_that_is_text_no_database_can_hold_is_kept_or_a_tombstone(place
 
     assert place.peek("charge", "o-1").state is State.COMPLETED
     with pytest.raises(ResultNotKept):
+        side.run("charge", effect, key="o-1", payload={})
+    assert len(ledger) == 1
+
+
+def test_a_result_of_a_class_made_inside_the_effect_is_not_kept_and_says_so(place: Place, colour: str, ledger: Ledger):
+    """Told by the first call's event, not only by a replay that cannot read it."""
+    seen = Seen()
+    side = place.side(colour, hooks=[seen])
+
+    def effect() -> Any:
+        ledger.add()
+        return make_dataclass("Local", ["n"])(1)
+
+    assert side.run("charge", effect, key="o-1", payload={}).result.n == 1
+    assert "not_kept" in seen.names
+    with pytest.raises(ResultNotKept, match="a Local cannot be kept: a replay would not find it"):
         side.run("charge", effect, key="o-1", payload={})
     assert len(ledger) == 1

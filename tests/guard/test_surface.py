@@ -363,6 +363,8 @@ def test_an_alias_answers_for_the_old_name(place: Place, colour: str, ledger: Le
     after("o-2")
     assert len(ledger) == 2
     assert place.look("old", "o-2") is None
+    assert [after.peek(key).key.operation for key in ("o-1", "o-2")] == ["old", "new"]  # looks where the call looks
+    assert after.peek("o-3") is None
 
 
 def test_old_code_beside_a_rename_does_not_see_what_was_claimed_under_the_new_name(place: Place, ledger: Ledger):

@@ -317,11 +317,36 @@ def test_neither_logs_nor_errors_hold_payloads_results_or_passwords(caplog):
         ("postgresql://ann:pa@ss:word@host:5432/db?sslmode=require", "postgresql://ann@host:5432/db?sslmode=require"),
         ("redis://:hunter2@host/0 postgresql://ann:hunter2@host/db", "redis://@host/0 postgresql://ann@host/db"),
         ("postgresql://host/db?user=ann&password=hunter2", "postgresql://host/db?user=ann&"),
+        ("redis://:hun/ter2@host/0", "redis://@host/0"),
         ("sqlite:///keys.db?synchronous=normal", "sqlite:///keys.db?synchronous=normal"),
     ],
 )
 def test_an_address_is_shown_without_its_password(address: str, shown: str):
     assert public(address) == shown
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "postgresql://app:s3cret@db/shop redis://cache/0",  # the wrong way round
+        "mysql://app:s3cret@db/shop sqlite:///keys.db",
+        "redis://cache/0 redis://:s3cret@cache/1 postgresql://app:s3cret@db/shop",
+        "memory://app:s3cret@here",
+        "sqlite://app:s3cret@here/keys.db",
+        "sqlite:///keys.db?password=s3cret",
+        "oracle://app:s3cret@db/shop",
+    ],
+)
+def test_an_address_that_cannot_be_is_refused_without_its_password(address: str):
+    with pytest.raises(Misconfigured) as refused:
+        Guard(address).run("charge", lambda: 1, key="o-1", payload={})
+
+    assert "s3cret" not in str(refused.value)
+
+
+def test_a_path_with_a_space_is_not_taken_for_two_addresses_in_silence():
+    with pytest.raises(Misconfigured, match=r"a space stands between two addresses.*%20"):
+        Guard("sqlite:///my keys.db")
 
 
 def test_the_first_doubt_of_a_guard_does_not_print_the_password_of_its_store():

@@ -30,6 +30,7 @@ from samekey.core.register import apply
 from samekey.core.states import Role, State
 from samekey.drivers import _psycopg_connection, _psycopg_exchange
 from samekey.drivers import psycopg as driver
+from samekey.ops import Ops
 from samekey.stores import _postgres_batches
 from samekey.stores.postgres import AsyncPostgresStore, PostgresStore
 from samekey.testing._store_scenarios.agreement import _compare, _moment
@@ -1126,6 +1127,15 @@ def test_a_damaged_record_is_told(store, url, scene):
 
     with pytest.raises(RecordUnreadable):
         store.read(Read(held.key))
+
+
+def test_a_damaged_record_does_not_hide_the_others_from_an_operator(store, url, scene):
+    keys = [store.open(scene.opening(name)).key for name in ("one", "two", "three")]
+    sql(url, f"UPDATE samekey_records SET state = 'elsewhere' WHERE key = '{keys[1].text}'")
+    page = Ops(store).list_records(Query())
+
+    assert [record.key for record in page.records] == [keys[2], keys[0]]
+    assert [str(keys[1]) in str(one) for one in page.unreadable] == [True]
 
 
 # -- settings ------------------------------------------------------------------------------------------

@@ -101,7 +101,9 @@ def find(ops: Ops, words: tuple[str, ...], tenant: str | None) -> Record:
             return record
         case (text,):
             make_key("any", text, tenant)  # a text that can be no key is a usage error, not an absent key
-            records = ops.find(text, tenant=tenant).records
+            records, _, unreadable = ops.find(text, tenant=tenant)
+            if unreadable:
+                raise unreadable[0]  # it may be the one that is meant
             if not records:
                 raise NoSuchKey(f"no operation has a record of the key {text!r}", key=text)
             if len(records) > 1:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -54,8 +56,9 @@ def line(text: str = "", *, style: str = "") -> None:
 
 
 def note(text: str) -> None:
-    """Not data: for whoever watches."""
-    click.echo(clean(text), err=True)
+    """Not data: for whoever watches. If nobody can be told, the exit code still says it."""
+    with suppress(OSError):
+        click.echo(clean(text), err=True)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -74,6 +77,13 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 def is_terminal() -> bool:
     return sys.stdout.isatty()
+
+
+def open_closed_streams() -> None:
+    """Who closed a stream (`>&-`) does not want it: then it leads nowhere, and the exit code is all there is."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - as long as the process
 
 
 def never_fail_on_odd_characters() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 import click
 
@@ -28,6 +30,9 @@ COMMANDS = {
     "prove": ("samekey.cli.prove:prove", "which of the four assumptions hold at an HTTP endpoint, yours or anybody's?"),
     "demo": ("samekey.cli.demo:demo", "see a double charge happen, and not happen"),
 }
+
+# Where the output goes, and not our doing.
+NOT_WRITTEN = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
 @dataclass
@@ -59,12 +64,14 @@ class Root(click.Group):
         run: Any = super().main
         if not standalone_mode:
             return run(*args, standalone_mode=False, **kwargs)
+        out.open_closed_streams()
         out.never_fail_on_odd_characters()
         try:
             code = run(*args, standalone_mode=False, **kwargs)
             sys.stdout.flush()
         except click.ClickException as error:
-            error.show()
+            with suppress(OSError):
+                error.show()
             code = Exit.USAGE
         except click.Abort:  # Ctrl-C, or "no" to a question
             out.note("stopped; nothing more was done")
@@ -75,11 +82,7 @@ class Root(click.Group):
             code = exit_of(error)
             _complain(error.message, getattr(error, "hint", ""), debug=session.debug)
         except Exception as error:
-            code = Exit.OUR_BUG
-            # Only its type: an exception's text may quote a result, which nobody asked us to reveal.
-            _complain(f"{type(error).__name__}: this is our bug, please report it", "", debug=session.debug)
-            if not session.debug:
-                out.note("samekey --debug ... shows where it happened")
+            code = _unexpected(error, debug=session.debug)
         _leave(int(code or 0))
 
     # A reader that hung up, before click sees it: its code for that is our "found something".
@@ -102,24 +105,42 @@ def _complain(message: str, hint: str, *, debug: bool) -> None:
     if hint:
         out.note(f"  {hint}")
     if debug:
-        click.echo(traceback.format_exc(), err=True, nl=False)
+        with suppress(OSError):
+            click.echo(traceback.format_exc(), err=True, nl=False)
+
+
+def _unexpected(error: Exception, *, debug: bool) -> Exit:
+    if isinstance(error, OSError) and error.errno in NOT_WRITTEN:
+        _complain(f"the output could not be written: {error.strerror}", "", debug=debug)
+        return Exit.INCOMPLETE
+    # Only its type: an exception's text may quote a result, which nobody asked us to reveal.
+    _complain(f"{type(error).__name__}: this is our bug, please report it", "", debug=debug)
+    if not debug:
+        out.note("samekey --debug ... shows where it happened")
+    return Exit.OUR_BUG
 
 
 def _hung_up() -> Exit:
-    """Whoever read our output has gone (`| head`): say nothing, and let nothing be flushed into the void."""
-    try:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (OSError, ValueError, AttributeError):
-        pass  # no real file behind it: then there is nothing to flush either
+    """Whoever read our output has gone (`| head`): say nothing."""
+    _drop(sys.stdout)
     return Exit.INCOMPLETE
 
 
 def _leave(code: int) -> NoReturn:
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        _hung_up()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            _drop(stream)
     sys.exit(code)
+
+
+def _drop(stream: TextIO) -> None:
+    """Let what could not be written be flushed into the void: Python tries again at its end, with a code of its own."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    except (OSError, ValueError, AttributeError):
+        pass  # no real file behind it: then there is nothing to flush either
 
 
 def _version(ctx: click.Context, param: click.Parameter, asked: bool) -> None:

@@ -133,6 +133,7 @@ def examine(ops: Ops, operations: list[Declared] | None, limit: int) -> Report:
         report.missing.append(f"the records cannot be counted: {unreadable}")
         return report
     stats = report.stats
+    report.missing += map(str, stats.unreadable.values())
     if not stats.unsettled_complete:
         report.missing.append(f"there are more than {limit} unsettled records; --limit looks at more")
     if stats.by_state[State.IN_DOUBT]:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
+
 import click
 
 from samekey.cli import _out as out
 from samekey.cli._asking import common, find, one_record, opened
 from samekey.cli._record import COLUMNS, as_lines, as_object, as_row
 from samekey.cli.exits import Exit
+from samekey.core.key import make_key
 from samekey.core.ports import LIST_MAX, Query
 from samekey.core.states import State
 from samekey.ops import explain as explained
 from samekey.ops import waits
 
 LIMIT = 100  # records of one page: what a person looks through
+_DIGEST_BYTES = len(make_key("any", "any").digest)
 
 
 def _cursor(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[float, bytes] | None:
@@ -22,9 +26,12 @@ def _cursor(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
         return None
     at, _, digest = value.partition("/")
     try:
-        return float(at), bytes.fromhex(digest)
+        cursor = float(at), bytes.fromhex(digest)
     except ValueError:
-        raise click.BadParameter(f"{value!r} is no cursor: copy it from the end of the page before.") from None
+        cursor = math.nan, b""
+    if not math.isfinite(cursor[0]) or len(cursor[1]) != _DIGEST_BYTES:  # nothing is before it: that would look clean
+        raise click.BadParameter(f"{value!r} is no cursor: copy it from the end of the page before.")
+    return cursor
 
 
 @click.command()
@@ -53,11 +60,13 @@ def ls(
 
     Exits with 1 if one of those listed waits for somebody: in doubt, or held past its lease. On a pipe the
     columns are separated by tabs; --json gives one object per line. If there is more, stderr says how to go on.
+    A record that is damaged, or of a newer version, is named there, too, and the code is 4.
 
     \b
     Example:
       samekey ls --state in_doubt --state started --operation charge
     """
+    make_key("any" if operation is None else operation, "any", tenant)  # no record could have a name that is none
     query = Query(
         states=tuple(State(state) for state in states), operation=operation, tenant=tenant, limit=limit, before=before
     )
@@ -66,13 +75,17 @@ def ls(
     if as_json:
         for record in page.records:
             out.data(as_object(record))
-    elif page.records:
+    elif page.records or page.unreadable:
         out.table(COLUMNS, [as_row(record) for record in page.records])
     else:
         out.note("no records")
     if page.before is not None:
         at, digest = page.before
         out.note(f"there is more: --before {at!r}/{digest.hex()}")
+    for unreadable in page.unreadable:
+        out.note(f"incomplete: {unreadable}")
+    if page.unreadable:
+        return Exit.INCOMPLETE
     return Exit.FOUND if any(waits(record) for record in page.records) else Exit.FINE
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import getpass
-import json
 import sys
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
@@ -13,13 +12,11 @@ from samekey.cli import _out as out
 from samekey.cli._asking import find, one_record, opened
 from samekey.cli._record import as_object
 from samekey.cli.exits import Exit
+from samekey.core.canonical import parse_json
+from samekey.core.errors import PayloadRefused
 from samekey.core.record import Record
 from samekey.ops import NOT_GIVEN, Word, explain
 from samekey.ops import mark as mark_of
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _json(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[Any] | None:
@@ -27,9 +24,9 @@ def _json(ctx: click.Context, param: click.Parameter, value: str | None) -> tupl
     if value is None:
         return None
     try:
-        return (json.loads(value, parse_constant=_no_constant),)
-    except (ValueError, RecursionError) as error:
-        raise click.BadParameter(f"not JSON: {error}. A text needs its quotes: --result '\"text\"'.") from None
+        return (parse_json(value),)
+    except PayloadRefused as error:
+        raise click.BadParameter(f"{error.message}. A text needs its quotes: --result '\"text\"'.") from None
 
 
 @click.command()

@@ -205,7 +205,7 @@ def complete(call: Call, held: Record, value: Any) -> Generator[Command, Any, An
         if call.terms.kind is Kind.ATOMIC:
             raise settled  # undone with the claim: there is no answer
         return Answer(value, state, False, call.key.text, held.token, held.attempts, recorded=False)
-    if settled is not None and settled.settled_by == call.attempt and settled.state is state:
+    if settled is not None and says_what_we_said(call, settled, state, result):
         # The record's bytes are ours, so our own object is what the record says.
         return Answer(value, state, False, call.key.text, settled.token, settled.attempts)
     return (yield from too_late(call, held, settled, state, result))
@@ -223,9 +223,18 @@ def close(call: Call, held: Record, error: BaseException) -> Generator[Command, 
         yield from Tell("not_recorded", held, type(settled).__name__)
         note(error, f"samekey: the refusal of {call.key} could not be recorded: {settled}")
         return Failed(error)
-    if settled is not None and settled.settled_by == call.attempt and settled.state is State.CLOSED:
+    if settled is not None and says_what_we_said(call, settled, State.CLOSED, result):
         return Failed(error)
     return (yield from too_late(call, held, settled, State.CLOSED, result))
+
+
+def says_what_we_said(call: Call, settled: Record, state: State, result: bytes | None) -> bool:
+    """Whether the record has our word. An effect that forks ends twice under one attempt: then it has the first one's.
+
+    Without a result it is ours too: it was redacted since.
+    """
+    ours = settled.settled_by == call.attempt and settled.state is state
+    return ours and (settled.result is None or settled.result == result)
 
 
 def release(call: Call, held: Record, outcome: Raised) -> Generator[Command, Any, None]:

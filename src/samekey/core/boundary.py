@@ -6,7 +6,7 @@ terms from the record. A deploy that changes the declaration changes new claims 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
@@ -102,6 +102,14 @@ class Declined:
     final: bool = False
     reason: str = ""
 
+    def __post_init__(self) -> None:
+        if self.final is True or self.final is False:
+            return
+        if self.final not in (0, 1):  # a reason in its place would close the key or free it, whatever it says
+            said = type(self.final).__name__
+            raise Misconfigured(f"Declined(final=) is True or False, not {said}; a text goes to reason=")
+        object.__setattr__(self, "final", bool(self.final))  # from a database that has no booleans
+
 
 @dataclass(frozen=True, slots=True)
 class Absent:
@@ -120,6 +128,13 @@ class Conflicting:
     """The provider has it more than once: the double effect already happened."""
 
     results: tuple[Any, ...] = ()
+
+    def __post_init__(self) -> None:
+        results: Any = self.results
+        if not isinstance(results, Iterable) or isinstance(results, (str, bytes, Mapping)):
+            said = type(results).__name__
+            raise Misconfigured(f"Conflicting takes the results the provider has, as in (first, second), not {said}")
+        object.__setattr__(self, "results", tuple(results))
 
 
 Verdict = Happened | Declined | Absent | StillUnknown | Conflicting

@@ -123,7 +123,7 @@ def shown(text: str) -> str:
 def encode(call: Call, value: Any) -> tuple[bytes | None, str | None]:
     """The result as the record keeps it, or why it cannot be kept: never a reason to run again."""
     try:
-        return envelope.encode(value, max_bytes=call.policy.result_max_bytes), None
+        return envelope.encode(value, max_bytes=call.policy.result_max_bytes, types=call.types), None
     except NotStorable as not_storable:
         return None, shown(f"not kept: {not_storable}")
 

@@ -10,7 +10,9 @@ Version 1. Once released it is frozen: another rule is another version.
 No JSON value starts with `<`, and no JSON key is without quotes, so a payload can never imitate a tag.
 One intent: integral floats are integers, a tuple is a list, a model is the mapping of its fields by attribute
 name, a str or int Enum is its value, 1.10 and 1.1 are one Decimal. Two intents: anything else, also the same
-instant in another offset - a false mismatch is loud, a false match is silent. What has no exact form is refused.
+instant in another offset - a false mismatch is loud, a false match is silent. What has no exact form is refused:
+also a subclass of one of these that carries more than it, such as a Decimal with a currency. Of an Enum the name
+of the class counts, not where it stands: two classes of one name are one.
 
 Two ways lead to the same bytes. `_quick` looks at types only and gives plain payloads to the C encoder of
 `json`. `_Walk` writes everything else value by value, and knows where it is when it refuses.
@@ -35,6 +37,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from samekey.core._json import fast_encoder, quote
+from samekey.core.beside import carries_more
 from samekey.core.errors import PayloadRefused
 
 DEPTH_MAX: Final = 64  # containers inside each other; real payloads stay below 20, and a cycle shows here
@@ -76,6 +79,12 @@ def members_of(value: Any) -> dict[Any, Any] | None:
     return members
 
 
+def loses_in_a_copy(value: Any) -> bool:
+    """Whether this container is of a subclass, and carries what a copy of its members would not show."""
+    base = None if type(value) in _CONTAINERS else _base_of(type(value), _BASES)
+    return base is not None and carries_more(value, base)
+
+
 def elements_of(value: Any) -> Iterable[Any]:
     return list.__iter__(value) if issubclass(type(value), list) else tuple.__iter__(value)
 
@@ -85,6 +94,7 @@ def elements_of(value: Any) -> Iterable[Any]:
 _ABSENT: Final = object()
 _SMALL: Final = 10**18
 _CONTAINERS: Final = frozenset({dict, list, tuple})
+_BASES: Final = (dict, list, tuple, set, frozenset)
 _FLAT: Final = frozenset({str, int, bool, type(None)})
 _STR: Final = frozenset({str})
 _MEMBERS_QUICK: Final = 1 << 20  # looked at before the walk, which counts bytes, takes over
@@ -131,7 +141,7 @@ def _quick(value: Any, depth_max: int) -> bytes | None:
         text = encode_json(value)
         if integral_floats:
             text = _with_integers(text, integral_floats)
-        if not text or (len(text) > DIGITS_MAX and _long_digits(text)):
+        if not text or (len(text) > DIGITS_MAX and long_digits(text)):
             return None
         data = text.encode()
     except ValueError:  # NaN, an infinity, a lone surrogate, or more digits than this process allows
@@ -184,7 +194,8 @@ def _with_integers(text: str, count: int) -> str:
     return text.replace(".0,", ",").replace(".0]", "]").replace(".0}", "}")
 
 
-def _long_digits(text: str) -> bool:
+def long_digits(text: str) -> bool:
+    """Whether JSON holds an integer of more than DIGITS_MAX digits; or a text that looks like one."""
     # Only where a process raised or dropped the limit can the C encoder have written so many.
     allowed = sys.get_int_max_str_digits()
     return not 0 < allowed <= DIGITS_MAX and re.search(f"[0-9]{{{DIGITS_MAX + 1}}}", text) is not None
@@ -230,6 +241,8 @@ class _Walk:
         # One odd argument should not slow down the others; deeper than this, looking again would cost more.
         if self.quick and len(self.steps) == 1 and (data := _quick(value, DEPTH_MAX - 1)) is not None:
             return self.append(data)
+        if cls not in _CONTAINERS and (base := _base_of(cls, _BASES)) is not None:
+            _refuse_more(value, base)
         if issubclass(cls, (list, tuple)):
             self.sequence(elements_of(value))
         elif issubclass(cls, (set, frozenset)):
@@ -262,7 +275,7 @@ class _Walk:
 
     def mapping(self, members: dict[Any, Any]) -> None:
         # By the name itself, as the C encoder sorts: a quoted name may sort elsewhere.
-        named = [(str.__str__(key), _text(key), item) for key, item in members.items() if isinstance(key, str)]
+        named = [(str.__str__(key), _key(key), item) for key, item in members.items() if isinstance(key, str)]
         other = [(_key(key), _key(key), item) for key, item in members.items() if not isinstance(key, str)]
         entries = sorted(named, key=itemgetter(0)) + sorted(other, key=itemgetter(0))
         if len({text for _, text, _ in entries}) < len(entries):
@@ -339,8 +352,22 @@ def _scalar(value: Any) -> str | None:
     write = _SCALARS.get(cls)
     if write is None and cls not in _CONTAINERS:
         # A subclass counts as its base: str and int Enums, numpy's float64, asyncpg's UUID.
-        write = next((write for base, write in _SCALARS.items() if issubclass(cls, base)), None)
+        base = _base_of(cls, _SCALARS)
+        if base is None:
+            return None
+        _refuse_more(value, base)
+        write = _SCALARS[base]
     return None if write is None else write(value)
+
+
+def _base_of(cls: type, bases: Iterable[type]) -> type | None:
+    return next((base for base in bases if issubclass(cls, base)), None)
+
+
+def _refuse_more(value: Any, base: type) -> None:
+    if carries_more(value, base):
+        name = type(value).__qualname__
+        raise _NoForm(f"a {name} carries more than its {base.__name__}; pass its parts, or ignore this field")
 
 
 def _text(value: str) -> str:
@@ -460,7 +487,7 @@ def _read_quick(text: str) -> tuple[Any, bytes] | None:
     Nothing here looks at the members one by one. A name that came twice shows in what is written: a member was
     dropped, and a colon with it. Only an escaped colon could make up for it.
     """
-    if ("\\u" in text and _ODD_ESCAPE.search(text)) or (len(text) > DIGITS_MAX and _long_digits(text)):
+    if ("\\u" in text and _ODD_ESCAPE.search(text)) or (len(text) > DIGITS_MAX and long_digits(text)):
         return None
     text = text.strip(" \t\n\r")
     try:

@@ -38,6 +38,8 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from samekey.core._json import fast_encoder
+from samekey.core.beside import is_cached
+from samekey.core.canonical import DIGITS_MAX, long_digits
 from samekey.core.shapes import (
     NotStorable,
     Unreadable,
@@ -45,7 +47,6 @@ from samekey.core.shapes import (
     cannot_keep,
     fields_of,
     find_class,
-    is_cached,
     is_unset,
     kind_of,
     posing_as,
@@ -60,8 +61,10 @@ LABEL_MAX = 40  # characters of a dict key shown in a path
 LABELS_MAX = 16  # of them; a longer path loses its middle
 
 
-def encode(result: Any, *, max_bytes: int) -> bytes:
+def encode(result: Any, *, max_bytes: int, types: Collection[type] = ()) -> bytes:
     """The envelope of a result, at most `max_bytes` long; raises NotStorable and nothing else.
+
+    A data class is kept by its name, so it must be where `decode` with the same `types` would find it.
 
     >>> encode({"paid": True}, max_bytes=100)
     b'\\x01J{"paid":true}'
@@ -71,12 +74,14 @@ def encode(result: Any, *, max_bytes: int) -> bytes:
         envelope = b"%cB%b" % (VERSION, result)
     elif _is_plain(result, max_bytes):
         try:
-            envelope = _PLAIN_MARK + _write(result).encode()
+            text = _write(result)
+            if len(text) <= DIGITS_MAX or not long_digits(text):
+                envelope = _PLAIN_MARK + text.encode()
         except (ValueError, RecursionError):  # NaN, an enormous int, a lone surrogate: only the tagged form is exact
             pass
     if envelope is None:
         try:
-            envelope = seal("T", Writer(max_bytes).run(result))
+            envelope = seal("T", Writer(max_bytes, types).run(result))
         except (ValueError, RecursionError) as why:  # a class name that is not text, a stack that is nearly full
             raise NotStorable(f"result: {type(why).__name__} while writing it") from why
     if len(envelope) > max_bytes:
@@ -113,7 +118,16 @@ def _no_constant(name: str) -> NoReturn:
 _write = fast_encoder(
     json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":"))
 )
+
+
+def _whole(text: str) -> int:
+    if len(text.lstrip("-")) > DIGITS_MAX:
+        raise ValueError("nobody writes so many digits")
+    return int(Decimal(text))  # however few this process reads by itself
+
+
 _read = json.JSONDecoder(parse_constant=_no_constant).raw_decode
+_read_long = json.JSONDecoder(parse_constant=_no_constant, parse_int=_whole).raw_decode
 _PLAIN_MARK, _BYTES_MARK = b"%cJ" % VERSION, b"%cB" % VERSION
 _SCALARS = frozenset({NoneType, bool, int, float, str})
 _PLAIN = _SCALARS | {list, dict}
@@ -137,7 +151,10 @@ def codec_of(envelope: bytes) -> str:
 def payload_of(envelope: bytes) -> Any:
     try:
         text = envelope.decode()
-        value, end = _read(text, 2)
+        try:
+            value, end = _read(text, 2)
+        except ValueError:
+            value, end = _read_long(text, 2)
     except (ValueError, RecursionError) as why:
         # Not `from why`: a JSONDecodeError carries the whole document.
         raise Unreadable(f"damaged JSON in the envelope ({type(why).__name__})") from None
@@ -230,9 +247,11 @@ def _label(name: object) -> str:
 class Writer(_Walk):
     stop = NotStorable
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, types: Iterable[type] = ()) -> None:
         super().__init__()
         self.room = self.max_bytes = max_bytes
+        self.types = {ref_of(cls): cls for cls in types}
+        self.refs: dict[type, str] = {}
 
     def node(self, value: Any) -> Any:
         cls = type(value)
@@ -250,12 +269,20 @@ class Writer(_Walk):
         if (kind := kind_of(cls)) is None:
             return self.odd(value, cls)
         if kind != "enum":
-            return {"data": [ref_of(cls), *self.data(value, cls, kind)]}
+            return {"data": [self.ref(cls), *self.data(value, cls, kind)]}
         if isinstance(value, enum.Flag):
-            return {"flag": [ref_of(cls), tagged(value.value)]}
+            return {"flag": [self.ref(cls), tagged(value.value)]}
         if cls.__members__.get(value.name) is not value:
             raise NotStorable(f"{with_article(cls)} that is not among its members cannot be kept")
-        return {"enum": [ref_of(cls), tagged(value.name)]}
+        return {"enum": [self.ref(cls), tagged(value.name)]}
+
+    def ref(self, cls: type) -> str:
+        """The name a replay finds this very class by: not one that is made inside a function, or stands elsewhere."""
+        if cls not in self.refs:
+            if find_class(ref_of(cls), self.types) is not cls:
+                raise NotStorable(f"{with_article(cls)} cannot be kept: a replay would not find it at {ref_of(cls)}")
+            self.refs[cls] = ref_of(cls)
+        return self.refs[cls]
 
     def mapping(self, value: dict[Any, Any]) -> Any:
         nodes = self.each(value.items())

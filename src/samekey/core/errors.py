@@ -130,6 +130,8 @@ class StoreBusy(StoreUnavailable):
 class RecordUnreadable(StoreError):
     """A record in the store is damaged, foreign, or written by a newer version."""
 
+    cursor: tuple[Any, Any] | None = None  # in a list: where it stands, so that somebody may go on behind it
+
 
 class Refused(Exception):
     """Raised by an effect: refused for good. The key is closed and replays this refusal.

@@ -14,7 +14,7 @@ from hashlib import sha256
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
-from samekey.core.canonical import canonical, elements_of, encode_json, members_of
+from samekey.core.canonical import canonical, elements_of, encode_json, loses_in_a_copy, members_of
 from samekey.core.errors import Misconfigured
 
 FIELDS_MAX: Final = 64  # named fields in a record, 4 bytes and a name each
@@ -251,6 +251,8 @@ def _tree(ignore: tuple[str, ...]) -> dict[str, Any]:
 
 def _pruned(value: Any, tree: dict[str, Any]) -> Any:
     """The value less what `tree` names; containers on the way are copied, nothing of the caller's is changed."""
+    if loses_in_a_copy(value):
+        return value  # `canonical` refuses it, and says where it stands
     if issubclass(type(value), (list, tuple)):
         if "*" not in tree:
             return value

@@ -69,11 +69,13 @@ class Policy:
             return "unknown"
         if is_timeout(type(error)) and not isinstance(error, self._unsent()):
             return "unknown"  # also where a list names its parent: nobody knows is what a timeout says
-        # The caller's own lists first: they are more specific than our two words.
-        if isinstance(error, self.closes):
-            return "closes"
-        if isinstance(error, self.releases):
-            return "releases"
+        # The caller's own lists first: they are more specific than our two words. And in them the nearest class, as
+        # in a row of `except`: whoever closes PaymentError and releases its child NoFunds means both.
+        for kind in type(error).__mro__:
+            if kind in self.closes:
+                return "closes"
+            if kind in self.releases:
+                return "releases"
         if isinstance(error, Refused):
             return "closes"
         if isinstance(error, NotDone):

@@ -11,6 +11,7 @@ import hashlib
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from samekey.core.errors import RecordUnreadable
 from samekey.core.key import Key
 from samekey.core.states import SETTLED, State
 
@@ -127,6 +128,18 @@ class Record(NamedTuple):
     def provider_key(self, label: str = "") -> str:
         """The key to send to the provider for this record, or to look the effect up by."""
         return provider_key(self.key, self.round, label)
+
+
+def unreadable(key: Key | None, created_at: Any, why: Exception) -> RecordUnreadable:
+    """What a store raises for a row that is no record. It says whose it is, if that can be read, and where it stands.
+
+    One such row must not hide the others.
+    """
+    said = "a record" if key is None else f"the record of {key}"
+    return RecordUnreadable(
+        f"{said} is damaged or was written by a newer version: {why!r}",
+        cursor=None if key is None else (created_at, key.digest),
+    )
 
 
 _AT = {name: at for at, name in enumerate(Record._fields)}

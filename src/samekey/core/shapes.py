@@ -205,10 +205,6 @@ def is_unset(cls: type) -> bool:
     return cls.__name__ == "UnsetType" and cls.__module__ == "msgspec"
 
 
-def is_cached(cls: type, name: str) -> bool:
-    return name.startswith("__") or type(getattr(cls, name, None)).__name__ == "cached_property"
-
-
 def ref_of(cls: type) -> str:
     return f"{cls.__module__}:{cls.__qualname__}"
 

@@ -48,12 +48,12 @@ def parse_url(url: str) -> Address:
     path = unquote(parts.path.removeprefix("/"))
     if parts.netloc or not path or path == ":memory:" or "\0" in path:
         raise Misconfigured(
-            f"{url!r} names no file: write sqlite:///keys.db, sqlite:////absolute/keys.db, or memory:// for memory"
+            "this address names no file: write sqlite:///keys.db, sqlite:////absolute/keys.db, or memory:// for memory"
         )
     options = dict(given)
     synchronous = options.pop("synchronous", "full")
     if options:
-        raise Misconfigured(f"unknown option {sorted(options)[0]!r} in {url!r}; the one there is: synchronous")
+        raise Misconfigured(f"unknown option {sorted(options)[0]!r} in this address; the one there is: synchronous")
     return Address(Path(path), check_synchronous(synchronous))
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from samekey.core.boundary import parse_terms
 from samekey.core.commands import Free, Read, Redact, Settle
 from samekey.core.envelope import encode
-from samekey.core.errors import CallerError, Misconfigured, Refused, Uncertain
+from samekey.core.errors import CallerError, Misconfigured, RecordUnreadable, Refused, Uncertain
 from samekey.core.key import Key
 from samekey.core.policy import RESULT_MAX_BYTES
 from samekey.core.ports import LIST_MAX, Query, Store
@@ -66,6 +66,7 @@ __all__ = [
 # is kept longer than any usual policy says (24-72 h).
 RESOLVED_RETAIN_SECONDS = 30 * 24 * 3600.0
 WORDS_MAX_CHARS = 500  # of a name or a reason: a record carries its last 16 moves in every read
+UNREADABLE_MAX = 20  # of one page: beyond it the store is not damaged here and there; the next page goes on
 STATS_MAX = 10_000  # records of each kind that one `stats` looks at: bounds its time, and how long a store is kept busy
 
 
@@ -93,6 +94,7 @@ class Page(NamedTuple):
 
     records: list[Record]
     before: tuple[float, bytes] | None
+    unreadable: list[RecordUnreadable]  # what stands between them and is no record, or not to this version
 
 
 @dataclass(slots=True)
@@ -105,6 +107,7 @@ class Stats:
     overdue: list[Record] = field(default_factory=list)  # held past their lease, the longest held first
     unsettled_complete: bool = True  # every started and in_doubt record was looked at
     settled_complete: bool = True
+    unreadable: dict[Any, RecordUnreadable] = field(default_factory=dict)  # by where it stands
 
 
 class Ops:
@@ -115,13 +118,46 @@ class Ops:
 
     def list_records(self, query: Query) -> Page:
         """One page of records; those past retention count as gone, as they do for callers."""
-        found = self.store.list(query)
-        cursor = None
-        if found and len(found) >= min(query.limit, LIST_MAX):
-            cursor = (found[-1].created_at, found[-1].key.digest)
-            if not self.store.list(replace(query, before=cursor, limit=1)):
-                cursor = None
-        return Page([record for record in found if not _gone(record)], cursor)
+        found: list[Record] = []
+        unreadable: list[RecordUnreadable] = []
+        last, left = query.before, min(query.limit, LIST_MAX)
+        while left > 0 and len(unreadable) < UNREADABLE_MAX:
+            step = replace(query, before=last, limit=left)
+            records, damaged = self._up_to_a_damaged_one(step)
+            found += records
+            left -= len(records)
+            if records:
+                last = (records[-1].created_at, records[-1].key.digest)
+            if damaged is not None:
+                unreadable.append(damaged)
+                last, left = damaged.cursor, left - 1
+            elif left > 0:
+                last = None
+                break
+        if last is not None and self._up_to_a_damaged_one(replace(query, before=last, limit=1)) == ([], None):
+            last = None
+        return Page([record for record in found if not _gone(record)], last, unreadable)
+
+    def _up_to_a_damaged_one(self, query: Query) -> tuple[list[Record], RecordUnreadable | None]:
+        """The records of a page; or those before the first that cannot be read, and that one.
+
+        The store raises for the whole page: how many come before it is found by halving.
+        """
+        try:
+            return self.store.list(query), None
+        except RecordUnreadable as unreadable:
+            if unreadable.cursor is None:
+                raise
+            first = unreadable
+        records: list[Record] = []
+        readable, too_many = 0, query.limit
+        while too_many - readable > 1:
+            tried = (readable + too_many) // 2
+            try:
+                records, readable = self.store.list(replace(query, limit=tried)), tried
+            except RecordUnreadable:
+                too_many = tried
+        return records, first
 
     def find(self, text: str, *, operation: str | None = None, tenant: str | None = None) -> Page:
         """Every record of this key text, whatever its operation or tenant where none is given."""
@@ -203,16 +239,21 @@ class Ops:
     def stats(self, limit: int = STATS_MAX) -> Stats:
         """Counts, the oldest doubt and what is held past its lease: the unsettled first, up to `limit` of each."""
         found = Stats()
-        unsettled, settled = (State.IN_DOUBT, State.STARTED), (State.COMPLETED, State.CLOSED, State.RELEASED)
+        unsettled = (State.IN_DOUBT, State.STARTED)
         found.unsettled_complete = self._count(found, Query(states=unsettled), limit)
-        found.settled_complete = self._count(found, Query(states=settled), limit)
+        # Then all of them, and not by state: a record in a state that this version does not know has none to ask for.
+        limit += found.by_state.total()
+        found.settled_complete = self._count(found, Query(), limit, but=unsettled)
         found.overdue.sort(key=since)
         return found
 
-    def _count(self, found: Stats, query: Query, limit: int) -> bool:
+    def _count(self, found: Stats, query: Query, limit: int, but: tuple[State, ...] = ()) -> bool:
         for _ in range(0, limit, LIST_MAX):
             page = self.list_records(replace(query, limit=min(limit, LIST_MAX)))
+            found.unreadable |= {one.cursor: one for one in page.unreadable}
             for record in page.records:
+                if record.state in but:
+                    continue
                 found.by_state[record.state] += 1
                 found.operations[record.key.operation] += 1
                 if record.state is State.IN_DOUBT and since(record) <= since(found.oldest_doubt or record):

@@ -20,7 +20,7 @@ from samekey.core.commands import Begin, Free, Read, Redact, Renew, Settle, Stor
 from samekey.core.errors import Misconfigured, RecordUnreadable, StoreUnavailable
 from samekey.core.key import Key
 from samekey.core.ports import LIST_MAX, Query
-from samekey.core.record import DAMAGED, Audit, Evidence, Move, Record
+from samekey.core.record import DAMAGED, Audit, Evidence, Move, Record, unreadable
 from samekey.core.register import Moment, apply, audit_entry, expired
 from samekey.core.states import EXPIRES, Role, State
 
@@ -315,6 +315,8 @@ _NOT_STORED = (0.0, 0.0, 0.0, False)  # now, lease_left, ask_left, after_loss: t
 
 def record_of(row: Row, key: Key | None) -> Record:
     """The row (behind clock and floor) as a record, checked; a digest hit must be the very key asked for."""
+    found: Key | None = None
+    created_at = None
     try:
         (
             digest, operation, tenant, text, state, token, attempt, fingerprint, form, boundary, version, attempts,
@@ -359,7 +361,7 @@ def record_of(row: Row, key: Key | None) -> Record:
             )
         )
     except DAMAGED as error:
-        raise RecordUnreadable(f"a record is damaged or was written by a newer version: {error!r}") from error
+        raise unreadable(found, created_at, error) from error
 
 
 def _text(value: bytes | None) -> str | None:

@@ -29,7 +29,7 @@ from samekey.core.commands import (
 )
 from samekey.core.errors import Misconfigured, RecordUnreadable
 from samekey.core.key import Key
-from samekey.core.record import DAMAGED, Evidence, Move, Record
+from samekey.core.record import DAMAGED, Evidence, Move, Record, unreadable
 from samekey.core.register import Moment, apply, seen_at, storable
 from samekey.core.states import EXPIRES, Role, State, may
 
@@ -235,6 +235,8 @@ def record_of(row: Sequence[Any] | None, command: StoreCommand | None, lost_at: 
         return None  # a function that found nothing answers with a row of nulls
     if row[STATE] is None:
         return told(command, row[TOKEN], row[CHANGED_AT], lost_at)
+    key: Key | None = None
+    created_at = None
     try:
         # fmt: off
         (
@@ -289,7 +291,7 @@ def record_of(row: Sequence[Any] | None, command: StoreCommand | None, lost_at: 
             )
         )
     except DAMAGED as error:
-        raise RecordUnreadable(f"a record is damaged or was written by a newer version: {error!r}") from error
+        raise unreadable(key, created_at, error) from error
 
 
 _NEWLINE = "\n"

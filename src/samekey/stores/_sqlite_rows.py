@@ -16,7 +16,7 @@ from samekey.core.commands import Free, Open, Read, Redact, Settle, StoreCommand
 from samekey.core.errors import RecordUnreadable, StoreUnavailable
 from samekey.core.key import Key
 from samekey.core.ports import LIST_MAX, Query
-from samekey.core.record import DAMAGED, Evidence, Move, Record
+from samekey.core.record import DAMAGED, Evidence, Move, Record, unreadable
 from samekey.core.register import Moment, apply, expired
 from samekey.core.states import Role, State
 
@@ -290,4 +290,4 @@ def record_of(row: tuple[Any, ...], key: Key | None) -> Record:
             )
         )
     except DAMAGED as error:
-        raise RecordUnreadable(f"a record is damaged or was written by a newer version: {error!r}") from error
+        raise unreadable(Key(row[1], row[2], row[3], row[0]), row[12], error) from error

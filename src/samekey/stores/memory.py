@@ -40,7 +40,7 @@ Clock = Callable[[], float]
 
 def check_url(url: str) -> None:
     if url not in ("memory:", "memory://"):
-        raise Misconfigured(f"memory:// takes nothing behind it, not {url!r}: each such store has its own memory")
+        raise Misconfigured("memory:// takes nothing behind it: each such store has its own memory")
 
 
 class MemoryStore:

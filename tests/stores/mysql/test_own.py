@@ -17,6 +17,7 @@ from samekey.core.ports import Query
 from samekey.core.record import Record
 from samekey.core.states import State
 from samekey.drivers import pymysql as driver
+from samekey.ops import Ops
 from samekey.stores import _mysql_links
 from samekey.stores.mysql import MysqlStore
 from samekey.testing._store_scenarios.scene import LEASE, A, B, settling
@@ -116,6 +117,15 @@ def test_a_digest_that_is_another_keys_is_told(store, url, scene):
 
     with pytest.raises(RecordUnreadable, match="two keys with one digest"):
         store.open(scene.opening("one"))
+
+
+def test_a_damaged_record_does_not_hide_the_others_from_an_operator(store, url, scene):
+    keys = [store.open(scene.opening(name)).key for name in ("one", "two", "three")]
+    sql(url, f"UPDATE samekey_records SET story = '{{' WHERE `key` = '{keys[1].text}'")
+    page = Ops(store).list_records(Query())
+
+    assert [record.key for record in page.records] == [keys[2], keys[0]]
+    assert [str(keys[1]) in str(one) for one in page.unreadable] == [True]
 
 
 def test_tokens_grow_past_a_clock_that_was_set_back(store, url, scene):
