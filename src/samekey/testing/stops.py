@@ -14,6 +14,7 @@ caller is seen to wait for it, the dead one is unwound with `Crashed`; then its 
 from __future__ import annotations
 
 import asyncio
+import copy
 import functools
 import inspect
 import linecache
@@ -76,7 +77,7 @@ class Caller:
         self.passed_by: set[str] = set()  # installed packages that your code called, where it was not stopped
         self.stopped_at: str | None = None
         self.outcome = Outcome()
-        self._handler, self._payload, self._stop_at, self._traced = handler, payload, stop_at, traced
+        self._handler, self._payload, self._stop_at, self._traced = handler, fresh(payload), stop_at, traced
         self._own = OwnCode(handler)
         self._rest = threading.Event()  # it ended, or it stands at its point
         self._go = threading.Event()
@@ -193,6 +194,22 @@ async def _awaited(said: Any) -> Any:
     return await said
 
 
+def fresh(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """The same payload with values of its own, as each request brings them: a handler may empty the list it is given.
+
+    Data equals its copy. What does not - a session, a client - is a thing and no value, and every call gets that one.
+    """
+    return {name: _copied(value) for name, value in payload.items()}
+
+
+def _copied(value: Any) -> Any:
+    try:
+        copied = copy.deepcopy(value)
+        return copied if copied == value else value
+    except Exception:  # it cannot be copied, or not be compared
+        return value
+
+
 def _source(frame: FrameType) -> str:
     return linecache.getline(frame.f_code.co_filename, frame.f_lineno, frame.f_globals).strip()
 
@@ -254,7 +271,7 @@ def _point(where: str) -> None:
 def plain_call(handler: Handler, payload: Mapping[str, Any]) -> Outcome:
     """One call in the thread of the test; what is awaitable is awaited in a loop of its own, beside the test's."""
     try:
-        said = handler(**payload)
+        said = handler(**fresh(payload))
     except Exception as error:
         return Outcome(error=error)
     if not inspect.isawaitable(said):

@@ -26,7 +26,10 @@ from samekey.testing.stops import CALL_SECONDS_MAX, Caller, Handler, Outcome, Ta
 LATER_SECONDS = 3600.0  # past every lease, and within every retention worth its name
 LOOK_SECONDS_MAX = 1.0  # for the probes, while the dead still stand around
 
-UNSEEN = "one clean call moved none of the probes, so nothing could be seen: probe what the handler does"
+UNSEEN = (
+    "one clean call moved none of the probes, so nothing could be seen: probe what the handler does (not its "
+    "arguments: each call gets its own)"
+)
 UNSTOPPED = (
     "it was stopped nowhere, because no line of its code is known for yours: give the handler itself instead of what "
     "calls it, install its package from its folder (pip install -e .), or give guard="
