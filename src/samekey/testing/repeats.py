@@ -14,6 +14,10 @@ from samekey.testing.provider import LedgerProvider
 from samekey.testing.stops import Handler, plain_call
 from samekey.testing.trials import Finding, Schedule, Trial, same
 
+UNSEEN = (
+    "the first {} moved none of the probes, so nothing could be seen: probe what the handler does (not its arguments: "
+    "each call gets its own) - or was this done before? Then take a key that nobody has used"
+)
 CALLERS = 8  # at once: more than a machine of today runs side by side, so some of them wait
 
 
@@ -26,6 +30,8 @@ def run_twice(
 ) -> Any:
     """Call it, and call it again: the second call must change nothing and answer the same. Returns the answer.
 
+    The first must be seen to do something: else nobody could see the second do it.
+
     >>> sent = []
     >>> run_twice(lambda to: sent.append(to), {"to": "ann"}, probes={"mails": lambda: sent})
     Traceback (most recent call last):
@@ -33,6 +39,7 @@ def run_twice(
     AssertionError: the second run changed something: mails moved: new 'ann'
     """
     looked, given = Probes(probes or {}, provider), payload or {}
+    before = looked.look()
     first = plain_call(handler, given)
     if first.error is not None:
         raise first.error
@@ -45,6 +52,8 @@ def run_twice(
         raise AssertionError(f"the first run answered {first.value!r}, the second {second}") from second.error
     if not same(first.value, second.value):
         raise AssertionError(f"the first run answered {first.value!r}, the second {second.value!r}")
+    if between.moved(before) is None:
+        raise AssertionError(UNSEEN.format("run"))
     return first.value
 
 
@@ -62,6 +71,7 @@ def redeliver(
     returns is nobody's business.
     """
     looked, given = Probes(probes or {}, provider), payload or {}
+    before = looked.look()
     first = plain_call(handler, given)
     if first.error is not None:
         raise first.error
@@ -73,6 +83,8 @@ def redeliver(
             raise AssertionError(f"delivery {number} changed something: {moved}")
         if again.error is not None:
             raise AssertionError(f"delivery {number} {again}: a broker would deliver it for ever") from again.error
+    if between.moved(before) is None:
+        raise AssertionError(UNSEEN.format("delivery"))
 
 
 def run_in_parallel(
