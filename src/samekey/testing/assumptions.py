@@ -17,12 +17,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from samekey.core.errors import Uncertain
+from samekey.testing.comparing import same, untold
 from samekey.testing.crashes import crashes, meetings, unstopped
 from samekey.testing.probes import Probe
 from samekey.testing.provider import LedgerProvider
 from samekey.testing.repeats import CALLERS
 from samekey.testing.stops import Handler
-from samekey.testing.trials import Clock, Finding, Schedule, Trial, same
+from samekey.testing.trials import Clock, Finding, Schedule, Trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +124,12 @@ def four_assumptions(
             return Report(name, claim, apart, memory, boundary)
         replays = trial.play("Memory", _replays(trial))
         trial.comparable = bool(replays.holds)
-        answers = [] if replays.holds else ["answers were not compared: a plain replay differs already, see Memory"]
+        answers = [] if replays.holds else ["answers were not compared: those of a plain replay differ, see Memory"]
         return Report(
             name,
             trial.play("Claim", _claim(trial), [*timeless, *answers, *unstopped(trial)], at_points=True),
             trial.play("Intent", _intent(trial, other, ignore), [*answers, *compared]),
-            trial.play("Memory", _declines(trial), [*timeless, *judged]) if replays.holds else replays,
+            trial.play("Memory", _declines(trial), [*timeless, *judged]) if replays.holds is not False else replays,
             trial.play("Boundary", _boundary(trial), [*timeless, *answers, *judged, *unstopped(trial)], at_points=True),
         )
 
@@ -182,8 +183,12 @@ def _intent(trial: Trial, other: Mapping[str, Any] | None, ignore: Collection[st
         moved = reused.moved()
         if moved is not None:
             reused.problem = f"the same key was run for another intent: {moved}"
-        elif told.answered and same(first.value, told.value):
-            reused.problem = f"the answer to the first request was given to another one, with another {differing}"
+        elif told.answered:
+            equal = same(first.value, told.value)
+            if equal is None:
+                reused.unknown.append(untold(told.value))
+            elif equal:
+                reused.problem = f"the answer to the first request was given to another one, with another {differing}"
         yield reused
 
 
@@ -202,7 +207,9 @@ def _replays(trial: Trial) -> Iterator[Schedule]:
                 replays.problem = f"it was forgotten, and done again: {moved}"
         elif not again.answered:
             replays.problem = f"the answer was lost: a replay {again}"
-        elif not same(first.value, again.value):
+        elif (equal := same(first.value, again.value)) is None:
+            replays.unknown.append(untold(first.value))
+        elif not equal:
             replays.problem = f"the answer was {first.value!r}, its replay {again.value!r}"
         if replays.problem is not None:
             break

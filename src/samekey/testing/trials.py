@@ -17,7 +17,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from samekey.testing.comparing import same, untold
 from samekey.testing.counting import Measure
+from samekey.testing.off import guards_are_off
 from samekey.testing.operations import key_field, likely_field, renewed
 from samekey.testing.probes import Probe, Probes, Snapshot
 from samekey.testing.provider import LedgerProvider
@@ -98,7 +100,7 @@ class Trial:
         guard: Any,
         never_key: Collection[str] = (),
     ) -> None:
-        self._notes: list[str] = []
+        self._notes = guards_are_off(handler, guard)
         key = key_field(handler, payload) if key is None else key
         if key is None:
             key = likely_field(payload, never_key)
@@ -126,14 +128,14 @@ class Trial:
 
     def _alone(self) -> tuple[Snapshot, Snapshot]:
         """What one clean call does."""
-        before = self.probes.look()
+        before = self.probes.look_still()
         alone = Caller("A", self.handler, self.operation()).call()
         outcome = alone.end()
         if not outcome.answered:
             raise ValueError(f"called once, and alone, the handler already {outcome}") from outcome.error
         self.points = max(self.points, alone.points, key=len)  # the first call may have more: it gets things ready
         self.passed_by |= alone.passed_by
-        return before, self.probes.look()
+        return before, self.probes.look_still()
 
     def operation(self, **changes: Any) -> dict[str, Any]:
         """The payload of an operation that nobody has asked for yet."""
@@ -153,13 +155,14 @@ class Trial:
     ) -> Finding:
         """Play them until one breaks; if no probe moves, or there is no point to stop at, it is unknown what would."""
         played, told = 0, dict.fromkeys([*notes, *self.measure.notes, *self._notes])
+        unknown = dict.fromkeys([] if self.measure.moves else [UNSEEN])
+        unknown |= dict.fromkeys([UNSTOPPED] if at_points and not self.points else [])
         for schedule in schedules:
             played += 1
             if schedule.problem is not None:
                 return Finding(name, False, played, schedule.problem, tuple(schedule.story), tuple(told))
             told.update(dict.fromkeys(schedule.notes))
-        unknown = [] if self.measure.moves else [UNSEEN]
-        unknown += [UNSTOPPED] if at_points and not self.points else []
+            unknown.update(dict.fromkeys(schedule.unknown))
         return Finding(name, None if unknown else True, played, notes=(*unknown, *told))
 
 
@@ -171,6 +174,7 @@ class Schedule:
     payload: dict[str, Any] = field(default_factory=dict)
     story: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)  # why it says nothing, though nothing is wrong
     problem: str | None = None
 
     def __post_init__(self) -> None:
@@ -292,7 +296,10 @@ class Schedule:
             return wrong
         self.notes.extend(measure.heavier(self._before, now))
         for (first, answer), (second, other) in itertools.pairwise(self._answers):
-            if self.trial.comparable and not same(answer, other):
+            told = same(answer, other) if self.trial.comparable else True
+            if told is None:
+                self.unknown.append(untold(answer))
+            elif not told:
                 return f"two answers for one operation: {first} got {answer!r}, {second} got {other!r}"
         return None
 
@@ -316,8 +323,3 @@ class Schedule:
         caller = Caller(next(self._names), handler, self.payload if payload is None else payload, **options)
         self._callers.append(caller)
         return caller
-
-
-def same(one: Any, other: Any) -> bool:
-    """Whether two answers are the same to whoever gets them; 1 is not True, and a tuple is no list."""
-    return type(one) is type(other) and bool(one == other)
