@@ -18,11 +18,11 @@ from typing import Any
 
 from samekey.core.errors import Uncertain
 from samekey.testing.comparing import same, untold
-from samekey.testing.crashes import crashes, meetings, unstopped
+from samekey.testing.crashes import cancellations, crashes, meetings, unstopped
 from samekey.testing.probes import Probe
 from samekey.testing.provider import LedgerProvider
 from samekey.testing.repeats import CALLERS
-from samekey.testing.stops import Handler
+from samekey.testing.stops import Handler, Outcome
 from samekey.testing.trials import Clock, Finding, Schedule, Trial
 
 
@@ -238,24 +238,53 @@ def _declines(trial: Trial) -> Iterator[Schedule]:
 
 
 def _boundary(trial: Trial) -> Iterator[Schedule]:
-    """Nothing behind the key is out of our control: lost answers, late requests, and a crash at every point."""
+    """Nothing behind the key is out of our control: lost answers, late requests, a caller that goes away, a crash."""
     if trial.provider is not None:
-        for trouble, told in (
-            (trial.provider.lose_next_answer, "the provider does it, and its answer is lost"),
-            (trial.provider.delay_next, "the provider accepts the next request, and does it only later"),
-        ):
-            schedule = Schedule(trial)
-            trouble()
-            schedule.story.append(told)
-            first = schedule.call(ours=True)
-            trial.provider.heal()
-            if not first.answered:
-                schedule.notes.append(f"after a timeout, the first caller hears {type(first.error).__name__}")
-            schedule.call()
-            schedule.time_passes()
-            schedule.call()
-            yield schedule.judge()
+        yield from _troubles(trial, trial.provider)
+    yield from cancellations(trial)
     yield from crashes(trial)
+
+
+def _troubles(trial: Trial, provider: LedgerProvider) -> Iterator[Schedule]:
+    """What the provider, or the line to it, does to a request; each is followed by retries."""
+    late = provider.late_seconds
+    guess = None  # what was answered when nobody could know
+    troubles: tuple[tuple[Callable[[], None], str], ...] = (
+        (lambda: provider.lose_next_answer(TimeoutError), "the provider does it, and its answer is lost (a timeout)"),
+        (lambda: provider.lose_next_answer(ConnectionResetError), "the provider does it, and the connection is reset"),
+        (provider.drop_next, "the request is lost on its way (a timeout)"),
+        (provider.delay_next, f"the provider accepts the next request, times out, and does it {late:g} s later"),
+    )
+    for trouble, told in troubles:
+        schedule = Schedule(trial)
+        trouble()
+        schedule.story.append(told)
+        first = schedule.call(ours=True)
+        provider.heal()
+        if not first.answered:
+            schedule.notes.append(f"after a timeout, the first caller hears {type(first.error).__name__}")
+        guess = guess or _wording(first, schedule)
+        answers = [first, schedule.call()]
+        if trouble == provider.delay_next:
+            schedule.time_passes(max(0.0, late - 1), "a second is left until it is done")
+            answers.append(schedule.call())
+        schedule.time_passes()
+        answers.append(schedule.call())
+        if trouble == provider.drop_next and guess is not None:
+            for one in answers:
+                if _wording(one, schedule) == guess:
+                    schedule.hear_nothing_of(one)
+                    schedule.unknown.append(
+                        f"after a timeout it answers {one.value!r}, whether it was done or not: if that says anything "
+                        "but that nobody knows, it is wrong in one of the two; raise an error instead"
+                    )
+        yield schedule.judge()
+
+
+def _wording(outcome: Outcome, schedule: Schedule) -> str | None:
+    """An answer in words that are the same for every operation."""
+    key = str(schedule.payload[schedule.trial.key])
+    return repr(outcome.value).replace(key, "...") if outcome.answered else None
 
 
 def _later(value: Any) -> Any:

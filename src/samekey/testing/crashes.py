@@ -84,6 +84,17 @@ def crashes(trial: Trial) -> Iterator[Schedule]:
         yield schedule.judge()
 
 
+def cancellations(trial: Trial) -> Iterator[Schedule]:
+    """One schedule per place where an async handler waits: its caller goes away there, and it is asked for again."""
+    for place in range(min(len(trial.waits), POINTS_MAX)):
+        schedule = Schedule(trial)
+        schedule.cancel_at(place)
+        schedule.call(hasty=True)
+        schedule.time_passes()
+        schedule.call(hasty=True)
+        yield schedule.judge()
+
+
 def meetings(trial: Trial, *, later: bool) -> Iterator[Schedule]:
     """One schedule per point: stopped there while another worker comes - an hour later, if so said."""
     for point in range(len(trial.points)):

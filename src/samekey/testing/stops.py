@@ -21,10 +21,10 @@ import linecache
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from samekey.testing.faulty import Crashed
 from samekey.testing.own_code import OwnCode, installed
@@ -59,7 +59,10 @@ class Outcome(NamedTuple):
 
 
 class Caller:
-    """One call; `stop_at` is the number of the point where it stops (None: nowhere)."""
+    """One call; `stop_at` is the number of the point where it stops (None: nowhere).
+
+    `cancel_at` is the number of the wait at which an async one is cancelled.
+    """
 
     def __init__(
         self,
@@ -68,6 +71,7 @@ class Caller:
         payload: Mapping[str, Any],
         *,
         stop_at: int | None = None,
+        cancel_at: int | None = None,
         traced: bool = True,
         hasty: bool = False,
     ) -> None:
@@ -75,10 +79,12 @@ class Caller:
         self.hasty = hasty  # its rival is dead, so it waits only as long as it takes to see that
         self.points: list[str] = []  # met so far, in words
         self.passed_by: set[str] = set()  # installed packages that your code called, where it was not stopped
+        self.places_waited: list[str] = []  # by an async handler
         self.stopped_at: str | None = None
+        self.cancelled_at: str | None = None
         self.outcome = Outcome()
         self._handler, self._payload, self._stop_at, self._traced = handler, fresh(payload), stop_at, traced
-        self._own = OwnCode(handler)
+        self._own, self._cancel_at = OwnCode(handler), cancel_at
         self._rest = threading.Event()  # it ended, or it stands at its point
         self._go = threading.Event()
         self._dead = False
@@ -147,6 +153,21 @@ class Caller:
             if self._dead and not delicate:
                 raise Crashed(f"{self.name} ended {where}")
 
+    def waits_in(self, said: Coroutine[Any, Any, Any]) -> None:
+        """An async handler has to wait: let it, or cancel it here."""
+        place, inner = "where it waits", cast(Any, said)
+        while inspect.iscoroutine(inner):
+            frame = inner.cr_frame
+            if frame is not None and frame.f_code.co_filename in self._own:
+                place = f"where it waits, at {_place(frame, _source(frame))}"
+            inner = inner.cr_await
+        number = len(self.places_waited)
+        if number < POINTS_MAX:
+            self.places_waited.append(place)
+        if number == self._cancel_at and self.cancelled_at is None and (task := asyncio.current_task()) is not None:
+            self.cancelled_at = place
+            task.cancel()
+
     def _run(self) -> None:
         _here.call = self
         try:
@@ -154,7 +175,7 @@ class Caller:
                 sys.settrace(self._trace)
             said = self._handler(**self._payload)
             if inspect.isawaitable(said):
-                said = asyncio.run(_awaited(said))
+                said = asyncio.run(_awaited(_Watched(said, self) if inspect.iscoroutine(said) else said))
             self.outcome = Outcome(answered=True, value=said)
         except Crashed:
             pass
@@ -192,6 +213,27 @@ def _asleep(thread: int | None) -> bool:
 
 async def _awaited(said: Any) -> Any:
     return await said
+
+
+class _Watched:
+    """A coroutine as it is, that tells its caller of each time it waits."""
+
+    def __init__(self, said: Coroutine[Any, Any, Any], caller: Caller) -> None:
+        self._said, self._caller = said, caller
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        reply: Any = None
+        error: BaseException | None = None
+        while True:
+            try:
+                waits_for = self._said.send(reply) if error is None else self._said.throw(error)
+            except StopIteration as ended:
+                return ended.value
+            self._caller.waits_in(self._said)
+            try:
+                reply, error = (yield waits_for), None
+            except BaseException as thrown:  # a cancellation, or what it waited for has failed: the handler's to hear
+                reply, error = None, thrown
 
 
 def fresh(payload: Mapping[str, Any]) -> dict[str, Any]:

@@ -115,6 +115,8 @@ class Trial:
         self.comparable = True  # False: a plain replay answers differently already, so answers say nothing more
         self.points: list[str] = []
         self.passed_by: set[str] = set()
+        self.waits: list[str] = []  # where an async handler waits, and so can be cancelled
+        self.clean: Any = None  # what a clean call answers
 
     @contextlib.contextmanager
     def prepared(self) -> Iterator[Trial]:
@@ -135,6 +137,8 @@ class Trial:
             raise ValueError(f"called once, and alone, the handler already {outcome}") from outcome.error
         self.points = max(self.points, alone.points, key=len)  # the first call may have more: it gets things ready
         self.passed_by |= alone.passed_by
+        self.waits = max(self.waits, alone.places_waited, key=len)
+        self.clean = outcome.value
         return before, self.probes.look_still()
 
     def operation(self, **changes: Any) -> dict[str, Any]:
@@ -223,14 +227,23 @@ class Schedule:
         if waiting:
             self.hear(other, "has waited")
 
+    def cancel_at(self, place: int) -> None:
+        """Somebody calls an async handler and goes away: its task is cancelled where it waits for this time."""
+        caller = self._caller(self.trial.handler, None, cancel_at=place)
+        outcome = caller.call().end()
+        where = caller.cancelled_at or "nowhere: it did not wait as often as before"
+        self.story.append(f"{caller.name} is called and cancelled {where}: {outcome}")
+        if outcome.answered:
+            self._answers.append((caller.name, outcome.value))
+
     def kill(self, stopped: Caller) -> None:
         self.trial.restart()
         self.story[-1] = self.story[-1].replace(" stops ", " is killed ")
 
-    def time_passes(self) -> None:
+    def time_passes(self, seconds: float = LATER_SECONDS, told: str = "an hour passes") -> None:
         if self.trial.clock is not None:
-            self.trial.clock.advance(LATER_SECONDS)
-            self.story.append("an hour passes")
+            self.trial.clock.advance(seconds)
+            self.story.append(told)
 
     def burst(self, count: int) -> None:
         """So many call at once."""
@@ -301,6 +314,13 @@ class Schedule:
                 self.unknown.append(untold(answer))
             elif not told:
                 return f"two answers for one operation: {first} got {answer!r}, {second} got {other!r}"
+        for name, answer in self._answers if self.trial.comparable else ():
+            if type(answer) is type(self.trial.clean):
+                continue
+            told_instead = f"{name} got {answer!r}, where a clean call answers {self.trial.clean!r}"
+            if answer is None:
+                return f"{told_instead}: the answer is lost"
+            self.unknown.append(f"{told_instead}: whether that says the same cannot be told")
         return None
 
     def moved(self) -> str | None:
