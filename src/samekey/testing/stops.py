@@ -1,11 +1,12 @@
 """One call of a handler that can be stopped at any point: what crashes, pauses and races are made of.
 
 Theory. A call runs in a thread of its own. *Points* are where it can be stopped: before each line of your own code
-(own_code.py says which that is), when one of your functions ends, and before and after each command to the store of
-a guard. A stopped call just stands there. If it never goes on, it has crashed as a killed process crashes - no
-`except` and no `finally` ran. If it goes on after somebody else came, that was a race; if time passed meanwhile, it is
-a holder that slept through its lease. So one mechanism plays all three, for sync and async handlers, guarded or not,
-and the same points come in the same order every time.
+(own_code.py says which that is), inside a line wherever it has called something and goes on to call or store
+(between.py), when one of your functions ends, and before and after each command to the store of a guard. A stopped
+call just stands there. If it never goes on, it has crashed as a killed process crashes - no `except` and no `finally`
+ran. If it goes on after somebody else came, that was a race; if time passed meanwhile, it is a holder that slept
+through its lease. So one mechanism plays all three, for sync and async handlers, guarded or not, and the same points
+come in the same order every time.
 
 What is ugly: a stopped thread keeps the locks of this process, which a killed process would not. When the next
 caller is seen to wait for it, the dead one is unwound with `Crashed`; then its `finally` blocks do run.
@@ -26,6 +27,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, cast
 
+from samekey.testing.between import between
 from samekey.testing.faulty import Crashed
 from samekey.testing.own_code import OwnCode, installed
 
@@ -34,12 +36,15 @@ STILL_POLLS = 10  # polls without a single step: it waits for somebody; counted,
 CALL_SECONDS_MAX = 20.0  # a call that neither ends nor stops nor stands still by then is taken for a waiting one
 UNWIND_SECONDS_MAX = 20.0
 WAIT_SECONDS_MAX = 0.05  # the patience of a caller whose rival is dead: nobody will ring
-POINTS_MAX = 200  # of one call; a handler with more is tried at the first ones
+POINTS_MAX = 200  # that are played of one call; a handler with more is tried at the first and the last of each place
+POINTS_MET_MAX = 20_000  # of one call; what comes after them is not seen
 
 Handler = Callable[..., Any]
 
 # The verbs after which the world may look different, or before which somebody may have come.
 STORE_VERBS = frozenset({"open", "take", "begin", "settle", "ask", "testify", "read", "batch"})
+
+WITH = ("with ", "async with ")
 
 _here = threading.local()  # .call: the call that this thread runs
 
@@ -144,7 +149,7 @@ class Caller:
         if self._dead:
             raise Crashed(f"{self.name} is gone")
         number = len(self.points)
-        if number < POINTS_MAX:
+        if number < POINTS_MET_MAX:
             self.points.append(where)
         if number == self._stop_at and self.stopped_at is None:
             self.stopped_at = where
@@ -188,6 +193,7 @@ class Caller:
     def _trace(self, frame: FrameType, event: str, arg: Any) -> Any:
         filename = frame.f_code.co_filename
         if filename in self._own:
+            frame.f_trace_opcodes = bool(between(frame.f_code))
             return self._step
         if frame.f_back is not None and frame.f_back.f_code.co_filename in self._own and installed(filename):
             self.passed_by.add(str(frame.f_globals.get("__name__", filename)).partition(".")[0])
@@ -197,7 +203,10 @@ class Caller:
         if event == "line":
             line = _source(frame)
             # An exception between a with-block and its __exit__ would leave a lock locked for ever.
-            self.point(f"before {_place(frame, line)}", delicate=line.startswith(("with ", "async with ")))
+            self.point(f"before {_place(frame, line)}", delicate=line.startswith(WITH))
+        elif event == "opcode":
+            if frame.f_lasti in between(frame.f_code) and not (line := _source(frame)).startswith(WITH):
+                self.point(f"inside {_place(frame, line)}, after it called something")
         elif event == "return":
             self.point(f"at the end of {frame.f_code.co_name}()")
         return self._step

@@ -23,8 +23,9 @@ from samekey.testing.off import guards_are_off
 from samekey.testing.operations import key_field, likely_field, renewed
 from samekey.testing.probes import Probe, Probes, Snapshot
 from samekey.testing.provider import LedgerProvider
-from samekey.testing.stops import CALL_SECONDS_MAX, Caller, Handler, Outcome, Tapped
+from samekey.testing.stops import CALL_SECONDS_MAX, POINTS_MAX, POINTS_MET_MAX, Caller, Handler, Outcome, Tapped
 
+SMALLER = "try it with less to do, or the function inside it that matters"
 LATER_SECONDS = 3600.0  # past every lease, and within every retention worth its name
 LOOK_SECONDS_MAX = 1.0  # for the probes, while the dead still stand around
 
@@ -36,6 +37,15 @@ UNSTOPPED = (
     "it was stopped nowhere, because no line of its code is known for yours: give the handler itself instead of what "
     "calls it, install its package from its folder (pip install -e .), or give guard="
 )
+
+
+def chosen(points: list[str]) -> list[int]:
+    """Which points are played: all of them, or else the first and the last time at each place, while they are few."""
+    if len(points) <= POINTS_MAX:
+        return list(range(len(points)))
+    first = {place: number for number, place in reversed(list(enumerate(points)))}
+    last = {place: number for number, place in enumerate(points)}
+    return sorted({*first.values(), *last.values()})[:POINTS_MAX]
 
 
 class Clock(Protocol):
@@ -141,6 +151,16 @@ class Trial:
         self.clean = outcome.value
         return before, self.probes.look_still()
 
+    def _unstopped(self) -> list[str]:
+        """Why stopping it at its points says nothing about the others."""
+        if not self.points:
+            return [UNSTOPPED]
+        if len(self.points) >= POINTS_MET_MAX:
+            return [f"it has more than {POINTS_MET_MAX} points, and what comes after them was not tried: {SMALLER}"]
+        played = {self.points[number] for number in chosen(self.points)}
+        left = len({*self.points} - played)
+        return [f"it was not stopped at {left} of its places, because there are so many: {SMALLER}"] if left else []
+
     def operation(self, **changes: Any) -> dict[str, Any]:
         """The payload of an operation that nobody has asked for yet."""
         return {**self.payload, **changes, self.key: renewed(self.payload[self.key])}
@@ -160,7 +180,7 @@ class Trial:
         """Play them until one breaks; if no probe moves, or there is no point to stop at, it is unknown what would."""
         played, told = 0, dict.fromkeys([*notes, *self.measure.notes, *self._notes])
         unknown = dict.fromkeys([] if self.measure.moves else [UNSEEN])
-        unknown |= dict.fromkeys([UNSTOPPED] if at_points and not self.points else [])
+        unknown |= dict.fromkeys(self._unstopped() if at_points else [])
         for schedule in schedules:
             played += 1
             if schedule.problem is not None:
