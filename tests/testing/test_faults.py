@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -142,3 +143,50 @@ def test_a_cancelled_call_that_is_called_not_done_is_found(clock, provider, trie
         assert "A is called and cancelled where it waits, at line" in report.boundary.story[0]
     else:
         assert report.check().holds
+
+
+@pytest.mark.parametrize(
+    ("retention", "retried_for", "holds"),
+    [(7200, None, None), (7200, 3 * 3600, False), (7200, 7000, True), (1800, None, False), (1800, 1700, True)],
+)
+def test_how_long_it_must_be_remembered_is_said_or_unknown(clock, provider, retention, retried_for, holds):
+    guard = Guard(MemoryStore(clock), policy=Policy(releases=(InsufficientFunds,), retention=retention))
+
+    @guard.once(name="charge", key="order_id")
+    def charge(order_id: str, amount: int) -> Any:
+        return provider.charge(amount, order=order_id).id
+
+    report = four_assumptions(charge, payload=ORDER, provider=provider, clock=clock, retried_for=retried_for)
+    assert report.memory.holds is holds
+    if holds is None:
+        assert any("give retried_for=" in note for note in report.memory.notes)
+
+
+def test_what_is_kept_in_the_process_is_said_to_be_untried_elsewhere(provider, clock):
+    """A dict and a lock: right in one process, gone with it, and not there in the next."""
+
+    def worker() -> Any:
+        answers, lock = dict[str, str | None](), threading.Lock()
+
+        def charge(order_id: str, amount: int) -> Any:
+            with lock:
+                if order_id in answers:
+                    if answers[order_id] is None:
+                        raise RuntimeError("in doubt")
+                    return answers[order_id]
+                answers[order_id] = None
+            try:
+                answers[order_id] = provider.charge(amount, order=order_id).id
+            except InsufficientFunds:
+                del answers[order_id]
+                raise
+            return answers[order_id]
+
+        return charge
+
+    around: dict[str, Any] = {"payload": ORDER, "provider": provider, "clock": clock}
+    here = four_assumptions(worker(), **around)
+    assert here.broken == ()
+    for finding in (here.claim, here.memory, here.boundary):
+        assert any("give elsewhere=" in note for note in finding.notes)
+    assert {"Claim", "Boundary"} <= set(four_assumptions(worker(), elsewhere=worker, **around).broken)

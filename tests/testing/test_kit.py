@@ -266,7 +266,7 @@ def test_an_unguarded_handler_breaks_and_the_report_tells_how(unguarded, provide
     report = four_assumptions(unguarded, payload=ORDER, key="order_id", provider=provider)
 
     assert {"Claim", "Boundary"} <= set(report.broken)
-    assert report.claim.story == ("A is called: answers 'ch_8'", "B is called: answers 'ch_9'")
+    assert report.claim.story == ("A is called: answers 'ch_7'", "B is called: answers 'ch_8'")
     assert "provider moved by 2 for one operation; one clean call moves it by 1" in str(report)
     with pytest.raises(AssertionError, match="Claim     BROKEN"):
         report.check()

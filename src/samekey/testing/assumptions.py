@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from samekey.core.errors import Uncertain
 from samekey.testing.comparing import same, untold
@@ -23,7 +23,9 @@ from samekey.testing.probes import Probe
 from samekey.testing.provider import LedgerProvider
 from samekey.testing.repeats import CALLERS
 from samekey.testing.stops import Handler, Outcome
-from samekey.testing.trials import Clock, Finding, Schedule, Trial
+from samekey.testing.trials import LATER_SECONDS, Clock, Finding, Schedule, Trial
+
+DAY_SECONDS = 23 * 3600.0  # within the retention that is usual, 24 hours
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,7 @@ def four_assumptions(
     clock: Clock | None = None,
     elsewhere: Callable[[], Handler] | None = None,
     guard: Any = None,
+    retried_for: float | None = None,
 ) -> Report:
     """Try the handler against Claim, Intent, Memory and Boundary.
 
@@ -94,6 +97,8 @@ def four_assumptions(
     `clock`          the time its store goes by; without one no lease ends and nothing is remembered for long
     `elsewhere`      makes the handler as another process has it; without it the second caller is in this process
     `guard`          the guard whose store commands are points too; that of a decorated handler is found by itself
+    `retried_for`    seconds for which a caller may come again with the same operation: it must be remembered so long.
+                     Without it an hour must do, and what is forgotten within a day is unknown
     """
     intent = other_payload or {}
     never_key = {*ignore, *(name for name in intent if intent[name] != payload.get(name))}
@@ -122,14 +127,17 @@ def four_assumptions(
             rest = ("two operations could not be told apart, see Intent",)
             claim, memory, boundary = (Finding(one, None, 0, notes=rest) for one in ("Claim", "Memory", "Boundary"))
             return Report(name, claim, apart, memory, boundary)
-        replays = trial.play("Memory", _replays(trial))
+        moments = _moments(retried_for)
+        replays = trial.play("Memory", _replays(trial, moments[:2]))
         trial.comparable = bool(replays.holds)
         answers = [] if replays.holds else ["answers were not compared: those of a plain replay differ, see Memory"]
         return Report(
             name,
             trial.play("Claim", _claim(trial), [*timeless, *answers, *unstopped(trial)], at_points=True),
             trial.play("Intent", _intent(trial, other, ignore), [*answers, *compared]),
-            trial.play("Memory", _declines(trial), [*timeless, *judged]) if replays.holds is not False else replays,
+            trial.play("Memory", _memory(trial, moments), [*timeless, *judged, *trial.only_here])
+            if replays.holds is not False
+            else replays,
             trial.play("Boundary", _boundary(trial), [*timeless, *answers, *judged, *unstopped(trial)], at_points=True),
         )
 
@@ -192,18 +200,41 @@ def _intent(trial: Trial, other: Mapping[str, Any] | None, ignore: Collection[st
         yield reused
 
 
-def _replays(trial: Trial) -> Iterator[Schedule]:
-    """What a key remembers is the answer as it was, a minute and an hour later."""
+class _Moment(NamedTuple):
+    """When somebody comes again, and whether it must be remembered then."""
+
+    after: float
+    told: str
+    must: bool = True
+
+
+def _moments(retried_for: float | None) -> tuple[_Moment, ...]:
+    if retried_for is None:
+        late = _Moment(DAY_SECONDS - LATER_SECONDS, "the day is nearly over", must=False)
+        return _Moment(0, ""), _Moment(LATER_SECONDS, "an hour passes"), late
+    soon = min(LATER_SECONDS, retried_for)
+    rest = _Moment(retried_for - soon, f"{retried_for:g} s have passed")
+    return _Moment(0, ""), _Moment(soon, f"{soon:g} s pass"), rest
+
+
+def _replays(trial: Trial, moments: Collection[_Moment]) -> Iterator[Schedule]:
+    """What a key remembers is the answer as it was, now and later."""
     replays = Schedule(trial)
     first = replays.call(ours=True)
     replays.begin_again()
-    for later in (False, True):
-        if later:
-            replays.time_passes()
+    for after, told, must in moments:
+        if after:
+            if trial.clock is None:
+                break
+            replays.time_passes(after, told)
         again = replays.call()
         moved = replays.moved()
-        if moved is not None:
-            if later:  # at once is Claim's business
+        if not must and (moved is not None or not again.answered):
+            replays.unknown.append(
+                "within a day it is forgotten: give retried_for=, the seconds for which a caller may come again"
+            )
+        elif moved is not None:
+            if after:  # at once is Claim's business
                 replays.problem = f"it was forgotten, and done again: {moved}"
         elif not again.answered:
             replays.problem = f"the answer was lost: a replay {again}"
@@ -216,9 +247,9 @@ def _replays(trial: Trial) -> Iterator[Schedule]:
     yield replays
 
 
-def _declines(trial: Trial) -> Iterator[Schedule]:
+def _memory(trial: Trial, moments: Collection[_Moment]) -> Iterator[Schedule]:
     """And it is safe to replay: no decline is remembered for longer than it is true."""
-    yield from _replays(trial)
+    yield from _replays(trial, moments)
     if trial.provider is not None:
         declined = Schedule(trial)
         trial.provider.decline_next()

@@ -110,7 +110,7 @@ def meetings(trial: Trial, *, later: bool) -> Iterator[Schedule]:
 
 def unstopped(trial: Trial) -> list[str]:
     """Where it was not stopped, though somebody might think so."""
-    told = []
+    told = trial.only_here
     if len(trial.points) > POINTS_MAX:
         told.append(f"of its {len(trial.points)} points it was stopped at the first and the last of each place")
     if trial.passed_by:

@@ -122,4 +122,4 @@ def run_in_parallel(
         schedule = Schedule(trial)
         schedule.burst(n)
         schedule.call()
-        return trial.play("parallel", iter([schedule.judge()])).check()
+        return trial.play("parallel", iter([schedule.judge()]), trial.only_here, overlapping=True).check()

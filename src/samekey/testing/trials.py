@@ -25,6 +25,7 @@ from samekey.testing.probes import Probe, Probes, Snapshot
 from samekey.testing.provider import LedgerProvider
 from samekey.testing.stops import CALL_SECONDS_MAX, POINTS_MAX, POINTS_MET_MAX, Caller, Handler, Outcome, Tapped
 
+ONLY_HERE = "every caller was in this process, where memory and locks look better than they are: give elsewhere="
 SMALLER = "try it with less to do, or the function inside it that matters"
 LATER_SECONDS = 3600.0  # past every lease, and within every retention worth its name
 LOOK_SECONDS_MAX = 1.0  # for the probes, while the dead still stand around
@@ -165,6 +166,11 @@ class Trial:
         """The payload of an operation that nobody has asked for yet."""
         return {**self.payload, **changes, self.key: renewed(self.payload[self.key])}
 
+    @property
+    def only_here(self) -> list[str]:
+        """What a second caller in this process does not show. A guard is made to forget what was in the process."""
+        return [] if self._elsewhere is not None or self.guard is not None else [ONLY_HERE]
+
     def other_worker(self) -> Handler:
         """The handler as another process has it."""
         return self.handler if self._elsewhere is None else self._elsewhere()
@@ -175,19 +181,29 @@ class Trial:
             self.guard.as_new_process()
 
     def play(
-        self, name: str, schedules: Iterator[Schedule], notes: Collection[str] = (), *, at_points: bool = False
+        self,
+        name: str,
+        schedules: Iterator[Schedule],
+        notes: Collection[str] = (),
+        *,
+        at_points: bool = False,
+        overlapping: bool = False,
     ) -> Finding:
-        """Play them until one breaks; if no probe moves, or there is no point to stop at, it is unknown what would."""
+        """Play them until one breaks; if no probe moves or can judge them, or there is no point to stop at, it is
+        unknown what would. Calls that are stopped at points overlap.
+        """
         played, told = 0, dict.fromkeys([*notes, *self.measure.notes, *self._notes])
         unknown = dict.fromkeys([] if self.measure.moves else [UNSEEN])
         unknown |= dict.fromkeys(self._unstopped() if at_points else [])
+        if (at_points or overlapping) and self.measure.moves and not self.measure.counts:
+            unknown |= dict.fromkeys(self.measure.notes)
         for schedule in schedules:
             played += 1
             if schedule.problem is not None:
                 return Finding(name, False, played, schedule.problem, tuple(schedule.story), tuple(told))
             told.update(dict.fromkeys(schedule.notes))
             unknown.update(dict.fromkeys(schedule.unknown))
-        return Finding(name, None if unknown else True, played, notes=(*unknown, *told))
+        return Finding(name, None if unknown else True, played, notes=tuple(unknown | told))
 
 
 @dataclass
@@ -327,7 +343,7 @@ class Schedule:
         wrong = measure.wrong(self._before, now, answered=self._answered) or self._again
         if wrong is not None:
             return wrong
-        self.notes.extend(measure.heavier(self._before, now))
+        self.unknown.extend(measure.heavier(self._before, now))
         for (first, answer), (second, other) in itertools.pairwise(self._answers):
             told = same(answer, other) if self.trial.comparable else True
             if told is None:
