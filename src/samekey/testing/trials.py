@@ -23,9 +23,15 @@ from samekey.testing.off import guards_are_off
 from samekey.testing.operations import key_field, likely_field, renewed
 from samekey.testing.probes import Probe, Probes, Snapshot
 from samekey.testing.provider import LedgerProvider
-from samekey.testing.stops import CALL_SECONDS_MAX, POINTS_MAX, POINTS_MET_MAX, Caller, Handler, Outcome, Tapped
+from samekey.testing.stops import CALL_SECONDS_MAX, POINTS_MAX, POINTS_MET_MAX, Caller, Handler, Outcome, Point, Tapped
+from samekey.testing.threads import Bystanders, helpers_traced
 
 ONLY_HERE = "every caller was in this process, where memory and locks look better than they are: give elsewhere="
+SHORTER = "at some calls it did not come to some of its points again, so it was not stopped there"
+NEW = (
+    "let the pool, loop or client start when the handler is called (a TestClient without with), or try the function "
+    "that runs there"
+)
 SMALLER = "try it with less to do, or the function inside it that matters"
 LATER_SECONDS = 3600.0  # past every lease, and within every retention worth its name
 LOOK_SECONDS_MAX = 1.0  # for the probes, while the dead still stand around
@@ -40,13 +46,12 @@ UNSTOPPED = (
 )
 
 
-def chosen(points: list[str]) -> list[int]:
+def chosen(points: list[Point]) -> list[Point]:
     """Which points are played: all of them, or else the first and the last time at each place, while they are few."""
     if len(points) <= POINTS_MAX:
-        return list(range(len(points)))
-    first = {place: number for number, place in reversed(list(enumerate(points)))}
-    last = {place: number for number, place in enumerate(points)}
-    return sorted({*first.values(), *last.values()})[:POINTS_MAX]
+        return points
+    last = {point.place: point for point in points}
+    return [point for point in points if point.time == 1 or point == last[point.place]][:POINTS_MAX]
 
 
 class Clock(Protocol):
@@ -124,15 +129,18 @@ class Trial:
         self.guard = getattr(handler, "guard", None) if guard is None else guard
         self._elsewhere = elsewhere
         self.comparable = True  # False: a plain replay answers differently already, so answers say nothing more
-        self.points: list[str] = []
+        self.points: list[Point] = []
         self.passed_by: set[str] = set()
+        self.elsewhere: set[str] = set()  # threads in which it could not be stopped
+        self._worked: set[str] = set()
         self.waits: list[str] = []  # where an async handler waits, and so can be cancelled
         self.clean: Any = None  # what a clean call answers
 
     @contextlib.contextmanager
     def prepared(self) -> Iterator[Trial]:
         """With the guard's commands as points, and knowing what one clean call does."""
-        with contextlib.nullcontext() if self.guard is None else self.guard.through(Tapped):
+        self._bystanders = Bystanders()
+        with helpers_traced(), contextlib.nullcontext() if self.guard is None else self.guard.through(Tapped):
             first = self._alone()
             if self.clock is not None:
                 self.clock.advance(LATER_SECONDS)  # so that a time is not taken for a number that is always the same
@@ -142,12 +150,18 @@ class Trial:
     def _alone(self) -> tuple[Snapshot, Snapshot]:
         """What one clean call does."""
         before = self.probes.look_still()
+        self._bystanders.watch()
         alone = Caller("A", self.handler, self.operation()).call()
         outcome = alone.end()
+        worked = self._bystanders.worked()
         if not outcome.answered:
             raise ValueError(f"called once, and alone, the handler already {outcome}") from outcome.error
-        self.points = max(self.points, alone.points, key=len)  # the first call may have more: it gets things ready
+        self.points = max(
+            self.points, list(alone.points), key=len
+        )  # the first call may have more: it gets things ready
         self.passed_by |= alone.passed_by
+        self.elsewhere |= alone.elsewhere | (worked & self._worked)  # twice is no chance
+        self._worked = worked
         self.waits = max(self.waits, alone.places_waited, key=len)
         self.clean = outcome.value
         return before, self.probes.look_still()
@@ -156,10 +170,13 @@ class Trial:
         """Why stopping it at its points says nothing about the others."""
         if not self.points:
             return [UNSTOPPED]
+        if self.elsewhere:
+            return [
+                f"part of it ran in threads where it could not be stopped ({', '.join(sorted(self.elsewhere))}): {NEW}"
+            ]
         if len(self.points) >= POINTS_MET_MAX:
             return [f"it has more than {POINTS_MET_MAX} points, and what comes after them was not tried: {SMALLER}"]
-        played = {self.points[number] for number in chosen(self.points)}
-        left = len({*self.points} - played)
+        left = len({point.place for point in self.points} - {point.place for point in chosen(self.points)})
         return [f"it was not stopped at {left} of its places, because there are so many: {SMALLER}"] if left else []
 
     def operation(self, **changes: Any) -> dict[str, Any]:
@@ -240,13 +257,14 @@ class Schedule:
             self._again = f"{answered} got an answer, and the call of {caller.name} changed something again: {moved}"
         return outcome
 
-    def stop_at(self, point: int) -> Caller:
+    def stop_at(self, point: Point) -> Caller:
         """Somebody calls, and stops at this point."""
         caller = self._caller(self.trial.handler, None, stop_at=point)
         if caller.arrives():
             self.story.append(f"{caller.name} is called and stops {caller.stopped_at}")
         else:
             self.hear(caller)  # fewer points than the first time: it was answered in a shorter way
+            self.notes.append(SHORTER)
         return caller
 
     def meet(self, stopped: Caller) -> None:
