@@ -409,3 +409,12 @@ def test_keys_may_be_numbers_and_uuids(provider):
                 charge, payload={"order_id": key, "amount": 1}, key="order_id", provider=provider
             ).broken
         )
+
+
+def test_another_worker_does_not_queue_in_memory_behind_one_that_sleeps(provider, clock):
+    """Else nobody would ever come while the lease is over: here an absence is believed, and the sleeper wakes up."""
+    boundary = Asks(lambda record: provider.verdict(record.provider_key()), believe_absent_after=60)
+    charge = charging(Guard(MemoryStore(clock)), provider, boundary)
+
+    with pytest.raises(AssertionError, match="provider moved by 2 for one operation"):
+        lose_lease(charge, ORDER, key="order_id", clock=clock, provider=provider)

@@ -269,6 +269,7 @@ class Schedule:
 
     def meet(self, stopped: Caller) -> None:
         """Another worker calls while one is stopped, and waits for it if it must; then both end."""
+        self.trial.restart()  # the other is of another process, and does not queue behind this one in memory
         other = self._caller(self.trial.other_worker(), None)
         other.call()
         waiting = other.waits()
