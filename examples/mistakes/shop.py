@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from samekey import Guard, KeyReused, Policy
+from samekey import AsyncGuard, Guard, KeyReused, Policy
+from samekey.stores.memory import AsyncMemoryStore, MemoryStore
 from samekey.stores.sqlite import SqliteStore
 from samekey.testing import InsufficientFunds, LedgerProvider, ManualClock, Report, four_assumptions
 
@@ -66,6 +67,7 @@ class Shop:
         self.folder, self.clock = folder, ManualClock(1_700_000_000)
         self.provider = LedgerProvider(clock=self.clock, sleep=self.clock.advance)
         self._open: list[Any] = []
+        self._memory = MemoryStore(self.clock)
 
     def keys(self) -> Keys:
         keys = Keys(self.folder / "shop.db")
@@ -78,6 +80,9 @@ class Shop:
         )
         self._open.append(guard)
         return guard
+
+    def async_guard(self) -> AsyncGuard:
+        return AsyncGuard(AsyncMemoryStore(self._memory), policy=Policy(releases=(InsufficientFunds,)))
 
     def __enter__(self) -> "Shop":
         return self

@@ -9,8 +9,10 @@ POST /break, /heal   the card is declined from now on, or no longer
 from __future__ import annotations
 
 import json
+import select
+import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -39,7 +41,12 @@ MISTAKES = (
     "equal requests without a key are one",
     "streams are not kept",
     "losers are answered 500",
+    "a replay writes one row of twenty again",
+    "a client that hangs up leaves its claim",
+    "after thirty requests everybody is refused",
+    "bad keys are told to come later",
 )
+ROWS = 20  # that a charge writes, where rows are counted
 
 
 @dataclass
@@ -60,6 +67,7 @@ class Shop:
     charges: list[Any] = field(default_factory=list)
     entries: dict[Any, Entry] = field(default_factory=dict)
     declining: bool = False
+    rows_again: int = 0
     seen: list[tuple[str, str]] = field(default_factory=list)  # (path, authorization)
     lock: threading.Condition = field(default_factory=threading.Condition)
     gap: threading.Barrier = field(default_factory=lambda: threading.Barrier(2))
@@ -80,11 +88,21 @@ class Shop:
             raise RuntimeError("the line to the bank went dead")
         return 201, json.dumps({"charge": number}).encode(), False
 
-    def answer(self, key: Any, intent: Any, payload: Any, fail: str, *, forget: bool) -> tuple[int, bytes, bool]:
-        """(status, body, replayed)"""
+    @property
+    def count(self) -> int:
+        rows = self.has("a replay writes one row of twenty again")
+        return len(self.charges) * ROWS + self.rows_again if rows else len(self.charges)
+
+    def answer(
+        self, key: Any, intent: Any, payload: Any, fail: str, *, forget: bool, gone: Callable[[], bool]
+    ) -> tuple[int, bytes, bool] | None:
+        """(status, body, replayed); None where nobody wants it any more"""
         entry = self.claim(key, intent)
         if not isinstance(entry, Entry):
             return entry
+        if self.has("a client that hangs up leaves its claim") and gone():
+            self.settle(entry, "in_doubt", None)
+            return None
         try:
             answer = self.charge(payload, fail)
         except Declined:
@@ -126,6 +144,7 @@ class Shop:
                 return entry
             if entry.state != "completed" or entry.answer is None:
                 return 409, b'{"error": "nobody knows"}', False
+            self.rows_again += 1
             status, body, _ = entry.answer
             return (200 if self.has("the status is not kept") else status), body, True
 
@@ -144,7 +163,7 @@ class Handler(BaseHTTPRequestHandler):
     shop: Shop
 
     def do_GET(self) -> None:
-        self.say(200, str(len(self.shop.charges)).encode())
+        self.say(200, str(self.shop.count).encode())
 
     def do_POST(self) -> None:
         shop = self.shop
@@ -152,10 +171,12 @@ class Handler(BaseHTTPRequestHandler):
         if self.path in ("/break", "/heal"):
             shop.declining = self.path == "/break"
             return self.say(200, b"{}")
+        if shop.has("after thirty requests everybody is refused") and len(shop.seen) > 30:
+            return self.say(429, b"{}")
         try:
             key = self.key()
         except Malformed:
-            return self.say(400, b'{"error": "key"}')
+            return self.say(429 if shop.has("bad keys are told to come later") else 400, b'{"error": "key"}')
         length = int(self.headers.get("Content-Length", 0))
         who = None if shop.has("tenants share keys") else self.headers.get("Authorization")
         if shop.has("no key at all") or (shop.has("large bodies are not guarded") and length > BODY_MAX_BYTES):
@@ -185,12 +206,22 @@ class Handler(BaseHTTPRequestHandler):
                 status, body, replayed = shop.charge(payload, fail)
             else:
                 forget = self.path == "/streamed" and shop.has("streams are not kept")
-                status, body, replayed = shop.answer((who, key), self.intent(payload), payload, fail, forget=forget)
+                intent = self.intent(payload)
+                answer = shop.answer((who, key), intent, payload, fail, forget=forget, gone=self.gone)
+                if answer is None:
+                    self.close_connection = True
+                    return None
+                status, body, replayed = answer
         except Declined:
             return self.say(402, b"{}")
         except (RuntimeError, KeyError):
             return self.say(500, b"{}")
         return self.say(status, body, replayed=replayed)
+
+    def gone(self) -> bool:
+        """Whether the client hung up; a client that has just sent its request is given a moment to do so."""
+        heard, _, _ = select.select([self.connection], [], [], GAP_SECONDS)
+        return bool(heard) and self.connection.recv(1, socket.MSG_PEEK) == b""
 
     def key(self) -> str | None:
         shop = self.shop

@@ -266,7 +266,7 @@ def test_an_unguarded_handler_breaks_and_the_report_tells_how(unguarded, provide
     report = four_assumptions(unguarded, payload=ORDER, key="order_id", provider=provider)
 
     assert {"Claim", "Boundary"} <= set(report.broken)
-    assert report.claim.story == ("A is called: answers 'ch_8'", "B is called: answers 'ch_9'")
+    assert report.claim.story == ("A is called: answers 'ch_7'", "B is called: answers 'ch_8'")
     assert "provider moved by 2 for one operation; one clean call moves it by 1" in str(report)
     with pytest.raises(AssertionError, match="Claim     BROKEN"):
         report.check()
@@ -409,3 +409,12 @@ def test_keys_may_be_numbers_and_uuids(provider):
                 charge, payload={"order_id": key, "amount": 1}, key="order_id", provider=provider
             ).broken
         )
+
+
+def test_another_worker_does_not_queue_in_memory_behind_one_that_sleeps(provider, clock):
+    """Else nobody would ever come while the lease is over: here an absence is believed, and the sleeper wakes up."""
+    boundary = Asks(lambda record: provider.verdict(record.provider_key()), believe_absent_after=60)
+    charge = charging(Guard(MemoryStore(clock)), provider, boundary)
+
+    with pytest.raises(AssertionError, match="provider moved by 2 for one operation"):
+        lose_lease(charge, ORDER, key="order_id", clock=clock, provider=provider)

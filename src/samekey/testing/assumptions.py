@@ -14,15 +14,18 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from samekey.core.errors import Uncertain
-from samekey.testing.crashes import crashes, meetings, unstopped
+from samekey.testing.comparing import same, untold
+from samekey.testing.crashes import cancellations, crashes, meetings, unstopped
 from samekey.testing.probes import Probe
 from samekey.testing.provider import LedgerProvider
 from samekey.testing.repeats import CALLERS
-from samekey.testing.stops import Handler
-from samekey.testing.trials import Clock, Finding, Schedule, Trial, same
+from samekey.testing.stops import Handler, Outcome
+from samekey.testing.trials import LATER_SECONDS, Clock, Finding, Schedule, Trial
+
+DAY_SECONDS = 23 * 3600.0  # within the retention that is usual, 24 hours
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,7 @@ def four_assumptions(
     clock: Clock | None = None,
     elsewhere: Callable[[], Handler] | None = None,
     guard: Any = None,
+    retried_for: float | None = None,
 ) -> Report:
     """Try the handler against Claim, Intent, Memory and Boundary.
 
@@ -93,6 +97,8 @@ def four_assumptions(
     `clock`          the time its store goes by; without one no lease ends and nothing is remembered for long
     `elsewhere`      makes the handler as another process has it; without it the second caller is in this process
     `guard`          the guard whose store commands are points too; that of a decorated handler is found by itself
+    `retried_for`    seconds for which a caller may come again with the same operation: it must be remembered so long.
+                     Without it an hour must do, and what is forgotten within a day is unknown
     """
     intent = other_payload or {}
     never_key = {*ignore, *(name for name in intent if intent[name] != payload.get(name))}
@@ -121,14 +127,17 @@ def four_assumptions(
             rest = ("two operations could not be told apart, see Intent",)
             claim, memory, boundary = (Finding(one, None, 0, notes=rest) for one in ("Claim", "Memory", "Boundary"))
             return Report(name, claim, apart, memory, boundary)
-        replays = trial.play("Memory", _replays(trial))
+        moments = _moments(retried_for)
+        replays = trial.play("Memory", _replays(trial, moments[:2]))
         trial.comparable = bool(replays.holds)
-        answers = [] if replays.holds else ["answers were not compared: a plain replay differs already, see Memory"]
+        answers = [] if replays.holds else ["answers were not compared: those of a plain replay differ, see Memory"]
         return Report(
             name,
             trial.play("Claim", _claim(trial), [*timeless, *answers, *unstopped(trial)], at_points=True),
             trial.play("Intent", _intent(trial, other, ignore), [*answers, *compared]),
-            trial.play("Memory", _declines(trial), [*timeless, *judged]) if replays.holds else replays,
+            trial.play("Memory", _memory(trial, moments), [*timeless, *judged, *trial.only_here])
+            if replays.holds is not False
+            else replays,
             trial.play("Boundary", _boundary(trial), [*timeless, *answers, *judged, *unstopped(trial)], at_points=True),
         )
 
@@ -182,36 +191,65 @@ def _intent(trial: Trial, other: Mapping[str, Any] | None, ignore: Collection[st
         moved = reused.moved()
         if moved is not None:
             reused.problem = f"the same key was run for another intent: {moved}"
-        elif told.answered and same(first.value, told.value):
-            reused.problem = f"the answer to the first request was given to another one, with another {differing}"
+        elif told.answered:
+            equal = same(first.value, told.value)
+            if equal is None:
+                reused.unknown.append(untold(told.value))
+            elif equal:
+                reused.problem = f"the answer to the first request was given to another one, with another {differing}"
         yield reused
 
 
-def _replays(trial: Trial) -> Iterator[Schedule]:
-    """What a key remembers is the answer as it was, a minute and an hour later."""
+class _Moment(NamedTuple):
+    """When somebody comes again, and whether it must be remembered then."""
+
+    after: float
+    told: str
+    must: bool = True
+
+
+def _moments(retried_for: float | None) -> tuple[_Moment, ...]:
+    if retried_for is None:
+        late = _Moment(DAY_SECONDS - LATER_SECONDS, "the day is nearly over", must=False)
+        return _Moment(0, ""), _Moment(LATER_SECONDS, "an hour passes"), late
+    soon = min(LATER_SECONDS, retried_for)
+    rest = _Moment(retried_for - soon, f"{retried_for:g} s have passed")
+    return _Moment(0, ""), _Moment(soon, f"{soon:g} s pass"), rest
+
+
+def _replays(trial: Trial, moments: Collection[_Moment]) -> Iterator[Schedule]:
+    """What a key remembers is the answer as it was, now and later."""
     replays = Schedule(trial)
     first = replays.call(ours=True)
     replays.begin_again()
-    for later in (False, True):
-        if later:
-            replays.time_passes()
+    for after, told, must in moments:
+        if after:
+            if trial.clock is None:
+                break
+            replays.time_passes(after, told)
         again = replays.call()
         moved = replays.moved()
-        if moved is not None:
-            if later:  # at once is Claim's business
+        if not must and (moved is not None or not again.answered):
+            replays.unknown.append(
+                "within a day it is forgotten: give retried_for=, the seconds for which a caller may come again"
+            )
+        elif moved is not None:
+            if after:  # at once is Claim's business
                 replays.problem = f"it was forgotten, and done again: {moved}"
         elif not again.answered:
             replays.problem = f"the answer was lost: a replay {again}"
-        elif not same(first.value, again.value):
+        elif (equal := same(first.value, again.value)) is None:
+            replays.unknown.append(untold(first.value))
+        elif not equal:
             replays.problem = f"the answer was {first.value!r}, its replay {again.value!r}"
         if replays.problem is not None:
             break
     yield replays
 
 
-def _declines(trial: Trial) -> Iterator[Schedule]:
+def _memory(trial: Trial, moments: Collection[_Moment]) -> Iterator[Schedule]:
     """And it is safe to replay: no decline is remembered for longer than it is true."""
-    yield from _replays(trial)
+    yield from _replays(trial, moments)
     if trial.provider is not None:
         declined = Schedule(trial)
         trial.provider.decline_next()
@@ -231,24 +269,53 @@ def _declines(trial: Trial) -> Iterator[Schedule]:
 
 
 def _boundary(trial: Trial) -> Iterator[Schedule]:
-    """Nothing behind the key is out of our control: lost answers, late requests, and a crash at every point."""
+    """Nothing behind the key is out of our control: lost answers, late requests, a caller that goes away, a crash."""
     if trial.provider is not None:
-        for trouble, told in (
-            (trial.provider.lose_next_answer, "the provider does it, and its answer is lost"),
-            (trial.provider.delay_next, "the provider accepts the next request, and does it only later"),
-        ):
-            schedule = Schedule(trial)
-            trouble()
-            schedule.story.append(told)
-            first = schedule.call(ours=True)
-            trial.provider.heal()
-            if not first.answered:
-                schedule.notes.append(f"after a timeout, the first caller hears {type(first.error).__name__}")
-            schedule.call()
-            schedule.time_passes()
-            schedule.call()
-            yield schedule.judge()
+        yield from _troubles(trial, trial.provider)
+    yield from cancellations(trial)
     yield from crashes(trial)
+
+
+def _troubles(trial: Trial, provider: LedgerProvider) -> Iterator[Schedule]:
+    """What the provider, or the line to it, does to a request; each is followed by retries."""
+    late = provider.late_seconds
+    guess = None  # what was answered when nobody could know
+    troubles: tuple[tuple[Callable[[], None], str], ...] = (
+        (lambda: provider.lose_next_answer(TimeoutError), "the provider does it, and its answer is lost (a timeout)"),
+        (lambda: provider.lose_next_answer(ConnectionResetError), "the provider does it, and the connection is reset"),
+        (provider.drop_next, "the request is lost on its way (a timeout)"),
+        (provider.delay_next, f"the provider accepts the next request, times out, and does it {late:g} s later"),
+    )
+    for trouble, told in troubles:
+        schedule = Schedule(trial)
+        trouble()
+        schedule.story.append(told)
+        first = schedule.call(ours=True)
+        provider.heal()
+        if not first.answered:
+            schedule.notes.append(f"after a timeout, the first caller hears {type(first.error).__name__}")
+        guess = guess or _wording(first, schedule)
+        answers = [first, schedule.call()]
+        if trouble == provider.delay_next:
+            schedule.time_passes(max(0.0, late - 1), "a second is left until it is done")
+            answers.append(schedule.call())
+        schedule.time_passes()
+        answers.append(schedule.call())
+        if trouble == provider.drop_next and guess is not None:
+            for one in answers:
+                if _wording(one, schedule) == guess:
+                    schedule.hear_nothing_of(one)
+                    schedule.unknown.append(
+                        f"after a timeout it answers {one.value!r}, whether it was done or not: if that says anything "
+                        "but that nobody knows, it is wrong in one of the two; raise an error instead"
+                    )
+        yield schedule.judge()
+
+
+def _wording(outcome: Outcome, schedule: Schedule) -> str | None:
+    """An answer in words that are the same for every operation."""
+    key = str(schedule.payload[schedule.trial.key])
+    return repr(outcome.value).replace(key, "...") if outcome.answered else None
 
 
 def _later(value: Any) -> Any:

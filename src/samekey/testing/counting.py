@@ -4,11 +4,12 @@ Calls that follow each other need no numbers: once one has answered, a later one
 and whoever comes after a dead one, do have something to do - what one clean call does, and no more.
 
 Theory. Two operations are done alone. What both change by the same amount is *steady*, and every other operation may
-change it by that much: a number, how many rows there are, the sum of a column of rows that were there before. What
-differs between the two (an id, a time, the size of a text) says nothing about the next. So each probe is one of three:
-it stays *still* (then nothing may move it), it is *counted*, or it is *uncounted*: it moves, and nothing about it is
-steady. Of an uncounted one only later calls are judged, and `notes` say so. New rows are counted and not weighed: an
-amount that was written twice into one row looks like a number of attempts or a state, so it is only told.
+change it by that much: a number, how many rows or lines of text there are, the sum of a column of rows that were
+there before. What differs between the two (an id, a time, the size of a text) says nothing about the next. So each
+probe is one of three: it stays *still* (then nothing may move it), it is *counted*, or it is *uncounted*: it moves, and
+nothing about it is steady. Of an uncounted one only later calls are judged, and `notes` say so. New rows are counted
+and not weighed: an amount that was written twice into one row looks like a number of attempts or a state, so nobody can
+say whether it is right.
 """
 
 from __future__ import annotations
@@ -55,6 +56,11 @@ class Measure:
         return bool(self._one or self._uncounted)
 
     @property
+    def counts(self) -> bool:
+        """Whether calls that overlap or die are judged by anything."""
+        return bool(self._one)
+
+    @property
     def notes(self) -> list[str]:
         return [
             f"{name} cannot be counted: what calls did to it that overlapped or died was not judged, only what later "
@@ -84,7 +90,7 @@ class Measure:
         """What new rows hold at least twice of."""
         return [
             f"{name}{at} moved by {amount} in a new row, and one clean call moves it by {one}: "
-            "if that is an effect, it was done more than once"
+            "if that is an effect, it was done more than once, and if it is not (a number of attempts), do not probe it"
             for name, weights in self._weights.items()
             for at, amount in _weights(before[name], now[name]).items()
             if (one := weights.get(at)) and amount / one > 2 - CLOSE
@@ -107,6 +113,8 @@ def _change(was: Any, now: Any, at: str = "") -> Amounts:
     """What can be counted of a change; where a number stayed as it was, nothing is said of it."""
     if _number(was) and _number(now):
         return _difference({at: was}, {at: now})
+    if isinstance(was, str) and isinstance(now, str):
+        return {f"{at} (lines)": len(now.splitlines()) - len(was.splitlines())}
     if isinstance(was, tuple | frozenset) and isinstance(now, tuple | frozenset):
         if len(was) != len(now):
             return {at: len(now) - len(was)}

@@ -8,7 +8,7 @@ from typing import Any
 from samekey.testing.probes import Probe
 from samekey.testing.provider import LedgerProvider
 from samekey.testing.stops import POINTS_MAX, Handler
-from samekey.testing.trials import Clock, Finding, Schedule, Trial
+from samekey.testing.trials import Clock, Finding, Schedule, Trial, chosen
 
 
 def crash_everywhere(
@@ -71,7 +71,7 @@ def lose_lease(
 
 def crashes(trial: Trial) -> Iterator[Schedule]:
     """One schedule per point: killed there, and asked for again."""
-    for point in range(len(trial.points)):
+    for point in chosen(trial.points):
         schedule = Schedule(trial)
         stopped = schedule.stop_at(point)
         if stopped.stopped:
@@ -84,9 +84,20 @@ def crashes(trial: Trial) -> Iterator[Schedule]:
         yield schedule.judge()
 
 
+def cancellations(trial: Trial) -> Iterator[Schedule]:
+    """One schedule per place where an async handler waits: its caller goes away there, and it is asked for again."""
+    for place in range(min(len(trial.waits), POINTS_MAX)):
+        schedule = Schedule(trial)
+        schedule.cancel_at(place)
+        schedule.call(hasty=True)
+        schedule.time_passes()
+        schedule.call(hasty=True)
+        yield schedule.judge()
+
+
 def meetings(trial: Trial, *, later: bool) -> Iterator[Schedule]:
     """One schedule per point: stopped there while another worker comes - an hour later, if so said."""
-    for point in range(len(trial.points)):
+    for point in chosen(trial.points):
         schedule = Schedule(trial)
         stopped = schedule.stop_at(point)
         if later:
@@ -99,7 +110,9 @@ def meetings(trial: Trial, *, later: bool) -> Iterator[Schedule]:
 
 def unstopped(trial: Trial) -> list[str]:
     """Where it was not stopped, though somebody might think so."""
-    told = [f"only the first {POINTS_MAX} points were tried"] if len(trial.points) >= POINTS_MAX else []
+    told = trial.only_here
+    if len(trial.points) > POINTS_MAX:
+        told.append(f"of its {len(trial.points)} points it was stopped at the first and the last of each place")
     if trial.passed_by:
         names = ", ".join(sorted(trial.passed_by))
         told.append(f"it was not stopped inside {names}: if that is your code, install it from its folder")

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from samekey import switch
+
+OFF = "the guards are off (off(), samekey_off or --samekey-off), so whatever they do was not tried"
 
 
 @contextmanager
@@ -29,3 +32,12 @@ def off() -> Iterator[None]:
         yield
     finally:
         switch.turn(-1)
+
+
+def guards_are_off(handler: Any, guard: Any = None) -> list[str]:
+    """What is to be said of it, if they are; a ValueError where that leaves nothing to try."""
+    if not switch.depth:
+        return []
+    if guard is not None or getattr(handler, "guard", None) is not None:
+        raise ValueError(OFF)
+    return [OFF]

@@ -46,6 +46,11 @@ class OwnCode:
         )
 
 
+def ours(filename: str) -> bool:
+    """Whether this is samekey itself."""
+    return filename.startswith(_SAMEKEY)
+
+
 def installed(filename: str) -> bool:
     """Whether this is of an installed package - of one that may be yours, though nothing says so."""
     return filename.startswith(_INSTALLED) and not filename.startswith(_SAMEKEY)

@@ -1,20 +1,24 @@
 """Probes: how a test sees what really happened.
 
 A probe is any function without arguments that returns something comparable: the rows of a table, a provider's
-books, the messages that were sent, a number. What can be counted of it judges calls that overlap: counting.py.
+books, the messages that were sent, a number. A cursor, a generator or a view of a dict is read. What can be counted
+of it judges calls that overlap: counting.py.
 """
 
 from __future__ import annotations
 
 import copy
+import itertools
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from typing import Any
 
+from samekey.testing.comparing import equals_itself_only
 from samekey.testing.provider import LedgerProvider
 
 Probe = Callable[[], Any]
 SHOWN_MAX = 300  # characters of a snapshot in a message: enough to recognise a row
+READ_MAX = 100_000  # of a cursor or a generator: a table that a test fills is smaller, and some never end
 
 
 def rows(connection: Any, query: str) -> Probe:
@@ -31,9 +35,40 @@ class Probes:
             self._probes.setdefault("provider", lambda: provider.accepted)
         if not self._probes:
             raise ValueError("give probes= or provider=: without them nothing can be seen to move")
+        self._read: dict[str, Any] = {}  # the last iterator of each that gave one
 
     def look(self) -> Snapshot:
-        return Snapshot({name: _kept(probe()) for name, probe in self._probes.items()})
+        return Snapshot({name: self._look(name) for name in self._probes})
+
+    def look_still(self) -> Snapshot:
+        """Look while nothing is called: a probe that says something else each time can judge nobody."""
+        first, second = self.look(), self.look()
+        for name in first.names:
+            try:
+                differs = bool(first[name] != second[name])
+            except Exception as error:
+                raise ValueError(
+                    f"the probe {name} gives what cannot be compared: let it give a list or a number"
+                ) from error
+            if differs:
+                shown = _difference(first[name], second[name])
+                raise ValueError(
+                    f"the probe {name} moves though nobody calls: two looks one after the other differ ({shown}). Let "
+                    "it give rows, texts or numbers instead of objects without an ==, no times, and wait in it for "
+                    "effects that come later"
+                )
+        return second
+
+    def _look(self, name: str) -> Any:
+        seen = self._probes[name]()
+        if isinstance(seen, Iterator):
+            if seen is self._read.get(name):
+                raise ValueError(f"the probe {name} gives the same iterator again: let it make a new one")
+            self._read[name] = seen
+        try:
+            return _kept(seen)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"the probe {name} gives what cannot be kept: {error}") from error
 
 
 class Snapshot:
@@ -61,6 +96,12 @@ class Snapshot:
 
 def _kept(seen: Any) -> Any:
     """A copy of what may go on changing, however deep: a probe often returns the list itself."""
+    if isinstance(seen, ItemsView):
+        return {name: _kept(one) for name, one in seen}
+    if isinstance(seen, KeysView):
+        return frozenset(seen)
+    if isinstance(seen, ValuesView | Iterator) or _only_read(seen):
+        return _read(seen)
     try:
         hash(seen)
     except TypeError:
@@ -74,6 +115,18 @@ def _kept(seen: Any) -> Any:
     if isinstance(seen, Mapping):
         return {name: _kept(one) for name, one in seen.items()}
     return copy.deepcopy(seen)
+
+
+def _only_read(seen: Any) -> bool:
+    """Whether it can be read, and says nothing otherwise: some cursors, a query, somebody's own collection."""
+    return equals_itself_only(seen) and isinstance(seen, Iterable) and not isinstance(seen, type)
+
+
+def _read(seen: Iterable[Any]) -> tuple[Any, ...]:
+    rows = tuple(_kept(one) for one in itertools.islice(seen, READ_MAX + 1))
+    if len(rows) > READ_MAX:
+        raise ValueError(f"it has more than {READ_MAX} rows")
+    return rows
 
 
 def _difference(was: Any, now: Any) -> str:

@@ -109,7 +109,8 @@ class LedgerProvider:
         self._slow, self._sleep, self._clock = slow, sleep, clock
         self._lose_answers = lose_answers
         self._accept_then_late, self._late_seconds = accept_then_late, late_seconds
-        self._decline_next = 0
+        self._decline_next = self._drop_next = 0
+        self._lost_by: type[OSError] = TimeoutError
         self._funds, self._stolen = funds, frozenset(stolen)
         self._dedups, self._keeps_declines, self._forgets_after = dedups, keeps_declines, forgets_after
         self._stale_seconds, self._stale_calls = stale_seconds, stale_calls
@@ -122,6 +123,9 @@ class LedgerProvider:
         if self._slow:
             self._sleep(self._slow)
         with self._mutex:
+            if self._drop_next > 0:
+                self._drop_next -= 1
+                raise TimeoutError("the provider did not answer")
             self.requests += 1
             outcome = self._recall(amount, key, order)
             if outcome is None:
@@ -134,7 +138,7 @@ class LedgerProvider:
                 raise TimeoutError("the provider did not answer")
             if self._lose_answers > 0:
                 self._lose_answers -= 1
-                raise TimeoutError("the provider did not answer")
+                raise self._lost_by("the provider did not answer")
             return outcome
 
     def _recall(self, amount: int, key: str | None, order: str) -> Charge | Decline | None:
@@ -168,6 +172,11 @@ class LedgerProvider:
         self._books.append(charge)
         return charge
 
+    @property
+    def late_seconds(self) -> float:
+        """How long after its timeout a late request lands."""
+        return self._late_seconds
+
     def top_up(self, amount: int) -> None:
         """More funds: the next charge may go through."""
         with self._mutex:
@@ -180,10 +189,16 @@ class LedgerProvider:
         with self._mutex:
             self._decline_next += 1
 
-    def lose_next_answer(self) -> None:
-        """Charge the next request and lose its answer."""
+    def lose_next_answer(self, by: type[OSError] = TimeoutError) -> None:
+        """Charge the next request and lose its answer: what the caller hears is this error."""
         with self._mutex:
             self._lose_answers += 1
+            self._lost_by = by
+
+    def drop_next(self) -> None:
+        """Lose the next request itself: nothing is charged, and the caller hears what he hears of a lost answer."""
+        with self._mutex:
+            self._drop_next += 1
 
     def delay_next(self) -> None:
         """Let the next new request time out at once, and land `late_seconds` later all the same."""
@@ -193,7 +208,8 @@ class LedgerProvider:
     def heal(self) -> None:
         """No more trouble that nobody has met yet."""
         with self._mutex:
-            self._decline_next = self._lose_answers = self._accept_then_late = 0
+            self._decline_next = self._lose_answers = self._accept_then_late = self._drop_next = 0
+            self._lost_by = TimeoutError
 
     # -- asking the provider -------------------------------------------------------------------------------
 

@@ -9,11 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from samekey.testing.comparing import same, untold
+from samekey.testing.off import guards_are_off
 from samekey.testing.probes import Probe, Probes
 from samekey.testing.provider import LedgerProvider
 from samekey.testing.stops import Handler, plain_call
-from samekey.testing.trials import Finding, Schedule, Trial, same
+from samekey.testing.trials import Finding, Schedule, Trial
 
+UNSEEN = (
+    "the first {} moved none of the probes, so nothing could be seen: probe what the handler does (not its arguments: "
+    "each call gets its own) - or was this done before? Then take a key that nobody has used"
+)
 CALLERS = 8  # at once: more than a machine of today runs side by side, so some of them wait
 
 
@@ -26,25 +32,33 @@ def run_twice(
 ) -> Any:
     """Call it, and call it again: the second call must change nothing and answer the same. Returns the answer.
 
+    The first must be seen to do something: else nobody could see the second do it.
+
     >>> sent = []
     >>> run_twice(lambda to: sent.append(to), {"to": "ann"}, probes={"mails": lambda: sent})
     Traceback (most recent call last):
     ...
     AssertionError: the second run changed something: mails moved: new 'ann'
     """
-    looked, given = Probes(probes or {}, provider), payload or {}
+    looked, given, off = Probes(probes or {}, provider), payload or {}, guards_are_off(handler)
+    before = looked.look_still()
     first = plain_call(handler, given)
     if first.error is not None:
         raise first.error
-    between = looked.look()
+    between = looked.look_still()
     second = plain_call(handler, given)
     moved = looked.look().moved(between)
     if moved is not None:
-        raise AssertionError(f"the second run changed something: {moved}")
+        raise AssertionError("; ".join([f"the second run changed something: {moved}", *off]))
     if not second.answered:
         raise AssertionError(f"the first run answered {first.value!r}, the second {second}") from second.error
-    if not same(first.value, second.value):
+    told = same(first.value, second.value)
+    if told is None:
+        raise AssertionError(untold(first.value))
+    if not told:
         raise AssertionError(f"the first run answered {first.value!r}, the second {second.value!r}")
+    if between.moved(before) is None:
+        raise AssertionError(UNSEEN.format("run"))
     return first.value
 
 
@@ -61,18 +75,21 @@ def redeliver(
     A redelivery must change nothing, and it must not raise: what raises is delivered for ever. What the handler
     returns is nobody's business.
     """
-    looked, given = Probes(probes or {}, provider), payload or {}
+    looked, given, off = Probes(probes or {}, provider), payload or {}, guards_are_off(handler)
+    before = looked.look_still()
     first = plain_call(handler, given)
     if first.error is not None:
         raise first.error
-    between = looked.look()
+    between = looked.look_still()
     for number in range(2, times + 1):
         again = plain_call(handler, given)
         moved = looked.look().moved(between)
         if moved is not None:
-            raise AssertionError(f"delivery {number} changed something: {moved}")
+            raise AssertionError("; ".join([f"delivery {number} changed something: {moved}", *off]))
         if again.error is not None:
             raise AssertionError(f"delivery {number} {again}: a broker would deliver it for ever") from again.error
+    if between.moved(before) is None:
+        raise AssertionError(UNSEEN.format("delivery"))
 
 
 def run_in_parallel(
@@ -105,4 +122,4 @@ def run_in_parallel(
         schedule = Schedule(trial)
         schedule.burst(n)
         schedule.call()
-        return trial.play("parallel", iter([schedule.judge()])).check()
+        return trial.play("parallel", iter([schedule.judge()]), trial.only_here, overlapping=True).check()

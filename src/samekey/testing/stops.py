@@ -1,11 +1,14 @@
 """One call of a handler that can be stopped at any point: what crashes, pauses and races are made of.
 
 Theory. A call runs in a thread of its own. *Points* are where it can be stopped: before each line of your own code
-(own_code.py says which that is), when one of your functions ends, and before and after each command to the store of
-a guard. A stopped call just stands there. If it never goes on, it has crashed as a killed process crashes - no
-`except` and no `finally` ran. If it goes on after somebody else came, that was a race; if time passed meanwhile, it is
-a holder that slept through its lease. So one mechanism plays all three, for sync and async handlers, guarded or not,
-and the same points come in the same order every time.
+(own_code.py says which that is), inside a line wherever it has called something and goes on to call or store
+(between.py), when one of your functions ends, and before and after each command to the store of a guard. A stopped
+call just stands there. If it never goes on, it has crashed as a killed process crashes - no `except` and no `finally`
+ran. If it goes on after somebody else came, that was a race; if time passed meanwhile, it is a holder that slept
+through its lease. So one mechanism plays all three, for sync and async handlers, guarded or not, and the same points
+come in the same order every time.
+
+What a handler does in other threads is stopped as well, where that can be done: threads.py.
 
 What is ugly: a stopped thread keeps the locks of this process, which a killed process would not. When the next
 caller is seen to wait for it, the dead one is unwound with `Crashed`; then its `finally` blocks do run.
@@ -14,33 +17,47 @@ caller is seen to wait for it, the dead one is unwound with `Crashed`; then its 
 from __future__ import annotations
 
 import asyncio
+import copy
 import functools
 import inspect
 import linecache
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
+from samekey.testing.between import between
 from samekey.testing.faulty import Crashed
 from samekey.testing.own_code import OwnCode, installed
+from samekey.testing.threads import CallThread, Moving, at_work, lone, moving
 
 POLL_SECONDS = 0.005
 STILL_POLLS = 10  # polls without a single step: it waits for somebody; counted, so that a busy machine slows both
 CALL_SECONDS_MAX = 20.0  # a call that neither ends nor stops nor stands still by then is taken for a waiting one
 UNWIND_SECONDS_MAX = 20.0
 WAIT_SECONDS_MAX = 0.05  # the patience of a caller whose rival is dead: nobody will ring
-POINTS_MAX = 200  # of one call; a handler with more is tried at the first ones
+POINTS_MAX = 200  # that are played of one call; a handler with more is tried at the first and the last of each place
+POINTS_MET_MAX = 20_000  # of one call; what comes after them is not seen
 
 Handler = Callable[..., Any]
 
 # The verbs after which the world may look different, or before which somebody may have come.
 STORE_VERBS = frozenset({"open", "take", "begin", "settle", "ask", "testify", "read", "batch"})
 
+WITH = ("with ", "async with ")
+
 _here = threading.local()  # .call: the call that this thread runs
+
+
+class Point(NamedTuple):
+    """Where a call can be stopped: a place, and which time it is there - two threads of one call race each other."""
+
+    place: str
+    time: int
 
 
 class Outcome(NamedTuple):
@@ -57,8 +74,11 @@ class Outcome(NamedTuple):
         return f"answers {self.value!r}" if self.answered else "never comes back"
 
 
-class Caller:
-    """One call; `stop_at` is the number of the point where it stops (None: nowhere)."""
+class Caller(Moving):
+    """One call; `stop_at` is the point where it stops (None: nowhere).
+
+    `cancel_at` is the number of the wait at which an async one is cancelled.
+    """
 
     def __init__(
         self,
@@ -66,27 +86,34 @@ class Caller:
         handler: Handler,
         payload: Mapping[str, Any],
         *,
-        stop_at: int | None = None,
+        stop_at: Point | None = None,
+        cancel_at: int | None = None,
         traced: bool = True,
         hasty: bool = False,
     ) -> None:
         self.name = name
         self.hasty = hasty  # its rival is dead, so it waits only as long as it takes to see that
-        self.points: list[str] = []  # met so far, in words
+        self.points: list[Point] = []  # met so far
+        self._met: Counter[str] = Counter()
         self.passed_by: set[str] = set()  # installed packages that your code called, where it was not stopped
+        self.elsewhere: set[str] = set()  # threads that did some of its work, where it could not be stopped
+        self.places_waited: list[str] = []  # by an async handler
         self.stopped_at: str | None = None
+        self.cancelled_at: str | None = None
         self.outcome = Outcome()
-        self._handler, self._payload, self._stop_at, self._traced = handler, payload, stop_at, traced
-        self._own = OwnCode(handler)
+        self._handler, self._payload, self._stop_at, self._traced = handler, fresh(payload), stop_at, traced
+        self._own, self._cancel_at = OwnCode(handler), cancel_at
         self._rest = threading.Event()  # it ended, or it stands at its point
         self._go = threading.Event()
-        self._dead = False
-        self._thread = threading.Thread(target=self._run, name=f"samekey-{name}", daemon=True)
+        self._dead = self._over = False
+        self._mutex = threading.Lock()
+        self._thread = CallThread(target=self._run, name=f"samekey-{name}", daemon=True)
 
     def call(self) -> Caller:
-        """Start, and come back when it ended, stopped, or waits for somebody."""
-        self.start()
-        self.waits()
+        """Start, and come back when it ended, stopped, or waits for somebody. Nobody else moves meanwhile."""
+        with moving(self):
+            self.start()
+            self.waits()
         return self
 
     def start(self) -> None:
@@ -96,9 +123,10 @@ class Caller:
         """Whether it waits for somebody; first wait until it ends, stops or stands still."""
         seen, still, ends = None, 0, time.monotonic() + CALL_SECONDS_MAX
         while not self._rest.wait(POLL_SECONDS):
-            frame = sys._current_frames().get(self._thread.ident or 0)
-            now = None if frame is None else (id(frame), frame.f_lasti)
-            still = still + 1 if now == seen and _asleep(self._thread.native_id) else 0
+            frames = sys._current_frames()
+            threads = [self._thread, *at_work(frames)]
+            now = [(id(frame), frame.f_lasti) for one in threads if (frame := frames.get(one.ident or 0)) is not None]
+            still = still + 1 if now == seen and all(_asleep(one.native_id) for one in threads) else 0
             seen = now
             if still >= STILL_POLLS or time.monotonic() > ends:
                 return True
@@ -106,8 +134,9 @@ class Caller:
 
     def arrives(self) -> bool:
         """Start, and tell whether it stands at its point: nobody else is about, so it stops or it ends."""
-        self.start()
-        self._rest.wait(CALL_SECONDS_MAX)
+        with moving(self):
+            self.start()
+            self._rest.wait(CALL_SECONDS_MAX)
         return self.stopped
 
     @property
@@ -136,24 +165,44 @@ class Caller:
         """The call has come to a point: go on, stop here, or be dead - at a delicate one, only at the next."""
         if self._dead:
             raise Crashed(f"{self.name} is gone")
-        number = len(self.points)
-        if number < POINTS_MAX:
-            self.points.append(where)
-        if number == self._stop_at and self.stopped_at is None:
-            self.stopped_at = where
-            self._rest.set()
+        if self._over:
+            return
+        with self._mutex:
+            self._met[where] += 1
+            here = Point(where, self._met[where])
+            if len(self.points) < POINTS_MET_MAX:
+                self.points.append(here)
+            if here == self._stop_at and self.stopped_at is None:
+                self.stopped_at = where
+                self._rest.set()
+        if self.stopped:  # whatever else it does in other threads stands as well
             self._go.wait()
             if self._dead and not delicate:
                 raise Crashed(f"{self.name} ended {where}")
+
+    def waits_in(self, said: Coroutine[Any, Any, Any]) -> None:
+        """An async handler has to wait: let it, or cancel it here."""
+        place, inner = "where it waits", cast(Any, said)
+        while inspect.iscoroutine(inner):
+            frame = inner.cr_frame
+            if frame is not None and frame.f_code.co_filename in self._own:
+                place = f"where it waits, at {_place(frame, _source(frame))}"
+            inner = inner.cr_await
+        number = len(self.places_waited)
+        if number < POINTS_MAX:
+            self.places_waited.append(place)
+        if number == self._cancel_at and self.cancelled_at is None and (task := asyncio.current_task()) is not None:
+            self.cancelled_at = place
+            task.cancel()
 
     def _run(self) -> None:
         _here.call = self
         try:
             if self._traced:
-                sys.settrace(self._trace)
+                sys.settrace(self.trace)
             said = self._handler(**self._payload)
             if inspect.isawaitable(said):
-                said = asyncio.run(_awaited(said))
+                said = asyncio.run(_awaited(_Watched(said, self) if inspect.iscoroutine(said) else said))
             self.outcome = Outcome(answered=True, value=said)
         except Crashed:
             pass
@@ -161,21 +210,41 @@ class Caller:
             self.outcome = Outcome(error=error)
         finally:
             sys.settrace(None)
+            self._over = True
             self._rest.set()
 
-    def _trace(self, frame: FrameType, event: str, arg: Any) -> Any:
+    def trace(self, frame: FrameType, event: str, arg: Any) -> Any:
+        """The tracer of the threads in which it runs."""
         filename = frame.f_code.co_filename
         if filename in self._own:
+            if self._goes_on_in(frame):
+                self.elsewhere.add(threading.current_thread().name)
+                return None
+            frame.f_trace_opcodes = bool(between(frame.f_code))
             return self._step
         if frame.f_back is not None and frame.f_back.f_code.co_filename in self._own and installed(filename):
             self.passed_by.add(str(frame.f_globals.get("__name__", filename)).partition(".")[0])
         return None
 
+    def _goes_on_in(self, frame: FrameType) -> bool:
+        """Whether this was called by code of yours that was there before the call, and so is not only its own."""
+        back = frame.f_back
+        while back is not None and back.f_code.co_filename not in self._own:
+            back = back.f_back
+        return back is not None and getattr(back.f_trace, "__self__", None) is not self
+
     def _step(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if self._over:  # a thread that it started, and that goes on
+            if (other := lone()) is not None and other is not self:
+                other.elsewhere.add(threading.current_thread().name)
+            return self._step
         if event == "line":
             line = _source(frame)
             # An exception between a with-block and its __exit__ would leave a lock locked for ever.
-            self.point(f"before {_place(frame, line)}", delicate=line.startswith(("with ", "async with ")))
+            self.point(f"before {_place(frame, line)}", delicate=line.startswith(WITH))
+        elif event == "opcode":
+            if frame.f_lasti in between(frame.f_code) and not (line := _source(frame)).startswith(WITH):
+                self.point(f"inside {_place(frame, line)}, after it called something")
         elif event == "return":
             self.point(f"at the end of {frame.f_code.co_name}()")
         return self._step
@@ -190,7 +259,51 @@ def _asleep(thread: int | None) -> bool:
 
 
 async def _awaited(said: Any) -> Any:
+    asyncio.get_running_loop().set_exception_handler(_unless_dead)
     return await said
+
+
+def _unless_dead(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Nobody misses the error of a call that was unwound."""
+    if not isinstance(context.get("exception"), Crashed):
+        loop.default_exception_handler(context)
+
+
+class _Watched:
+    """A coroutine as it is, that tells its caller of each time it waits."""
+
+    def __init__(self, said: Coroutine[Any, Any, Any], caller: Caller) -> None:
+        self._said, self._caller = said, caller
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        reply: Any = None
+        error: BaseException | None = None
+        while True:
+            try:
+                waits_for = self._said.send(reply) if error is None else self._said.throw(error)
+            except StopIteration as ended:
+                return ended.value
+            self._caller.waits_in(self._said)
+            try:
+                reply, error = (yield waits_for), None
+            except BaseException as thrown:  # a cancellation, or what it waited for has failed: the handler's to hear
+                reply, error = None, thrown
+
+
+def fresh(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """The same payload with values of its own, as each request brings them: a handler may empty the list it is given.
+
+    Data equals its copy. What does not - a session, a client - is a thing and no value, and every call gets that one.
+    """
+    return {name: _copied(value) for name, value in payload.items()}
+
+
+def _copied(value: Any) -> Any:
+    try:
+        copied = copy.deepcopy(value)
+        return copied if copied == value else value
+    except Exception:  # it cannot be copied, or not be compared
+        return value
 
 
 def _source(frame: FrameType) -> str:
@@ -239,22 +352,35 @@ def _tapped(verb: str, inner: Callable[..., Any]) -> Callable[..., Any]:
 
 def _hasty(wait: Callable[..., Any]) -> Callable[..., Any]:
     def hasty(command: Any, timeout: float) -> Any:
-        mine: Caller | None = getattr(_here, "call", None)
+        mine = _mine()
         return wait(command, min(timeout, WAIT_SECONDS_MAX) if mine is not None and mine.hasty else timeout)
 
     return hasty
 
 
 def _point(where: str) -> None:
-    mine: Caller | None = getattr(_here, "call", None)
+    mine = _mine()
     if mine is not None:
         mine.point(where)
+
+
+def _mine() -> Caller | None:
+    """The call that this thread works for: its own, that of the code that got us here, or the only one that moves."""
+    mine: Caller | None = getattr(_here, "call", None)
+    frame: FrameType | None = sys._getframe()
+    while mine is None and frame is not None:
+        owner = getattr(frame.f_trace, "__self__", None)
+        mine, frame = owner if isinstance(owner, Caller) else None, frame.f_back
+    if mine is None:
+        other = lone()
+        mine = other if isinstance(other, Caller) else None
+    return mine
 
 
 def plain_call(handler: Handler, payload: Mapping[str, Any]) -> Outcome:
     """One call in the thread of the test; what is awaitable is awaited in a loop of its own, beside the test's."""
     try:
-        said = handler(**payload)
+        said = handler(**fresh(payload))
     except Exception as error:
         return Outcome(error=error)
     if not inspect.isawaitable(said):

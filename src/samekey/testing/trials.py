@@ -17,20 +17,41 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from samekey.testing.comparing import same, untold
 from samekey.testing.counting import Measure
+from samekey.testing.off import guards_are_off
 from samekey.testing.operations import key_field, likely_field, renewed
 from samekey.testing.probes import Probe, Probes, Snapshot
 from samekey.testing.provider import LedgerProvider
-from samekey.testing.stops import CALL_SECONDS_MAX, Caller, Handler, Outcome, Tapped
+from samekey.testing.stops import CALL_SECONDS_MAX, POINTS_MAX, POINTS_MET_MAX, Caller, Handler, Outcome, Point, Tapped
+from samekey.testing.threads import Bystanders, helpers_traced
 
+ONLY_HERE = "every caller was in this process, where memory and locks look better than they are: give elsewhere="
+SHORTER = "at some calls it did not come to some of its points again, so it was not stopped there"
+NEW = (
+    "let the pool, loop or client start when the handler is called (a TestClient without with), or try the function "
+    "that runs there"
+)
+SMALLER = "try it with less to do, or the function inside it that matters"
 LATER_SECONDS = 3600.0  # past every lease, and within every retention worth its name
 LOOK_SECONDS_MAX = 1.0  # for the probes, while the dead still stand around
 
-UNSEEN = "one clean call moved none of the probes, so nothing could be seen: probe what the handler does"
+UNSEEN = (
+    "one clean call moved none of the probes, so nothing could be seen: probe what the handler does (not its "
+    "arguments: each call gets its own)"
+)
 UNSTOPPED = (
     "it was stopped nowhere, because no line of its code is known for yours: give the handler itself instead of what "
     "calls it, install its package from its folder (pip install -e .), or give guard="
 )
+
+
+def chosen(points: list[Point]) -> list[Point]:
+    """Which points are played: all of them, or else the first and the last time at each place, while they are few."""
+    if len(points) <= POINTS_MAX:
+        return points
+    last = {point.place: point for point in points}
+    return [point for point in points if point.time == 1 or point == last[point.place]][:POINTS_MAX]
 
 
 class Clock(Protocol):
@@ -95,7 +116,7 @@ class Trial:
         guard: Any,
         never_key: Collection[str] = (),
     ) -> None:
-        self._notes: list[str] = []
+        self._notes = guards_are_off(handler, guard)
         key = key_field(handler, payload) if key is None else key
         if key is None:
             key = likely_field(payload, never_key)
@@ -108,13 +129,18 @@ class Trial:
         self.guard = getattr(handler, "guard", None) if guard is None else guard
         self._elsewhere = elsewhere
         self.comparable = True  # False: a plain replay answers differently already, so answers say nothing more
-        self.points: list[str] = []
+        self.points: list[Point] = []
         self.passed_by: set[str] = set()
+        self.elsewhere: set[str] = set()  # threads in which it could not be stopped
+        self._worked: set[str] = set()
+        self.waits: list[str] = []  # where an async handler waits, and so can be cancelled
+        self.clean: Any = None  # what a clean call answers
 
     @contextlib.contextmanager
     def prepared(self) -> Iterator[Trial]:
         """With the guard's commands as points, and knowing what one clean call does."""
-        with contextlib.nullcontext() if self.guard is None else self.guard.through(Tapped):
+        self._bystanders = Bystanders()
+        with helpers_traced(), contextlib.nullcontext() if self.guard is None else self.guard.through(Tapped):
             first = self._alone()
             if self.clock is not None:
                 self.clock.advance(LATER_SECONDS)  # so that a time is not taken for a number that is always the same
@@ -123,18 +149,44 @@ class Trial:
 
     def _alone(self) -> tuple[Snapshot, Snapshot]:
         """What one clean call does."""
-        before = self.probes.look()
+        before = self.probes.look_still()
+        self._bystanders.watch()
         alone = Caller("A", self.handler, self.operation()).call()
         outcome = alone.end()
+        worked = self._bystanders.worked()
         if not outcome.answered:
             raise ValueError(f"called once, and alone, the handler already {outcome}") from outcome.error
-        self.points = max(self.points, alone.points, key=len)  # the first call may have more: it gets things ready
+        self.points = max(
+            self.points, list(alone.points), key=len
+        )  # the first call may have more: it gets things ready
         self.passed_by |= alone.passed_by
-        return before, self.probes.look()
+        self.elsewhere |= alone.elsewhere | (worked & self._worked)  # twice is no chance
+        self._worked = worked
+        self.waits = max(self.waits, alone.places_waited, key=len)
+        self.clean = outcome.value
+        return before, self.probes.look_still()
+
+    def _unstopped(self) -> list[str]:
+        """Why stopping it at its points says nothing about the others."""
+        if not self.points:
+            return [UNSTOPPED]
+        if self.elsewhere:
+            return [
+                f"part of it ran in threads where it could not be stopped ({', '.join(sorted(self.elsewhere))}): {NEW}"
+            ]
+        if len(self.points) >= POINTS_MET_MAX:
+            return [f"it has more than {POINTS_MET_MAX} points, and what comes after them was not tried: {SMALLER}"]
+        left = len({point.place for point in self.points} - {point.place for point in chosen(self.points)})
+        return [f"it was not stopped at {left} of its places, because there are so many: {SMALLER}"] if left else []
 
     def operation(self, **changes: Any) -> dict[str, Any]:
         """The payload of an operation that nobody has asked for yet."""
         return {**self.payload, **changes, self.key: renewed(self.payload[self.key])}
+
+    @property
+    def only_here(self) -> list[str]:
+        """What a second caller in this process does not show. A guard is made to forget what was in the process."""
+        return [] if self._elsewhere is not None or self.guard is not None else [ONLY_HERE]
 
     def other_worker(self) -> Handler:
         """The handler as another process has it."""
@@ -146,18 +198,29 @@ class Trial:
             self.guard.as_new_process()
 
     def play(
-        self, name: str, schedules: Iterator[Schedule], notes: Collection[str] = (), *, at_points: bool = False
+        self,
+        name: str,
+        schedules: Iterator[Schedule],
+        notes: Collection[str] = (),
+        *,
+        at_points: bool = False,
+        overlapping: bool = False,
     ) -> Finding:
-        """Play them until one breaks; if no probe moves, or there is no point to stop at, it is unknown what would."""
+        """Play them until one breaks; if no probe moves or can judge them, or there is no point to stop at, it is
+        unknown what would. Calls that are stopped at points overlap.
+        """
         played, told = 0, dict.fromkeys([*notes, *self.measure.notes, *self._notes])
+        unknown = dict.fromkeys([] if self.measure.moves else [UNSEEN])
+        unknown |= dict.fromkeys(self._unstopped() if at_points else [])
+        if (at_points or overlapping) and self.measure.moves and not self.measure.counts:
+            unknown |= dict.fromkeys(self.measure.notes)
         for schedule in schedules:
             played += 1
             if schedule.problem is not None:
                 return Finding(name, False, played, schedule.problem, tuple(schedule.story), tuple(told))
             told.update(dict.fromkeys(schedule.notes))
-        unknown = [] if self.measure.moves else [UNSEEN]
-        unknown += [UNSTOPPED] if at_points and not self.points else []
-        return Finding(name, None if unknown else True, played, notes=(*unknown, *told))
+            unknown.update(dict.fromkeys(schedule.unknown))
+        return Finding(name, None if unknown else True, played, notes=tuple(unknown | told))
 
 
 @dataclass
@@ -168,6 +231,7 @@ class Schedule:
     payload: dict[str, Any] = field(default_factory=dict)
     story: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)  # why it says nothing, though nothing is wrong
     problem: str | None = None
 
     def __post_init__(self) -> None:
@@ -193,17 +257,19 @@ class Schedule:
             self._again = f"{answered} got an answer, and the call of {caller.name} changed something again: {moved}"
         return outcome
 
-    def stop_at(self, point: int) -> Caller:
+    def stop_at(self, point: Point) -> Caller:
         """Somebody calls, and stops at this point."""
         caller = self._caller(self.trial.handler, None, stop_at=point)
         if caller.arrives():
             self.story.append(f"{caller.name} is called and stops {caller.stopped_at}")
         else:
             self.hear(caller)  # fewer points than the first time: it was answered in a shorter way
+            self.notes.append(SHORTER)
         return caller
 
     def meet(self, stopped: Caller) -> None:
         """Another worker calls while one is stopped, and waits for it if it must; then both end."""
+        self.trial.restart()  # the other is of another process, and does not queue behind this one in memory
         other = self._caller(self.trial.other_worker(), None)
         other.call()
         waiting = other.waits()
@@ -216,14 +282,23 @@ class Schedule:
         if waiting:
             self.hear(other, "has waited")
 
+    def cancel_at(self, place: int) -> None:
+        """Somebody calls an async handler and goes away: its task is cancelled where it waits for this time."""
+        caller = self._caller(self.trial.handler, None, cancel_at=place)
+        outcome = caller.call().end()
+        where = caller.cancelled_at or "nowhere: it did not wait as often as before"
+        self.story.append(f"{caller.name} is called and cancelled {where}: {outcome}")
+        if outcome.answered:
+            self._answers.append((caller.name, outcome.value))
+
     def kill(self, stopped: Caller) -> None:
         self.trial.restart()
         self.story[-1] = self.story[-1].replace(" stops ", " is killed ")
 
-    def time_passes(self) -> None:
+    def time_passes(self, seconds: float = LATER_SECONDS, told: str = "an hour passes") -> None:
         if self.trial.clock is not None:
-            self.trial.clock.advance(LATER_SECONDS)
-            self.story.append("an hour passes")
+            self.trial.clock.advance(seconds)
+            self.story.append(told)
 
     def burst(self, count: int) -> None:
         """So many call at once."""
@@ -287,10 +362,20 @@ class Schedule:
         wrong = measure.wrong(self._before, now, answered=self._answered) or self._again
         if wrong is not None:
             return wrong
-        self.notes.extend(measure.heavier(self._before, now))
+        self.unknown.extend(measure.heavier(self._before, now))
         for (first, answer), (second, other) in itertools.pairwise(self._answers):
-            if self.trial.comparable and not same(answer, other):
+            told = same(answer, other) if self.trial.comparable else True
+            if told is None:
+                self.unknown.append(untold(answer))
+            elif not told:
                 return f"two answers for one operation: {first} got {answer!r}, {second} got {other!r}"
+        for name, answer in self._answers if self.trial.comparable else ():
+            if type(answer) is type(self.trial.clean):
+                continue
+            told_instead = f"{name} got {answer!r}, where a clean call answers {self.trial.clean!r}"
+            if answer is None:
+                return f"{told_instead}: the answer is lost"
+            self.unknown.append(f"{told_instead}: whether that says the same cannot be told")
         return None
 
     def moved(self) -> str | None:
@@ -313,8 +398,3 @@ class Schedule:
         caller = Caller(next(self._names), handler, self.payload if payload is None else payload, **options)
         self._callers.append(caller)
         return caller
-
-
-def same(one: Any, other: Any) -> bool:
-    """Whether two answers are the same to whoever gets them; 1 is not True, and a tuple is no list."""
-    return type(one) is type(other) and bool(one == other)

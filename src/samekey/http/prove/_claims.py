@@ -77,6 +77,8 @@ def unfinished_body(trial: Trial) -> Play:
         trial.wrong(CLAIM, f"after half a request the whole one is answered {reply.told}")
     elif not trial.telling:
         trial.cannot_tell(CLAIM, UNTOLD)
+    elif effects < 1:
+        trial.wrong(CLAIM, f"after half a request the whole one is answered {reply.told}, with {told_effects(effects)}")
 
 
 def oversized_body(trial: Trial) -> Play:

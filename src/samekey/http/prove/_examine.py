@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 
 from samekey.http.prove import _claims, _intents, _memories
 from samekey.http.prove._client import Budget, Client, OutOfBudget, Probe, ProbeFailed, Unreachable
@@ -95,7 +96,7 @@ def examine(
 
 def _play(trial: Trial, scenario: Scenario, client: Client) -> str:
     """Carry the scenario out; why it had to end before its end, if it had to."""
-    steps = scenario.play(trial)
+    steps = _to_its_end(trial, scenario)
     reply = None
     try:
         while True:
@@ -104,7 +105,7 @@ def _play(trial: Trial, scenario: Scenario, client: Client) -> str:
             if not trial.tally.latency_seconds:
                 trial.tally.latency_seconds = client.latency_seconds
     except StopIteration:
-        return ""
+        return f"ordinary requests are answered {trial.refusing}" if trial.refusing else ""
     except (OutOfBudget, ProbeFailed) as ended:
         for one in scenario.assumptions:
             trial.cannot_tell(one, ended.message)
@@ -113,10 +114,16 @@ def _play(trial: Trial, scenario: Scenario, client: Client) -> str:
         client.leave_in_order()
 
 
+def _to_its_end(trial: Trial, scenario: Scenario) -> Play:
+    yield from scenario.play(trial)
+    if trial.uneasy and trial.telling:
+        yield from trial.still_serves()
+
+
 def _two_keys(trial: Trial) -> Play:
     """Two ordinary requests: do effects show, and are two keys two operations? What all others build on."""
     tally = trial.tally
-    counts: list[int] = []
+    counts: list[Fraction] = []
     names: list[bytes] = []
     for told in ("an ordinary request", "another, under another key"):
         yield from trial.start_count()
@@ -141,7 +148,7 @@ def _two_keys(trial: Trial) -> Play:
     elif first != second:
         trial.cannot_tell("Intent", f"the probe counted {first}, then {second}: something else is counted too")
     else:
-        tally.unit, tally.telling = first, True
+        tally.unit, tally.telling = int(first), True
 
 
 def _cannot_begin(trial: Trial) -> str:
@@ -156,8 +163,10 @@ def _found(name: str, scenario: Scenario, trial: Trial) -> Iterator[Finding]:
         broken = [text for one, text in trial.broken if one == assumption]
         unknown = [text for one, text in trial.unknown if one == assumption]
         apart = [text for one, text in trial.apart if one == assumption]
-        if broken:
+        if broken and (not trial.says_nothing or trial.most_effects > 1):
             standing, evidence = Standing.BROKEN, "; ".join(dict.fromkeys(broken))
+        elif trial.says_nothing:
+            standing, evidence = Standing.UNKNOWN, trial.says_nothing
         elif unknown:
             standing, evidence = Standing.UNKNOWN, "; ".join(dict.fromkeys(unknown))
         elif apart:

@@ -23,12 +23,16 @@ def after_a_timeout(trial: Trial) -> Play:
         effects = yield from trial.settled_effects()
         if effects > 1:
             trial.wrong(BOUNDARY, f"a client that gave up {told} and asked again made {told_effects(effects)}")
-        elif reply.good and effects == 0:
+        elif reply.good and effects < 1:
             trial.wrong(
-                BOUNDARY, f"a client that gave up {told} was then answered {reply.status}, and nothing happened"
+                BOUNDARY,
+                f"a client that gave up {told} was then answered {reply.status}, with {told_effects(effects)}",
             )
         elif reply.good and (differs := difference(reply, again)):
             trial.wrong(BOUNDARY, f"after a client gave up {told}, two answers differ: {differs}")
+        elif reply.busy and effects < 1 and not reply.doubtful:
+            stays = f"{reply.status} for {trial.target.patience_seconds:g} s, with {told_effects(effects)}"
+            trial.cannot_tell(BOUNDARY, f"after a client gave up {told} the key answers {stays}: stuck?")
         elif reply.busy:
             trial.note(
                 f"after a client gave up {told} the key answers {reply.status}; so far there is {told_effects(effects)}"
@@ -60,10 +64,11 @@ def _one_failure(trial: Trial, way: tuple[str, str] | int) -> Play:
     request = trial.request(key)
     if isinstance(way, int):
         yield Break(way)
-        failed = yield from trial.send(f"a request that fails ({told})", request)
+        failed = yield from trial.send(f"a request that fails ({told})", request, fails=True)
         yield Heal()
     else:
-        failed = yield from trial.send(f"a request that fails ({told})", trial.request(key, more=(way,)))
+        failing = trial.request(key, more=(way,))
+        failed = yield from trial.send(f"a request that fails ({told})", failing, fails=True)
     at_first = yield from trial.settled_effects()
     retry = yield from trial.until_answered("the same again, in good order", request)
     again = yield from trial.until_answered("and again", request)
@@ -79,8 +84,10 @@ def _one_failure(trial: Trial, way: tuple[str, str] | int) -> Play:
         )
     elif effects > 1:
         trial.wrong(MEMORY, f"a request failed {when} ({told}, {failed.status}); its retries were done {effects} times")
-    elif retry.good and not effects:
-        trial.wrong(BOUNDARY, f"after a failure ({told}) a retry is answered {retry.status}, and nothing happened")
+    elif retry.good and effects < 1:
+        trial.wrong(
+            BOUNDARY, f"after a failure ({told}) a retry is answered {retry.status}, with {told_effects(effects)}"
+        )
     if at_first or effects > 1:
         return
     if retry.good:

@@ -54,6 +54,11 @@ class Report:
         return tuple(name for name in ASSUMPTIONS if self.standing(name) is Standing.BROKEN)
 
     @property
+    def holds(self) -> bool:
+        """Whether all four do: an assumption of which everything was skipped was not tried."""
+        return self.complete and all(self.standing(name) is Standing.HOLDS for name in ASSUMPTIONS)
+
+    @property
     def complete(self) -> bool:
         """Whether everything was tried that the user did not skip."""
         return all(finding.standing is not Standing.UNKNOWN for finding in self.findings)
@@ -61,7 +66,7 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         return {
             "url": self.url,
-            "holds": not self.broken and self.complete,
+            "holds": self.holds,
             "complete": self.complete,
             "counted_by": self.counted_by,
             "requests": self.requests,

@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import dataclass, field
 
 BUSY = frozenset({409, 425, 429, 503})  # "later, with the same key": no word about whether it happened
+OVERLOADED = frozenset({429, 503})
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,11 @@ class Reply:
     @property
     def busy(self) -> bool:
         return self.status in BUSY
+
+    @property
+    def overloaded(self) -> bool:
+        """Whether it speaks of the endpoint, and not of this request."""
+        return self.status in OVERLOADED
 
     @property
     def doubtful(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 from samekey.http.prove._steps import Count, HangUp, Pause, Reply, Request, Send, Step, Target, Together
@@ -38,6 +39,10 @@ class Trial:
     unknown: list[tuple[str, str]] = field(default_factory=list)  # (assumption, why it cannot be told)
     apart: list[tuple[str, str]] = field(default_factory=list)  # (assumption, why this does not apply here)
     notes: list[str] = field(default_factory=list)
+    uneasy: bool = False  # somebody was not answered well: it may be the endpoint that refuses everybody by now
+    overloaded: int = 0  # the status of an answer that says "too much", and nothing about a key
+    refusing: str = ""  # how an ordinary request was answered in the end, if that was not well
+    most_effects: Fraction = Fraction(0)
     _before: int = 0
 
     # -- sending ---------------------------------------------------------------------------------------------------
@@ -67,15 +72,16 @@ class Trial:
             return key
         return f'"{key}"'.encode() if self.target.quoted and not raw else key.encode()
 
-    def send(self, told: str, request: Request) -> Generator[Step, Any, Reply]:
+    def send(self, told: str, request: Request, *, fails: bool = False) -> Generator[Step, Any, Reply]:
+        """The answer; `fails` where we made it fail, so that a bad one says nothing."""
         reply: Reply = yield Send(request)
-        self.heard(told, reply)
+        self.heard(told, reply, fails=fails)
         return reply
 
     def together(self, told: str, requests: list[Request]) -> Generator[Step, Any, list[Reply]]:
         replies: list[Reply] = yield Together(tuple(requests))
         for number, reply in enumerate(replies, 1):
-            self.heard(f"{told}, {number}", reply)
+            self.heard(f"{told}, {number}", reply, fails=True)  # those who lose may be told "later" in any way
         return replies
 
     def hang_up(self, told: str, request: Request, *, part: float = 1.0, after: float = 0.0) -> Play:
@@ -95,7 +101,27 @@ class Trial:
         self.heard(f"{told}, asked {asked} times" if asked > 1 else told, reply)
         return reply
 
-    def heard(self, told: str, reply: Reply) -> None:
+    def still_serves(self) -> Play:
+        """Find out whether an ordinary request is answered well: if none is, a refusal says nothing about a key."""
+        overloaded = self.overloaded
+        ordinary = self.request(next(self.keys))
+        reply = yield from self.until_answered("an ordinary request, to see whether any is served", ordinary)
+        self.overloaded = overloaded
+        self.refusing = "" if reply.good else reply.told
+
+    @property
+    def says_nothing(self) -> str:
+        """Why the answers say nothing about keys, if they do not. Effects that were counted do."""
+        if self.refusing:
+            return f"in the end an ordinary request was answered {self.refusing} too: that is no word about the key"
+        if self.overloaded:
+            return f"the endpoint answered {self.overloaded}, which is no word about the key: raise its limit"
+        return ""
+
+    def heard(self, told: str, reply: Reply, *, fails: bool = False) -> None:
+        self.uneasy = self.uneasy or not reply.good
+        if reply.overloaded and not fails:
+            self.overloaded = reply.status
         self.replies.append(reply)
         self.story.append(f"{told}: {reply}")
 
@@ -107,17 +133,21 @@ class Trial:
         if self.tally.probed:
             self._before = yield Count()
 
-    def effects(self) -> Generator[Step, Any, int]:
-        """How many there were since `start_count`; ask `telling` first whether that is known."""
+    def effects(self) -> Generator[Step, Any, Fraction]:
+        """How many there were since `start_count`; ask `telling` first whether that is known.
+
+        Never rounded: a repetition that does a twentieth of it again, one row of twenty, does something again.
+        """
         if self.tally.probed:
             now: int = yield Count()
-            effects = round((now - self._before) / max(1, self.tally.unit))
+            effects = Fraction(now - self._before, max(1, self.tally.unit))
         else:
-            effects = len({self.name_of(reply) for reply in self.replies if reply.good})
+            effects = Fraction(len({self.name_of(reply) for reply in self.replies if reply.good}))
         self.story.append(f"effects so far: {effects}")
+        self.most_effects = max(self.most_effects, effects)
         return effects
 
-    def settled_effects(self) -> Generator[Step, Any, int]:
+    def settled_effects(self) -> Generator[Step, Any, Fraction]:
         """As `effects`, after those had time to end whose answer nobody waited for."""
         yield Pause(self.target.settle_seconds + 2 * self.tally.latency_seconds)
         return (yield from self.effects())
@@ -154,7 +184,7 @@ class Trial:
         self.notes.append(text)
 
 
-def told_effects(number: int) -> str:
+def told_effects(number: Fraction) -> str:
     return "1 effect" if number == 1 else f"{number} effects"
 
 

@@ -1,0 +1,153 @@
+"""Work that a call does in other threads: a pool, the event loop of a test client, a thread of its own.
+
+Threads that start while a trial is under way are traced, and what happens in them while one call moves is that call's
+doing. Threads that were there before cannot be traced; that part of a call ran in one is seen by the processor time it
+used. A thread of yours that goes on from call to call is not stopped either, because it would not survive being killed
+for one of them. Both are said (`elsewhere`), and what was to be seen by stopping is unknown then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Mapping
+from types import FrameType
+from typing import Any
+
+from samekey.testing.faulty import Crashed
+from samekey.testing.own_code import installed, ours
+
+_POOLS = f"{os.sep}anyio{os.sep}"  # an installed package whose threads run what they are given
+
+
+class Moving:
+    """A call, as far as its threads go."""
+
+    elsewhere: set[str]
+
+    def trace(self, frame: FrameType, event: str, arg: Any) -> Any:
+        raise NotImplementedError
+
+
+class CallThread(threading.Thread):
+    """The thread in which a call starts: it sets its own tracer."""
+
+    def run(self) -> None:
+        sys.setprofile(None)
+        super().run()
+
+
+_lone: Moving | None = None
+_known = threading.local()
+_helpers: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # those that are traced
+
+
+def lone() -> Moving | None:
+    """The only call that moves now."""
+    return _lone
+
+
+def at_work(frames: Mapping[int, FrameType]) -> list[threading.Thread]:
+    """Threads that may be working for a call: traced ones that run what they are given."""
+    return [one for one in _helpers if _runs_anything(frames.get(one.ident or 0))]
+
+
+@contextlib.contextmanager
+def moving(call: Moving) -> Iterator[None]:
+    """Only this call moves, so what threads of nobody do is its doing."""
+    global _lone
+    _lone = call
+    try:
+        yield
+    finally:
+        _lone = None
+
+
+@contextlib.contextmanager
+def helpers_traced() -> Iterator[None]:
+    """Threads that start in this block are traced; those of a pool may outlive it, and are left alone by then."""
+    tracer, profiler, hook = threading.gettrace(), threading.getprofile(), threading.excepthook
+
+    def unless_dead(failed: Any) -> None:
+        if not issubclass(failed.exc_type, Crashed):
+            hook(failed)
+
+    threading.settrace(_trace)
+    threading.setprofile(_trace_again)
+    threading.excepthook = unless_dead
+    try:
+        yield
+    finally:
+        threading.settrace(tracer)
+        threading.setprofile(profiler)
+        threading.excepthook = hook
+
+
+def _trace(frame: FrameType, event: str, arg: Any) -> Any:
+    if not getattr(_known, "thread", False):
+        _known.thread = True
+        thread = threading.current_thread()
+        if not isinstance(thread, CallThread | threading.Timer):
+            _helpers.add(thread)
+    return None if _lone is None else _lone.trace(frame, event, arg)
+
+
+def _trace_again(frame: FrameType, event: str, arg: Any) -> None:
+    """Python drops a tracer that raises, which is how a call is unwound; the next work of a pool's thread needs it."""
+    if event == "call" and sys.gettrace() is None and not _unwinds(frame):
+        sys.settrace(_trace)
+
+
+def _unwinds(frame: FrameType | None) -> bool:
+    """Whether this belongs to a call that is being unwound: what it does to clean up must not be stopped."""
+    while frame is not None:
+        if isinstance(getattr(frame.f_trace, "__self__", None), Moving):
+            return True
+        frame = frame.f_back
+    return False
+
+
+class Bystanders:
+    """Threads that were there before the trial and run what they are given: do they work for a call?"""
+
+    def __init__(self) -> None:
+        frames, here = sys._current_frames(), threading.current_thread()
+        self._threads = [
+            one
+            for one in threading.enumerate()
+            if one is not here and one not in _helpers and _runs_anything(frames.get(one.ident or 0))
+        ]
+        self._used: dict[threading.Thread, float] = {}
+
+    def watch(self) -> None:
+        self._used = {one: _processor_seconds(one) for one in self._threads}
+
+    def worked(self) -> set[str]:
+        """The names of those that used the processor since `watch`."""
+        return {one.name for one, used in self._used.items() if one.is_alive() and _processor_seconds(one) != used}
+
+
+def _runs_anything(frame: FrameType | None) -> bool:
+    """Those of an installed package, and ours, do only their own work: they are not a call's."""
+    if frame is None:  # it is gone
+        return False
+    first = ""
+    below: FrameType | None = frame
+    while below is not None:
+        if below.f_code.co_filename != threading.__file__:
+            first = below.f_code.co_filename
+        below = below.f_back
+    return _POOLS in first if installed(first) else not ours(first)
+
+
+def _processor_seconds(thread: threading.Thread) -> float:
+    if thread.ident is None or not hasattr(time, "pthread_getcpuclockid"):  # a system that does not tell
+        return 0.0
+    try:
+        return time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
+    except OSError:  # it has just ended
+        return 0.0

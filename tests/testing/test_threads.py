@@ -1,0 +1,228 @@
+"""A handler is stopped in the threads that it uses, too; where it cannot be, nothing is said to hold."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import sqlite3
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from samekey import Guard
+from samekey.stores.memory import MemoryStore
+from samekey.testing import ManualClock, crash_everywhere, four_assumptions, rows
+
+ORDER = {"order_id": "o", "amount": 1}
+
+
+class Desk:
+    """Sends a mail for an order, once as long as nobody dies: or claims first, and never sends twice."""
+
+    def __init__(self) -> None:
+        self.db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        self.db.execute("CREATE TABLE keys (key PRIMARY KEY, answer)")
+        self.db.execute("CREATE TABLE mails (order_id)")
+        self.lock = threading.Lock()  # one process, so no race
+
+    def careless(self, order_id: str, amount: int) -> str:
+        with self.lock:
+            if self.db.execute("SELECT 1 FROM keys WHERE key = ?", (order_id,)).fetchone():
+                return "sent"
+            self.db.execute("INSERT INTO mails VALUES (?)", (order_id,))
+            self.db.execute("INSERT INTO keys VALUES (?, 'sent')", (order_id,))
+            return "sent"
+
+    def careful(self, order_id: str, amount: int) -> str:
+        with self.lock:
+            if self.db.execute("INSERT OR IGNORE INTO keys VALUES (?, NULL)", (order_id,)).rowcount:
+                self.db.execute("INSERT INTO mails VALUES (?)", (order_id,))
+                self.db.execute("UPDATE keys SET answer = 'sent' WHERE key = ?", (order_id,))
+            found = self.db.execute("SELECT answer FROM keys WHERE key = ?", (order_id,)).fetchone()
+            if found[0] is None:
+                raise RuntimeError("in doubt")
+            return str(found[0])
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    desk = Desk()
+    yield desk
+    desk.db.close()
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1, thread_name_prefix="desk") as pool:
+        yield pool
+
+
+def crashed(handler: Any, desk: Desk) -> Any:
+    around: dict[str, Any] = {"key": "order_id", "clock": ManualClock()}
+    return crash_everywhere(handler, ORDER, probes={"mails": rows(desk.db, "SELECT * FROM mails")}, **around)
+
+
+def in_a_thread(work: Any) -> Any:
+    def handler(order_id: str, amount: int) -> Any:
+        answers: list[Any] = []
+        thread = threading.Thread(target=lambda: answers.append(work(order_id, amount)))
+        thread.start()
+        thread.join()
+        return answers[0] if answers else None
+
+    return handler
+
+
+def beside_a_loop(work: Any) -> Any:
+    async def handler(order_id: str, amount: int) -> Any:
+        return await asyncio.to_thread(work, order_id, amount)
+
+    return handler
+
+
+def behind_a_client(work: Any, *, awaits: bool) -> Any:
+    app = FastAPI()
+
+    @app.post("/mails")
+    def view(order: dict[str, Any]) -> Any:
+        return work(**order)
+
+    @app.post("/async")
+    async def async_view(order: dict[str, Any]) -> Any:
+        return work(**order)
+
+    client = TestClient(app, raise_server_exceptions=True)
+
+    def handler(order_id: str, amount: int) -> Any:
+        path = "/async" if awaits else "/mails"
+        return client.post(path, json={"order_id": order_id, "amount": amount}).json()
+
+    return handler
+
+
+WAYS = {
+    "thread": in_a_thread,
+    "to_thread": beside_a_loop,
+    "client": lambda work: behind_a_client(work, awaits=False),
+    "async client": lambda work: behind_a_client(work, awaits=True),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_crash_in_another_thread_is_a_crash(desk, way):
+    with pytest.raises(AssertionError, match="mails moved by 2 for one operation") as told:
+        crashed(WAYS[way](desk.careless), desk)
+
+    assert "is killed" in str(told.value)
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if way != "thread"])  # that one answers None when its work fails
+def test_what_is_right_in_another_thread_passes(desk, way):
+    assert crashed(WAYS[way](desk.careful), desk).holds
+
+
+def test_a_pool_is_traced_again_after_somebody_died_in_it(desk, pool):
+    """Its only thread is unwound for each of the dead, and serves the next."""
+    for careful in (True, False):
+        work = desk.careful if careful else desk.careless
+
+        def handler(order_id: str, amount: int, work: Any = work) -> Any:
+            return pool.submit(work, order_id, amount).result()
+
+        if careful:
+            found = crashed(handler, desk)
+            assert found.holds
+            assert found.schedules > 8
+        else:
+            with pytest.raises(AssertionError, match="mails moved by 2 for one operation"):
+                crashed(handler, desk)
+
+
+def test_a_guard_in_a_pool_survives_what_a_guard_survives(pool):
+    clock, sent = ManualClock(), list[str]()
+    guard = Guard(MemoryStore(clock))
+    mail = guard.once(name="mail", key="order_id")(lambda order_id, amount: sent.append(order_id))
+
+    report = four_assumptions(
+        lambda **order: pool.submit(mail, **order).result(),
+        payload=ORDER,
+        other_payload={"amount": 2},
+        clock=clock,
+        guard=guard,
+        probes={"sent": lambda: sent},
+    )
+    assert report.check().boundary.schedules > 8  # before and after each command of its store, and more
+
+
+# -- where it cannot be stopped ----------------------------------------------------------------------------------------
+
+
+def test_a_pool_that_was_there_before_is_named_and_nothing_holds_by_it(desk, pool):
+    pool.submit(int).result()
+
+    with pytest.raises(AssertionError, match=r"unknown, .*\n.*could not be stopped \(desk_0\)"):
+        crashed(lambda **order: pool.submit(desk.careless, **order).result(), desk)
+
+
+def test_a_client_that_was_started_before_is_named_too(desk):
+    app = FastAPI()
+
+    @app.post("/mails")
+    async def view(order: dict[str, Any]) -> Any:
+        return desk.careless(**order)
+
+    with (
+        TestClient(app) as client,
+        pytest.raises(AssertionError, match=r"unknown, .*\n.*could not be stopped"),
+    ):
+        crashed(lambda **order: client.post("/mails", json=order).json(), desk)
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_thread_that_goes_on_from_call_to_call_is_named(early):
+    """A consumer: it is shared by all calls, so it is not killed for one of them."""
+    mails: list[str] = []
+    tasks: queue.Queue[str | None] = queue.Queue()
+
+    def consume() -> None:
+        while (order := tasks.get()) is not None:
+            mails.append(order)
+            tasks.task_done()
+
+    consumer = threading.Thread(target=consume, name="consumer", daemon=True)
+    if early:
+        consumer.start()
+    done: set[str] = set()
+
+    def handler(order_id: str, amount: int) -> None:
+        if not consumer.is_alive():
+            consumer.start()
+        if order_id not in done:
+            done.add(order_id)
+            tasks.put(order_id)
+            tasks.join()
+
+    with pytest.raises(AssertionError, match=r"could not be stopped \(consumer\)|nothing was done"):
+        crash_everywhere(handler, ORDER, key="order_id", probes={"mails": lambda: mails})
+    assert consumer.is_alive()
+    tasks.put(None)
+    consumer.join()
+
+
+def test_threads_that_have_nothing_to_do_with_it_are_left_alone(desk, pool):
+    """One sleeps, as the pools of other tests do: nothing is said of it."""
+    pool.submit(int).result()
+
+    assert crashed(desk.careful, desk).holds
+
+
+def test_the_tracers_of_this_process_are_as_before(desk):
+    before = threading.gettrace(), threading.getprofile(), threading.excepthook
+    crashed(desk.careful, desk)
+
+    assert (threading.gettrace(), threading.getprofile(), threading.excepthook) == before
