@@ -47,11 +47,11 @@ SELECT = f"SELECT {', '.join(_COLUMNS)} FROM samekey_records WHERE digest = ?"  
 def _insert(*options: str) -> str:
     """A claim. What it never fills in is left out, or stands here as the constant it is."""
     columns = ["digest", "operation", "key", "token", "attempt", "fingerprint", "form", "boundary", "created_at"]
-    columns += ["lease_until", "lease_clock", "story", *options]
+    columns += ["changed_at", "lease_until", "lease_clock", "story", *options]
     return f"""
 INSERT INTO samekey_records
-       ({", ".join(columns)}, state, version, attempts, changed_at, unsure, round, ask_until)
-VALUES ({", ".join("?" * len(columns))}, 'started', 1, 1, ?9, 0, 0, 0.0)  -- changed when created
+       ({", ".join(columns)}, state, version, attempts, unsure, round, ask_until)
+VALUES ({", ".join("?" * len(columns))}, 'started', 1, 1, 0, 0, 0.0)
 ON CONFLICT (digest) DO NOTHING  -- the write is the check: whoever inserts holds the key
 """  # noqa: S608 - constants only
 
@@ -183,6 +183,7 @@ def _claimed(cursor: Any, claim: Record) -> bool:
         form,
         boundary,
         created_at,
+        created_at,  # changed when created
         lease_until,
         lease_clock,
         _story(claim, ()),  # its one move is what the columns say
