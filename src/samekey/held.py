@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import logging
-import threading
+import os
 import time
 from collections.abc import Awaitable, Generator
 from contextvars import ContextVar, Token
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from samekey.core.attempt import sending
 from samekey.core.call import Answer, Call
@@ -26,6 +26,8 @@ DEADLINE_PART = 0.9  # a holder treats its lease as over before the store does: 
 
 _current: ContextVar[Any] = ContextVar("samekey_current", default=None)
 _order = itertools.count(1)  # when a hold began, and when an error left a guard: which of them was first
+_process = os.urandom(8).hex()  # whose numbers these are: an error may come back from another process
+_forked_at: dict[str, int] = {}  # the processes we were forked from, and their number when it happened
 _MARK = "__samekey_left__"
 
 
@@ -51,14 +53,6 @@ def current() -> Any:
     return held
 
 
-class _Left(NamedTuple):
-    """How an error left a guard: after what, inside which holds, and in which thread."""
-
-    order: int
-    lineage: tuple[str, ...]
-    thread: int
-
-
 def depth() -> int:
     """Inside how many effects we are."""
     return len(lineage())
@@ -72,9 +66,14 @@ def lineage() -> tuple[str, ...]:
 
 def leaving(error: BaseException) -> BaseException:
     """Mark an error that leaves a guard: what it says, it said about that guard's effect."""
-    left = _Left(next(_order), lineage(), threading.get_ident())
-    BaseException.__setattr__(error, _MARK, left)  # past any __setattr__ of its own
+    # Plain values: the error may be pickled, and read by another version. Past any __setattr__ of its own.
+    BaseException.__setattr__(error, _MARK, (_process, next(_order)))
     return error
+
+
+def _after_fork_in_child() -> None:
+    global _process
+    _forked_at[_process], _process = next(_order), os.urandom(8).hex()
 
 
 class _HandedOut:
@@ -206,14 +205,15 @@ class _Hold:
     def _is_inner(self, error: BaseException) -> bool:
         """Whether this error left a guard inside our effect, and so speaks for that one's effect, not for ours."""
         try:
-            left: _Left = object.__getattribute__(error, _MARK)
+            left: tuple[str, int] = object.__getattribute__(error, _MARK)
         except AttributeError:
             return False
-        if self.attempt in left.lineage:
+        process, order = left
+        # Whatever left a guard since we began may have left it inside our effect: what a thread, a task or another
+        # context works on is not told by where it was started. Unknown is the safe word for it.
+        if order > self._began:
             return True
-        # A plain thread does not know inside which hold it runs: then an error that left a guard there while we
-        # ran may be ours. Unknown is the safe word for it.
-        return not left.lineage and left.order > self._began and left.thread != threading.get_ident()
+        return process != _process and order > _forked_at.get(process, 0)  # another process's numbers say nothing
 
     def enter(self) -> None:
         if self._entered:
@@ -344,3 +344,7 @@ class AsyncHeld(_Hold):
         handed_out, self._handed_out = self._handed_out, None
         if handed_out is not None:
             self._ended(await self._performer.end(handed_out.taken_back(), self.outcome(error)), error)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
