@@ -95,7 +95,7 @@ class _HandedOut:
 
     def __del__(self) -> None:
         # Thrown away with its hold: the lease speaks; only the callers behind us must not wait for us.
-        if self._steps is not None:
+        if getattr(self, "_steps", None) is not None:  # interrupted as it was made, it has none
             self._performer.abandon()
 
 

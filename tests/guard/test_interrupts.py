@@ -1,0 +1,141 @@
+"""Ctrl-C at every place: whatever it cuts short, the next caller is served, and nothing is done twice.
+
+Python looks for signals as a function begins and as one written in C has returned. A profiler hears of the same two
+moments, so each of them can be tried in its turn, and none by chance.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sqlite3
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from samekey import Answer, Guard, Opaque, Policy, State, current
+from samekey.stores.sqlite import SqliteStore
+
+
+class SoftLimit(Exception):
+    """As a worker's soft time limit raises: out of a signal handler, and not a BaseException only."""
+
+
+def interrupted(work: Callable[[], Any], at: int, by: type[BaseException] = KeyboardInterrupt) -> bool:
+    """Do `work`, interrupted at its so-manieth place; whether there was one."""
+    seen = 0
+
+    def look(frame: FrameType, event: str, arg: Any) -> None:
+        nonlocal seen
+        if event in ("call", "c_return"):
+            seen += 1
+            if seen == at and not _finalizing(frame):
+                raise by
+
+    sys.setprofile(look)
+    try:
+        work()
+    except by:
+        pass
+    finally:
+        sys.setprofile(None)
+    return seen >= at
+
+
+def _finalizing(frame: FrameType | None) -> bool:
+    """Inside `__del__`, out of which nothing comes."""
+    while frame is not None:
+        if frame.f_code.co_name == "__del__":
+            return True
+        frame = frame.f_back
+    return False
+
+
+def places(work: Callable[[str], Any], by: type[BaseException] = KeyboardInterrupt) -> Iterator[str]:
+    """The key of each call of `work` that was interrupted, one place further each time."""
+    for at in itertools.count(1):
+        key = f"o-{at}"
+        if not interrupted(lambda key=key: work(key), at, by):  # type: ignore[misc]
+            assert at > 30, "hardly anything was interrupted"
+            return
+        yield key
+
+
+class Desk:
+    """A guard, and an effect that counts itself."""
+
+    def __init__(self, address: str) -> None:
+        self.guard = Guard(address, policy=Policy(patience=0, lease=3600))
+        self.effects: list[str] = []
+        self.guard.run("warm", int, key="o-0", payload={})
+
+    def effect(self, key: str) -> str:
+        if current()._call.terms.marked:
+            current().sending()
+        self.effects.append(key)
+        return key
+
+    def plain(self, key: str) -> Any:
+        return self.guard.run("charge", lambda: self.effect(key), key=key, payload={})
+
+    def marked(self, key: str) -> Any:
+        boundary = Opaque(marked=True)
+        return self.guard.run("charge", lambda: self.effect(key), key=key, payload={}, boundary=boundary)
+
+    def held(self, key: str) -> Any:
+        held = self.guard.hold("charge", key=key, payload={})
+        if isinstance(held, Answer):
+            return held
+        with held:
+            held.complete(self.effect(key))
+        return held.answer
+
+    def many(self, key: str) -> Any:
+        payloads = [{"id": key}, {"id": f"{key}-b"}, {"id": f"{key}-c"}]
+        return self.guard.run_many("charge", lambda payload: self.effect(payload["id"]), payloads, key="id")
+
+
+SHAPES = ["plain", "marked", "held", "many"]
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def desk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Desk]:
+    made = Desk("memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/keys.db?synchronous=normal")
+    yield made
+    made.guard.close()
+
+
+@pytest.mark.parametrize("shape", ["plain", "marked", "held", "many"])
+@pytest.mark.parametrize("by", [KeyboardInterrupt, SoftLimit])
+def test_the_next_caller_is_served_and_nothing_is_done_twice(
+    desk: Desk, tmp_path: Path, shape: str, by: type[BaseException]
+):
+    work = getattr(desk, shape)
+    with contextlib.closing(sqlite3.connect(tmp_path / "keys.db")) as other:
+        for key in places(work, by):
+            assert desk.guard.run("next", int, key=key, payload={}).recorded
+            if "sqlite" in desk.guard.store_name:
+                # And not in a transaction that the interrupted call left open: that would go with the process.
+                assert other.execute(NEXT, (key,)).fetchall() == [("completed",)]
+            try:
+                work(key)
+            except Exception:
+                assert desk.guard.peek("charge", key).state in (State.STARTED, State.IN_DOUBT)  # type: ignore[union-attr]
+
+    assert len(desk.effects) == len(set(desk.effects))
+
+
+NEXT = "SELECT state FROM samekey_records WHERE operation = 'next' AND key = ?"
+
+
+def test_a_sweep_that_is_interrupted_leaves_no_transaction_open(tmp_path: Path):
+    store = SqliteStore(tmp_path / "keys.db", synchronous="normal")
+    with contextlib.closing(sqlite3.connect(tmp_path / "keys.db", timeout=0, isolation_level=None)) as other:
+        for _ in places(lambda key: store.sweep(10)):
+            other.execute("BEGIN IMMEDIATE")
+            other.execute("ROLLBACK")
+    store.close()
