@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Generator
 from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Any, Protocol
+from weakref import ref
 
 from samekey.core.attempt import sending
 from samekey.core.call import Answer, Call
@@ -24,6 +25,7 @@ _log = logging.getLogger("samekey")
 
 DEADLINE_PART = 0.9  # a holder treats its lease as over before the store does: it is always the more careful one
 
+# The hold that was entered here last, by a weak reference: a hold that nobody has any more is no longer renewed.
 _current: ContextVar[Any] = ContextVar("samekey_current", default=None)
 _order = itertools.count(1)  # when a hold began, and when an error left a guard: which of them was first
 _process = os.urandom(8).hex()  # whose numbers these are: an error may come back from another process
@@ -47,9 +49,22 @@ class Carrier(Protocol):
 
 def current() -> Any:
     """The hold whose effect is running here: `Held` under Guard, `AsyncHeld` under AsyncGuard."""
-    held = _current.get()
+    held = _running()
     if held is None:
         raise Misconfigured("no guarded effect is running here: current() works inside an effect only")
+    return held
+
+
+def _running() -> Any:
+    """The innermost hold we are inside of and that is not over.
+
+    A context outlives the effects that it saw: it is copied for tasks, and a hold may be left in another one.
+    """
+    known = _current.get()
+    held = None if known is None else known()
+    while held is not None and held.over:
+        around = held._around
+        held = None if around is None else around()
     return held
 
 
@@ -60,8 +75,8 @@ def depth() -> int:
 
 def lineage() -> tuple[str, ...]:
     """The attempts inside whose effects we are, the innermost first."""
-    outer = _current.get()
-    return () if outer is None else outer.lineage
+    held = _running()
+    return () if held is None else held.lineage
 
 
 def leaving(error: BaseException) -> BaseException:
@@ -104,10 +119,11 @@ class _Hold:
 
     renew_at = 0.0
     lost = False
+    over = False  # left, or about to be: whatever interrupts the leaving, it is not renewed and not current any more
     answer: Answer[Any] | None = None
     word: str | None = None  # "" where an HTTP answer may be spoken about, then "release" or "keep"
     _began = 0
-    _outer: tuple[str, ...] = ()
+    _around: ref[Any] | None = None  # the hold whose effect we were entered in
     _gave_key = False
     _entered = False
     _result: Any = None
@@ -139,7 +155,8 @@ class _Hold:
     @property
     def lineage(self) -> tuple[str, ...]:
         """This hold and those it runs inside."""
-        return (self.attempt, *self._outer)
+        around = None if self._around is None else self._around()
+        return (self.attempt,) if around is None else (self.attempt, *around.lineage)
 
     @property
     def seconds_left(self) -> float:
@@ -219,21 +236,21 @@ class _Hold:
         if self._entered:
             raise Misconfigured("this hold is running already")
         self._entered = True
-        outer = _current.get()
-        if outer is not None:
-            self._outer = outer.lineage
+        if _current.get() is not None and (around := _running()) is not None:
+            self._around = ref(around)
         self._began = next(_order)
-        self._was = _current.set(self)
+        self._was = _current.set(ref(self))
         leases = self._performer.leases
         if leases is not None and self.record is not None:
             leases.join(self)
 
     def leave(self) -> None:
+        self.over = True
         if self._was is not None:
             try:
                 _current.reset(self._was)
             except ValueError:
-                pass  # left in another context than it was entered in; that one is gone with its task
+                pass  # left in another context than it was entered in, where it does not count any more
             self._was = None
         leases = self._performer.leases
         if leases is not None:
@@ -273,7 +290,11 @@ class Held(_Hold):
     def __enter__(self) -> Held:
         if self._handed_out is None:
             raise Misconfigured("this hold is not to be entered: it is running, or it is over")
-        self.enter()
+        try:
+            self.enter()
+        except BaseException:
+            self.over = True  # interrupted: the block will not run, and nobody will leave it
+            raise
         return self
 
     def __exit__(
@@ -334,7 +355,11 @@ class AsyncHeld(_Hold):
     async def __aenter__(self) -> AsyncHeld:
         if self._handed_out is None:
             raise Misconfigured("this hold is not to be entered: it is running, or it is over")
-        self.enter()
+        try:
+            self.enter()
+        except BaseException:
+            self.over = True  # interrupted: the block will not run, and nobody will leave it
+            raise
         return self
 
     async def __aexit__(

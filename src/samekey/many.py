@@ -73,12 +73,16 @@ def run_some(some: list[S], new_call: Callable[[S], Call], new_performer: Callab
             answers[number] = _ending(performer, steps, None)
         else:
             begun.append(_Begun(number, steps, performer, cast(Open, drive(steps, performer.perform, until=Open))))
-    for at, (one, reply) in enumerate(zip(begun, _claimed(begun), strict=True)):
-        try:
+    at = -1  # whose turn it is, or was last
+    try:
+        for at, (one, reply) in enumerate(zip(begun, _claimed(begun), strict=True)):
             answers[one.number] = _ending(one.performer, one.steps, reply)
-        except BaseException:
-            _let_go(begun[at + 1 :])  # claimed and never run: they are free, not in doubt
-            raise
+    except BaseException:
+        _let_go(begun[at + 1 :])  # claimed and never run: they are free, not in doubt
+        raise
+    finally:
+        for one in begun:
+            one.performer.finish()  # also of one that was interrupted before its own try
     return answers
 
 
@@ -89,9 +93,6 @@ def _claimed(begun: list[_Begun]) -> list[Any]:
         replies: list[Any] = begun[0].performer.store.batch([one.command for one in begun])
     except SamekeyError as error:
         replies = [error] * len(begun)  # one store, one answer: each call judges it by its own policy
-    except BaseException:
-        _let_go(begun)
-        raise
     for one, reply in zip(begun, replies, strict=True):
         one.performer.keep_alive(reply)
     return replies
@@ -132,13 +133,17 @@ async def arun_some(
         else:
             command = await adrive(steps, performer.perform, until=Open)
             begun.append(_Begun(number, steps, performer, cast(Open, command)))
-    for at, (one, reply) in enumerate(zip(begun, await _aclaimed(begun), strict=True)):
-        try:
+    at = -1
+    try:
+        for at, (one, reply) in enumerate(zip(begun, await _aclaimed(begun), strict=True)):
             answers[one.number] = await _aending(one.performer, one.steps, reply)
-        except BaseException:
-            # Claimed and never run: they are free, not in doubt.
-            await running().shielded(functools.partial(_alet_go, begun[at + 1 :]))
-            raise
+    except BaseException:
+        # Claimed and never run: they are free, not in doubt.
+        await running().shielded(functools.partial(_alet_go, begun[at + 1 :]))
+        raise
+    finally:
+        for one in begun:
+            one.performer.finish()
     return answers
 
 
@@ -149,9 +154,6 @@ async def _aclaimed(begun: list[_Begun]) -> list[Any]:
         replies: list[Any] = await begun[0].performer.store.batch([one.command for one in begun])
     except SamekeyError as error:
         replies = [error] * len(begun)
-    except BaseException:
-        await running().shielded(lambda: _alet_go(begun))
-        raise
     for one, reply in zip(begun, replies, strict=True):
         one.performer.keep_alive(reply)
     return replies

@@ -103,8 +103,10 @@ class _Performer:
 
     def finish(self) -> None:
         """Over, however it ended: let those behind us go on."""
-        if self._early is not None and self.leases is not None:
-            self.leases.leave(self._early)
+        early, self._early = self._early, None
+        if early is not None and self.leases is not None:
+            early.over = True
+            self.leases.leave(early)
         if self._flight is not None and self._flights is not None:
             self._flights.land(self.call.key.digest, self._flight, self._settled)
             self._flight = None
@@ -329,8 +331,8 @@ class Performer(_Performer):
         held: Held = self._early or self.new_hold(command.held)
         if command.held is not None and self._hooks:
             self.tell("claimed", command.held)
-        held.enter()
         try:
+            held.enter()
             value = self._effect()
             if type(value) not in _NOT_AWAITED and hasattr(type(value), "__await__"):
                 raise Misconfigured("the effect returned an awaitable, which nobody awaited: use AsyncGuard")
@@ -338,6 +340,7 @@ class Performer(_Performer):
         except BaseException as error:  # every way an effect can end is for the core to judge
             outcome = held.raised(error)
         finally:
+            held.over = True  # said here: no signal comes between
             held.leave()
         if self.call.terms.marked:
             self.check_mark(held, outcome)
@@ -508,8 +511,8 @@ class AsyncPerformer(_Performer):
         held: AsyncHeld = self._early or self.new_hold(command.held)
         if command.held is not None and self._hooks:
             self.tell("claimed", command.held)
-        held.enter()
         try:
+            held.enter()
             coming = self._effect()
             if type(coming) is not CoroutineType and not inspect.isawaitable(coming):
                 raise Misconfigured(
@@ -520,6 +523,7 @@ class AsyncPerformer(_Performer):
         except BaseException as error:
             outcome = held.raised(error)
         finally:
+            held.over = True  # said here: no signal comes between
             held.leave()
         if self.call.terms.marked:
             self.check_mark(held, outcome)

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from samekey import Answer, Guard, Opaque, Policy, State, current
+from samekey import Answer, Guard, Misconfigured, Opaque, Policy, State, current
 from samekey.stores.sqlite import SqliteStore
 
 
@@ -117,6 +117,9 @@ def test_the_next_caller_is_served_and_nothing_is_done_twice(
     work = getattr(desk, shape)
     with contextlib.closing(sqlite3.connect(tmp_path / "keys.db")) as other:
         for key in places(work, by):
+            assert desk.guard._leases.living() == []  # or it would be renewed as long as the process lives
+            with pytest.raises(Misconfigured):
+                current()
             assert desk.guard.run("next", int, key=key, payload={}).recorded
             if "sqlite" in desk.guard.store_name:
                 # And not in a transaction that the interrupted call left open: that would go with the process.

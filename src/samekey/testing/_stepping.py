@@ -201,10 +201,11 @@ class SteppedLeases(Leases):
 
     def renew_due(self) -> None:
         now = self.stage.monotonic()
-        for lease in [lease for lease in list(self._held.values()) if lease.renew_at <= now]:
+        for lease in [lease for lease in self.living() if lease.renew_at <= now]:
             self._renew_one(lease)
-        if self._held:
-            self.stage.renew_at(self, min(lease.renew_at for lease in self._held.values()) - now)
+        living = self.living()
+        if living:
+            self.stage.renew_at(self, min(lease.renew_at for lease in living) - now)
 
 
 _STORE: AsyncStore = cast(Any, SteppedStore())
