@@ -6,6 +6,8 @@ cannot tell our reply from the store's. If another process holds the key, the fi
 others for the first caller. Only a settled record is ever handed on: anything else the followers ask the store
 themselves, each with the patience it has left.
 
+Whoever flies may be interrupted anywhere, also on its way out: a flight whose flyer is gone has landed.
+
 There is no mutex. Each step is one operation on a dict or a list, which no other thread can see half done; a
 follower adds its bell first and looks second, the flyer lands first and rings second, so no ring is lost.
 """
@@ -13,6 +15,7 @@ follower adds its bell first and looks second, the flyer lands first and rings s
 from __future__ import annotations
 
 from collections import deque
+from weakref import ref
 
 from samekey.core.record import Record
 from samekey.loops import Bell
@@ -21,9 +24,10 @@ from samekey.loops import Bell
 class Flight:
     """One caller under way with one key."""
 
-    __slots__ = ("bells", "held", "landed", "settled")
+    __slots__ = ("bells", "flyer", "held", "landed", "settled")
 
-    def __init__(self) -> None:
+    def __init__(self, flyer: object) -> None:
+        self.flyer = ref(flyer)
         self.held: Record | None = None
         self.settled: Record | None = None
         self.landed = False
@@ -39,13 +43,15 @@ class Flights:
         self._flying: dict[bytes, Flight] = {}
         self._abandoned: deque[tuple[bytes, Flight]] = deque()
 
-    def board(self, digest: bytes) -> tuple[Flight, bool]:
-        """The flight of this key, and whether we are the one who flies."""
+    def board(self, digest: bytes, ours: Flight) -> Flight:
+        """The flight of this key: ours, if nobody else is under way."""
         while self._abandoned:
             self.land(*self._abandoned.popleft(), None)
-        ours = Flight()
         flight = self._flying.setdefault(digest, ours)
-        return flight, flight is ours
+        if flight is ours or flight.flyer() is not None:
+            return flight
+        self.land(digest, flight, None)
+        return self._flying.setdefault(digest, ours)
 
     def hold(self, flight: Flight, record: Record) -> None:
         """The store gave us the key: tell those who wait which record it is."""

@@ -221,11 +221,11 @@ class Performer(_Performer):
         flights = self._flights
         if flights is None or self._flight is not None:
             return self._claim(command)
-        flight, flying = flights.board(command.key.digest)
-        if flying:
-            self._flight = flight
+        ours = self._flight = Flight(self)  # known before it is under way: interrupted from here on, it is landed
+        flight = flights.board(command.key.digest, ours)
+        if flight is ours:
             return self._claim(command, boards=True)
-        self._followed = flight
+        self._flight, self._followed = None, flight
         return self._watch(flight, lambda: flight.held is not None) or self._claim(command)
 
     def _claim(self, command: Open | Take, boards: bool = False) -> Record:
@@ -311,11 +311,10 @@ class Performer(_Performer):
         """The attempt as far as its effect, which is the caller's; or the answer there is without it."""
         steps = attempt(self.call)
         try:
-            reached = drive(steps, self.perform, None, RunEffect)
+            held: Held | Answer[Any] = self.handed_out(drive(steps, self.perform, None, RunEffect), steps)
         except BaseException:
             self.finish()
             raise
-        held: Held | Answer[Any] = self.handed_out(reached, steps)
         return held
 
     def go_on(self, steps: Generator[Command, Any, Any], reply: Any) -> Any:
@@ -396,11 +395,11 @@ class AsyncPerformer(_Performer):
         flights = self._flights
         if flights is None or self._flight is not None:
             return self._claim(command)
-        flight, flying = flights.board(command.key.digest)
-        if flying:
-            self._flight = flight
+        ours = self._flight = Flight(self)  # known before it is under way: interrupted from here on, it is landed
+        flight = flights.board(command.key.digest, ours)
+        if flight is ours:
             return self._claim(command, boards=True)
-        self._followed = flight
+        self._flight, self._followed = None, flight
         return self._follow(flight, command)
 
     async def _follow(self, flight: Flight, command: Open) -> Record:
@@ -491,11 +490,10 @@ class AsyncPerformer(_Performer):
         """The attempt as far as its effect, which is the caller's; or the answer there is without it."""
         steps = attempt(self.call)
         try:
-            reached = await adrive(steps, self.perform, None, RunEffect)
+            held: AsyncHeld | Answer[Any] = self.handed_out(await adrive(steps, self.perform, None, RunEffect), steps)
         except BaseException:
             self.finish()
             raise
-        held: AsyncHeld | Answer[Any] = self.handed_out(reached, steps)
         return held
 
     async def go_on(self, steps: Generator[Command, Any, Any], reply: Any) -> Any:

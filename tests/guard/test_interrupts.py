@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from samekey import Answer, Guard, Misconfigured, Opaque, Policy, State, current
+from samekey.performing import Performer
 from samekey.stores.sqlite import SqliteStore
 
 
@@ -120,6 +121,7 @@ def test_the_next_caller_is_served_and_nothing_is_done_twice(
             assert desk.guard._leases.living() == []  # or it would be renewed as long as the process lives
             with pytest.raises(Misconfigured):
                 current()
+            assert not any(flight.flyer() for flight in desk.guard._flights._flying.values())
             assert desk.guard.run("next", int, key=key, payload={}).recorded
             if "sqlite" in desk.guard.store_name:
                 # And not in a transaction that the interrupted call left open: that would go with the process.
@@ -133,6 +135,22 @@ def test_the_next_caller_is_served_and_nothing_is_done_twice(
 
 
 NEXT = "SELECT state FROM samekey_records WHERE operation = 'next' AND key = ?"
+
+
+def test_a_flight_whose_flyer_is_gone_keeps_nobody_waiting(desk: Desk, monkeypatch: pytest.MonkeyPatch):
+    """Interrupted as it was to land: the next caller of that key is the one who flies."""
+    with monkeypatch.context() as torn:
+        torn.setattr(Performer, "finish", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            desk.plain("o-1")
+    assert len(desk.guard._flights._flying) == 1
+
+    answer = desk.guard.run("charge", int, key="o-1", payload={}, policy=Policy(patience=60))
+    assert (answer.replayed, desk.guard._flights._flying) == (True, {})
+
+
+def interrupt(performer: Performer) -> None:
+    raise KeyboardInterrupt
 
 
 def test_a_sweep_that_is_interrupted_leaves_no_transaction_open(tmp_path: Path):
