@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Generator
 from types import CoroutineType
 from typing import Any
 
+from samekey.ahead import given_up
 from samekey.core.attempt import attempt, last_word, withdraw
 from samekey.core.boundary import Absent, Conflicting, Declined, Happened, StillUnknown, Verdict
 from samekey.core.call import Answer, Call, Failed
@@ -22,6 +23,7 @@ from samekey.core.commands import (
     Command,
     Open,
     Outcome,
+    Read,
     Renew,
     Returned,
     RunEffect,
@@ -281,6 +283,11 @@ class Performer(_Performer):
             _log.warning("a record of %s could not be settled; its lease speaks", self.call.key.operation)
 
     def _wait(self, command: Wait) -> Record | None:
+        claim = given_up(command.seen.attempt)
+        if claim is not None:
+            claim.performer.finish()
+            drive(withdraw(claim.performer.call, claim.command), self._straight)
+            return self.store.read(Read(command.seen.key))
         flight = self._followed
         if flight is not None and flight.held is not None and flight.held.fence == command.seen.fence:
             self._watch(flight, lambda: flight.landed, command.seen.lease_left)
@@ -460,6 +467,11 @@ class AsyncPerformer(_Performer):
             _log.warning("a record of %s could not be settled; its lease speaks", self.call.key.operation)
 
     async def _wait(self, command: Wait) -> Record | None:
+        claim = given_up(command.seen.attempt)
+        if claim is not None:
+            claim.performer.finish()
+            await adrive(withdraw(claim.performer.call, claim.command), self._straight)
+            return await self.store.read(Read(command.seen.key))
         flight = self._followed
         if flight is not None and flight.held is not None and flight.held.fence == command.seen.fence:
             await self._watch(flight, lambda: flight.landed, command.seen.lease_left)
