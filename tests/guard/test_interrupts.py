@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from samekey import Answer, Guard, Misconfigured, Opaque, Policy, State, current
+from samekey import Answer, Atomic, Guard, Misconfigured, Opaque, Policy, State, current
 from samekey.performing import Performer
 from samekey.stores.sqlite import SqliteStore
 
@@ -127,6 +127,38 @@ def test_the_next_caller_is_served_and_nothing_is_done_twice(
 
 
 NEXT = "SELECT state FROM samekey_records WHERE operation = 'next' AND key = ?"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("by", [KeyboardInterrupt, SoftLimit])
+@pytest.mark.parametrize("ending", ["returns", "raises"])
+def test_an_atomic_call_leaves_no_transaction_open(tmp_path: Path, ending: str, by: type[BaseException]):
+    """The next call would join it, and answer for what nobody commits."""
+    guard = Guard(f"sqlite:///{tmp_path}/keys.db?synchronous=normal", policy=Policy(patience=0))
+    guard.peek("place", "o-0")  # the tables are there
+    db, other = (sqlite3.connect(tmp_path / "keys.db", isolation_level=None) for _ in range(2))
+    db.execute("CREATE TABLE orders (id TEXT UNIQUE)")
+
+    @guard.once(name="place", key="id", boundary=Atomic("db"))
+    def place(db: sqlite3.Connection, id: str) -> str:
+        db.execute("INSERT INTO orders VALUES (?)", (id,))
+        if ending == "raises":
+            raise ValueError(id)
+        return id
+
+    def call(key: str) -> None:
+        with contextlib.suppress(ValueError):
+            place(db, key)
+
+    for key in places(call, by):
+        assert not db.in_transaction
+        call(key)
+        rows = other.execute("SELECT count(*) FROM orders WHERE id = ?", (key,)).fetchone()
+        assert rows == (0 if ending == "raises" else 1,)
+        assert (guard.peek("place", key) is None) == (ending == "raises")
+    db.close()
+    other.close()
+    guard.close()
 
 
 def test_a_flight_whose_flyer_is_gone_keeps_nobody_waiting(desk: Desk, monkeypatch: pytest.MonkeyPatch):
