@@ -199,7 +199,9 @@ class _Hold:
 
     def renewed(self, record: Record | None, at: float) -> bool:
         if record is not None and record.fence == (self.token, self.attempt) and record.lease_live:
-            self.deadline = at + self.lease_seconds * DEADLINE_PART
+            self.deadline = max(
+                self.deadline, at + self.lease_seconds * DEADLINE_PART
+            )  # answers may overtake each other
             return True
         self.lost = True
         return False
@@ -331,7 +333,7 @@ class AsyncHeld(_Hold):
         before, self.begun, self._unwritten = self.begun, True, True
         if in_a_loop():
             return self._mark(before)
-        self.loop.call(lambda: self._mark(before), timeout=self.lease_seconds)
+        self.loop.start(lambda: self._mark(before)).result(timeout=self.lease_seconds)
         return _DONE
 
     async def _mark(self, before: bool) -> None:

@@ -12,11 +12,16 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
 from samekey.core.record import Record
 
+if TYPE_CHECKING:
+    from concurrent.futures import Future  # a sync program has no need of it
+
 RENEW_PART = 3  # renew when a third of the lease is gone: two tries are left if one is lost
+ASK_AGAIN_PART = 4  # and again after a quarter, if no answer came: it may have been lost on its way
 IDLE_SECONDS = 30.0  # the timer thread goes home after that without a hold
 
 
@@ -32,9 +37,9 @@ class Lease(Protocol):
 
 
 class Leases:
-    """The timer of one guard; `renew` asks the store to extend one lease."""
+    """The timer of one guard; `renew` asks the store to extend one lease, and tells now or later what it said."""
 
-    def __init__(self, renew: Callable[[Lease], Record | None]) -> None:
+    def __init__(self, renew: Callable[[Lease], Record | None | Future[Record | None]]) -> None:
         self._renew = renew
         self._begin()
         _ALL.add(self)
@@ -112,11 +117,29 @@ class Leases:
 
     def _renew_one(self, lease: Lease) -> None:
         asked = time.monotonic()
+        lease.renew_at = asked + lease.lease_seconds / ASK_AGAIN_PART
         try:
-            record = self._renew(lease)
-        except Exception:  # the store is down: try again soon, the lease is not lost yet
-            lease.renew_at = asked + lease.lease_seconds / RENEW_PART / 4
+            said = self._renew(lease)
+        except Exception:
+            self._unanswered(lease, asked)
             return
+        if said is None or isinstance(said, Record):
+            self._answered(lease, asked, said)
+        else:
+            # Not waited for: a loop that is blocked answers nobody, and the others' leases must not end with its own.
+            said.add_done_callback(partial(self._heard, lease, asked))
+
+    def _heard(self, lease: Lease, asked: float, said: Future[Record | None]) -> None:
+        if said.cancelled() or said.exception() is not None:
+            self._unanswered(lease, asked)
+        else:
+            self._answered(lease, asked, said.result())
+
+    def _unanswered(self, lease: Lease, asked: float) -> None:
+        """The store is down: try again soon, the lease is not lost yet."""
+        lease.renew_at = asked + lease.lease_seconds / RENEW_PART / 4
+
+    def _answered(self, lease: Lease, asked: float, record: Record | None) -> None:
         if lease.renewed(record, asked):
             lease.renew_at = asked + lease.lease_seconds / RENEW_PART
         else:

@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Generator
 from types import CoroutineType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from samekey.ahead import given_up
 from samekey.core.attempt import attempt, last_word, withdraw
@@ -44,6 +44,9 @@ from samekey.flight import Flight, Flights
 from samekey.held import AsyncHeld, Held, leaving, lineage
 from samekey.leases import Leases
 from samekey.loops import Loop, ThreadBell, running
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future  # a sync program has no need of it
 
 _log = logging.getLogger("samekey")
 
@@ -576,7 +579,7 @@ def as_verdict(said: Any) -> Verdict:
     return StillUnknown(f"the lookup returned {type(said).__name__}, not a verdict")
 
 
-def renew_with(store: Any, lease: Any) -> Record | None:
+def renew_with(store: Any, lease: Any) -> Record | None | Future[Record | None]:
     """How the timer thread extends a lease: straight, through the sync twin, or in the loop of its holder."""
     if lease.record is None:
         return None
@@ -586,5 +589,4 @@ def renew_with(store: Any, lease: Any) -> Record | None:
         record: Record | None = straight.renew(command)
         return record
     loop: Loop = lease.loop
-    renewed: Record | None = loop.call(lambda: store.renew(command), timeout=lease.lease_seconds / 4)
-    return renewed
+    return loop.start(lambda: store.renew(command))

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import threading
 import time
+from functools import partial
 
 import pytest
 
@@ -64,6 +65,41 @@ async def test_a_store_without_a_sync_twin_is_renewed_in_the_holders_loop(place:
 
     assert (await guard.run("charge", effect, key="o-1", payload={})).result is True
     assert spy.count("renew") >= 2
+
+
+def test_a_blocked_loop_does_not_cost_the_holds_of_another_their_leases(place: Place):
+    """Both on a store without a sync twin: the one loop cannot renew, and the other must not wait for it."""
+    spy = spied(place.async_store())
+    guard = AsyncGuard(spy, policy=Policy(lease=0.6, patience=0))
+    blocked, go, inside = threading.Event(), threading.Event(), list[int]()
+
+    async def many() -> None:
+        async def effect(number: int) -> None:
+            inside.append(number)
+            while len(inside) < 8:
+                await asyncio.sleep(0)
+            blocked.set()
+            assert go.wait(20)  # somebody's blocking call
+
+        calls = [guard.run("blocked", partial(effect, n), key=n, payload={}) for n in range(8)]
+        await asyncio.gather(*calls, return_exceptions=True)
+
+    async def one() -> bool:
+        async def effect() -> bool:
+            live = []
+            for _ in range(15):
+                await asyncio.sleep(0.1)
+                live.append(place.peek("charge", "o-1").lease_live)
+            return all(live)
+
+        return bool((await guard.run("charge", effect, key="o-1", payload={})).result)
+
+    other = Thread(lambda: asyncio.run(many()))
+    assert blocked.wait(5)
+    live = Thread(lambda: asyncio.run(one())).result(20)
+    go.set()
+    other.result()
+    assert live
 
 
 def test_the_deadline_moves_with_each_renewal(place: Place):
