@@ -15,7 +15,7 @@ follower adds its bell first and looks second, the flyer lands first and rings s
 from __future__ import annotations
 
 from collections import deque
-from weakref import ref
+from weakref import WeakSet, ref
 
 from samekey.core.record import Record
 from samekey.loops import Bell
@@ -38,8 +38,15 @@ class Flight:
             bell.ring()
 
 
+class Batch:
+    """A run_many, as long as somebody has it. Nobody waits for it here: each of its claims is the store's to tell."""
+
+    __slots__ = ("__weakref__",)
+
+
 class Flights:
     def __init__(self) -> None:
+        self._batches: WeakSet[Batch] = WeakSet()
         self._flying: dict[bytes, Flight] = {}
         self._abandoned: deque[tuple[bytes, Flight]] = deque()
 
@@ -52,6 +59,16 @@ class Flights:
             return flight
         self.land(digest, flight, None)
         return self._flying.setdefault(digest, ours)
+
+    def batch(self) -> Batch:
+        """To be kept by a run_many while it runs."""
+        batch = Batch()
+        self._batches.add(batch)
+        return batch
+
+    def under_way(self) -> bool:
+        """Whether anybody here may still have to be told by the store, or to tell it something."""
+        return bool(self._batches) or any(flight.flyer() for flight in list(self._flying.values()))
 
     def hold(self, flight: Flight, record: Record) -> None:
         """The store gave us the key: tell those who wait which record it is."""

@@ -266,7 +266,8 @@ class Performer(_Performer):
         try:
             record: Record | None = getattr(self._guard.store, command.verb)(command)
         except StoreUnavailable as unavailable:
-            unavailable.tried_seconds = time.monotonic() - start
+            # A store that was closed is not to be insisted on: it does not come back.
+            unavailable.tried_seconds = math.inf if self._guard._shut else time.monotonic() - start
             raise
         except (Exception, GeneratorExit):
             raise
@@ -325,6 +326,9 @@ class Performer(_Performer):
         except BaseException:
             self.finish()
             raise
+        finally:
+            if self._guard._closed:
+                self._guard.close()
         return held
 
     def go_on(self, steps: Generator[Command, Any, Any], reply: Any) -> Any:
@@ -333,6 +337,8 @@ class Performer(_Performer):
             return drive(steps, self.perform, reply)
         finally:
             self.finish()
+            if self._guard._closed:
+                self._guard.close()
 
     end = go_on  # the rest of an attempt whose hold was handed out and has been left
 
@@ -448,7 +454,8 @@ class AsyncPerformer(_Performer):
         try:
             record: Record | None = await getattr(self._guard.store, command.verb)(command)
         except StoreUnavailable as unavailable:
-            unavailable.tried_seconds = time.monotonic() - start
+            # A store that was closed is not to be insisted on: it does not come back.
+            unavailable.tried_seconds = math.inf if self._guard._shut else time.monotonic() - start
             raise
         except (Exception, GeneratorExit):
             raise
@@ -509,6 +516,9 @@ class AsyncPerformer(_Performer):
         except BaseException:
             self.finish()
             raise
+        finally:
+            if self._guard._closed:
+                await self._guard.close()
         return held
 
     async def go_on(self, steps: Generator[Command, Any, Any], reply: Any) -> Any:
@@ -517,6 +527,8 @@ class AsyncPerformer(_Performer):
             return await adrive(steps, self.perform, reply)
         finally:
             self.finish()
+            if self._guard._closed:
+                await self._guard.close()
 
     end = go_on  # the rest of an attempt whose hold was handed out and has been left
 
