@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from samekey import Answer, Atomic, Guard, Misconfigured, Opaque, Policy, State, current
+from samekey import Answer, Atomic, Guard, Held, InProgress, Misconfigured, Opaque, Policy, State, current
 from samekey.performing import Performer
 from samekey.stores.sqlite import SqliteStore
 
@@ -175,6 +175,25 @@ def test_a_flight_whose_flyer_is_gone_keeps_nobody_waiting(desk: Desk, monkeypat
 
 def interrupt(performer: Performer) -> None:
     raise KeyboardInterrupt
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_nobody_is_watched_for_who_was_interrupted_as_he_waited(tmp_path: Path):
+    """Or a thread would look at the file for him as long as the process lives."""
+    desk = Desk(f"sqlite:///{tmp_path}/keys.db?synchronous=normal")
+    held = desk.guard.hold("charge", key="o-1", payload={})
+    other = Guard(f"sqlite:///{tmp_path}/keys.db?synchronous=normal", policy=Policy(patience=0))
+
+    def wait(key: str) -> None:
+        # RuntimeError: of threading's own, which gives back a lock twice if it is interrupted as a thread starts.
+        with contextlib.suppress(InProgress, RuntimeError):
+            other.run("charge", int, key="o-1", payload={})
+
+    for _ in places(wait):
+        assert not other.store._process._watch._waiting  # type: ignore[attr-defined]
+    assert isinstance(held, Held)
+    other.close()
+    desk.guard.close()
 
 
 def test_a_sweep_that_is_interrupted_leaves_no_transaction_open(tmp_path: Path):

@@ -348,31 +348,30 @@ class Watch:
     def __init__(self, process: Process) -> None:
         self._process = process
         self._mutex = threading.Lock()
-        self._digests: dict[bytes, int] = {}
+        self._waiting: weakref.WeakSet[Watched] = weakref.WeakSet()  # whoever is gone without a word waits no more
         self._thread: threading.Thread | None = None
 
-    def add(self, digest: bytes) -> None:
+    def add(self, watched: Watched) -> None:
         with self._mutex:
-            self._digests[digest] = self._digests.get(digest, 0) + 1
+            self._waiting.add(watched)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="samekey-watch", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="samekey-watch", daemon=True)
+                thread.start()
+                self._thread = thread
 
-    def remove(self, digest: bytes) -> None:
+    def remove(self, watched: Watched) -> None:
         with self._mutex:
-            self._digests[digest] -= 1
-            if not self._digests[digest]:
-                del self._digests[digest]
+            self._waiting.discard(watched)
 
     def _run(self) -> None:
         seen: dict[bytes, Any] = {}
         counter = None
         while True:
             with self._mutex:
-                if self._process.closed or not self._digests:
+                digests = {watched.digest for watched in self._waiting}
+                if self._process.closed or not digests:
                     self._thread = None
                     return
-                digests = list(self._digests)
             try:
                 with self._process.reading:
                     reader = self._process.reader
@@ -394,13 +393,13 @@ class Watch:
 class Watched:
     """`with` somebody waits for this digest."""
 
-    __slots__ = ("_digest", "_watch")
+    __slots__ = ("__weakref__", "_watch", "digest")
 
     def __init__(self, watch: Watch, digest: bytes) -> None:
-        self._watch, self._digest = watch, digest
+        self._watch, self.digest = watch, digest
 
     def __enter__(self) -> None:
-        self._watch.add(self._digest)
+        self._watch.add(self)
 
     def __exit__(self, *exc: object) -> None:
-        self._watch.remove(self._digest)
+        self._watch.remove(self)
