@@ -123,6 +123,7 @@ class _Hold:
     answer: Answer[Any] | None = None
     word: str | None = None  # "" where an HTTP answer may be spoken about, then "release" or "keep"
     _began = 0
+    _judged: tuple[int, bool] | None = None  # which error the block ended with, and whether it was an inner word
     _around: ref[Any] | None = None  # the hold whose effect we were entered in
     _gave_key = False
     _entered = False
@@ -209,7 +210,9 @@ class _Hold:
     def outcome(self, error: BaseException | None) -> Outcome:
         """How a with-block ended, for the core to judge."""
         if error is not None:
-            return self.raised(error)
+            raised = self.raised(error)
+            self._judged = id(error), raised.inner
+            return raised
         if self._complete:
             return Returned(self._result)
         return self.raised(Misconfigured("the block ended without held.complete(result): nobody knows if it happened"))
@@ -223,6 +226,8 @@ class _Hold:
 
     def _is_inner(self, error: BaseException) -> bool:
         """Whether this error left a guard inside our effect, and so speaks for that one's effect, not for ours."""
+        if self._judged is not None and self._judged[0] == id(error):
+            return self._judged[1]  # what our block ended with: by now it has left our own guard, too
         try:
             left: tuple[str, int] = object.__getattribute__(error, _MARK)
         except AttributeError:

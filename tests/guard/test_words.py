@@ -24,6 +24,7 @@ from samekey import (
     Asks,
     Guard,
     Happened,
+    Held,
     InDoubt,
     InProgress,
     Keyed,
@@ -424,6 +425,27 @@ def test_an_inner_hold_marks_its_word_too(place: Place):
         guard.run("charge", charge, key="o-1", payload={})
     assert place.peek("mail", "o-1").state is State.RELEASED
     assert place.peek("charge", "o-1").state is State.IN_DOUBT
+
+
+@pytest.mark.parametrize("inner", [True, False])
+def test_whose_word_a_hold_ended_with_can_be_asked_afterwards(place: Place, inner: bool):
+    """Adapters do, to choose their answer; by then the word has left the hold's own guard as well."""
+    guard = place.guard()
+    held = guard.hold("charge", key="o-1", payload={})
+    assert isinstance(held, Held)
+    word = NotDone("funds")
+
+    def block() -> None:
+        with held:
+            if inner:
+                guard.run("mail", throwing(word), key="o-1", payload={})
+            raise word
+
+    with pytest.raises(NotDone):
+        block()
+    assert held.raised(word).inner is inner
+    assert held.meaning(word) == ("unknown" if inner else "releases")
+    assert place.peek("charge", "o-1").state is (State.IN_DOUBT if inner else State.RELEASED)
 
 
 def test_a_replayed_inner_refusal_does_not_close_the_outer(place: Place):
