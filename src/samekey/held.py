@@ -265,10 +265,15 @@ class _Hold:
 
     def let_go(self) -> None:
         """Whoever had to end it has dropped it: it is renewed no more, the lease speaks. For the garbage collector."""
-        if _current.get() is self:
-            self.leave()
-        elif self._performer.leases is not None:  # in somebody else's context, whose own hold is none of our business
+        self.over = True
+        if self._performer.leases is not None:
             self._performer.leases.leave(self)
+
+    @property
+    def rest(self) -> object:
+        """What is left of the attempt. Somebody must have it, or the garbage collector may end it together with the
+        hold: then whoever wants to end the hold in a finalizer finds nothing to settle it with."""
+        return self._handed_out
 
     def _ended(self, ended: Any, error: BaseException | None) -> None:
         try:
