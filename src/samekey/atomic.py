@@ -76,8 +76,8 @@ class _InTransaction:
             self._undone = self._over = False
             try:
                 if begins:
+                    self._began = True  # from here on there may be something to roll back
                     yield from self._patiently(self._transaction.begin)
-                    self._began = True
                 ended = yield work
                 yield from self._end()
             except TransactionConflict:
@@ -102,16 +102,15 @@ class _InTransaction:
 
     def _leave(self) -> Steps:
         """It did not come to an end: nothing of it stays."""
-        began, marked = self._began, self._claim_marked
-        self._began = self._claim_marked = self._effect_marked = False
         self._outcome = None
         try:
-            if began:
+            if self._began:
                 yield self._transaction.rollback
-            elif marked and self._transaction.in_transaction:
+            elif self._claim_marked and self._transaction.in_transaction:
                 yield partial(self._carry_out, RollbackTo(CLAIM, self._depth), Release(CLAIM, self._depth))
         except StoreError:
             pass  # the connection is gone, and the transaction with it
+        self._began = self._claim_marked = self._effect_marked = False  # not before: interrupted, it is done again
 
     # -- the core's commands -------------------------------------------------------------------------------
 
@@ -264,9 +263,9 @@ class AtomicPerformer(_InTransaction, Performer):
         def work() -> Any:
             reached = drive(steps, self.perform, until=RunEffect)
             self._go(self._mark_effect() if isinstance(reached, RunEffect) else self._end())
-            return reached
+            return self.handed_out(reached, steps)
 
-        held: Held | Answer[Any] = self.handed_out(self._or_leave(work), steps)
+        held: Held | Answer[Any] = self._or_leave(work)
         return held
 
     def end(self, steps: Generator[Command, Any, Any], outcome: Outcome) -> Any:
@@ -307,7 +306,10 @@ class AtomicPerformer(_InTransaction, Performer):
         try:
             return work()
         except BaseException:
-            self._go(self._leave())
+            try:
+                self._go(self._leave())
+            finally:
+                self._go(self._leave())  # that may have been interrupted; done twice is done once
             raise
 
     def _go(self, steps: Steps) -> Any:
@@ -346,9 +348,9 @@ class AsyncAtomicPerformer(_InTransaction, AsyncPerformer):
         async def work() -> Any:
             reached = await adrive(steps, self.perform, until=RunEffect)
             await self._go(self._mark_effect() if isinstance(reached, RunEffect) else self._end())
-            return reached
+            return self.handed_out(reached, steps)
 
-        held: AsyncHeld | Answer[Any] = self.handed_out(await self._or_leave(work), steps)
+        held: AsyncHeld | Answer[Any] = await self._or_leave(work)
         return held
 
     async def end(self, steps: Generator[Command, Any, Any], outcome: Outcome) -> Any:

@@ -6,6 +6,8 @@ cannot tell our reply from the store's. If another process holds the key, the fi
 others for the first caller. Only a settled record is ever handed on: anything else the followers ask the store
 themselves, each with the patience it has left.
 
+Whoever flies may be interrupted anywhere, also on its way out: a flight whose flyer is gone has landed.
+
 There is no mutex. Each step is one operation on a dict or a list, which no other thread can see half done; a
 follower adds its bell first and looks second, the flyer lands first and rings second, so no ring is lost.
 """
@@ -13,6 +15,7 @@ follower adds its bell first and looks second, the flyer lands first and rings s
 from __future__ import annotations
 
 from collections import deque
+from weakref import WeakSet, ref
 
 from samekey.core.record import Record
 from samekey.loops import Bell
@@ -21,9 +24,10 @@ from samekey.loops import Bell
 class Flight:
     """One caller under way with one key."""
 
-    __slots__ = ("bells", "held", "landed", "settled")
+    __slots__ = ("bells", "flyer", "held", "landed", "settled")
 
-    def __init__(self) -> None:
+    def __init__(self, flyer: object) -> None:
+        self.flyer = ref(flyer)
         self.held: Record | None = None
         self.settled: Record | None = None
         self.landed = False
@@ -34,18 +38,37 @@ class Flight:
             bell.ring()
 
 
+class Batch:
+    """A run_many, as long as somebody has it. Nobody waits for it here: each of its claims is the store's to tell."""
+
+    __slots__ = ("__weakref__",)
+
+
 class Flights:
     def __init__(self) -> None:
+        self._batches: WeakSet[Batch] = WeakSet()
         self._flying: dict[bytes, Flight] = {}
         self._abandoned: deque[tuple[bytes, Flight]] = deque()
 
-    def board(self, digest: bytes) -> tuple[Flight, bool]:
-        """The flight of this key, and whether we are the one who flies."""
+    def board(self, digest: bytes, ours: Flight) -> Flight:
+        """The flight of this key: ours, if nobody else is under way."""
         while self._abandoned:
             self.land(*self._abandoned.popleft(), None)
-        ours = Flight()
         flight = self._flying.setdefault(digest, ours)
-        return flight, flight is ours
+        if flight is ours or flight.flyer() is not None:
+            return flight
+        self.land(digest, flight, None)
+        return self._flying.setdefault(digest, ours)
+
+    def batch(self) -> Batch:
+        """To be kept by a run_many while it runs."""
+        batch = Batch()
+        self._batches.add(batch)
+        return batch
+
+    def under_way(self) -> bool:
+        """Whether anybody here may still have to be told by the store, or to tell it something."""
+        return bool(self._batches) or any(flight.flyer() for flight in list(self._flying.values()))
 
     def hold(self, flight: Flight, record: Record) -> None:
         """The store gave us the key: tell those who wait which record it is."""

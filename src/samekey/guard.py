@@ -170,10 +170,11 @@ class Guard(Rules):
         return self.store.read(Read(make_key(name, as_text(key), tenant)))
 
     def close(self) -> None:
-        """Close the store's connections; what is running keeps its lease until it ends."""
+        """Take no more calls, and close the store: now, or as soon as the last effect that is running was settled."""
         self._closed = True
-        if self._opened is not None:
-            self._opened.close()
+        store = self._to_be_shut()
+        if store is not None:
+            store.close()
 
     def __enter__(self) -> Guard:
         return self
@@ -195,6 +196,8 @@ class Guard(Rules):
             ended = drive(attempt(call), performer.perform)
         finally:
             performer.finish()
+            if self._closed:
+                self.close()
         return performer.conclude(ended)
 
     def _performer(self, call: Call, effect: Callable[[], Any]) -> Performer:
@@ -214,7 +217,13 @@ class Guard(Rules):
         def new_performer(call: Call, payload: Any) -> Performer:
             return Performer(call, functools.partial(effect, payload), self, None, self._leases, self._hooks)
 
-        return run_some(some, new_call, new_performer)
+        under_way = self._flights.batch()
+        try:
+            return run_some(some, new_call, new_performer)
+        finally:
+            del under_way
+            if self._closed:
+                self.close()
 
     def _by_hand(self, name: str, effect: Any, ignore: Any, boundary: Boundary, policy: Policy | None) -> Operation:
         """The rules of an operation that no decorator has checked."""
@@ -337,10 +346,11 @@ class AsyncGuard(Rules):
         return await self.store.read(Read(make_key(name, as_text(key), tenant)))
 
     async def close(self) -> None:
-        """Close the store's connections; what is running keeps its lease until it ends."""
+        """Take no more calls, and close the store: now, or as soon as the last effect that is running was settled."""
         self._closed = True
-        if self._opened is not None:
-            await self._opened.close()
+        store = self._to_be_shut()
+        if store is not None:
+            await store.close()
 
     async def __aenter__(self) -> AsyncGuard:
         return self
@@ -362,6 +372,8 @@ class AsyncGuard(Rules):
             ended = await adrive(attempt(call), performer.perform)
         finally:
             performer.finish()
+            if self._closed:
+                await self.close()
         return performer.conclude(ended)
 
     def _performer(self, call: Call, effect: Callable[[], Any]) -> AsyncPerformer:
@@ -381,7 +393,13 @@ class AsyncGuard(Rules):
         def new_performer(call: Call, payload: Any) -> AsyncPerformer:
             return AsyncPerformer(call, functools.partial(effect, payload), self, None, self._leases, self._hooks)
 
-        return await arun_some(some, new_call, new_performer)
+        under_way = self._flights.batch()
+        try:
+            return await arun_some(some, new_call, new_performer)
+        finally:
+            del under_way
+            if self._closed:
+                await self.close()
 
     def _by_hand(self, name: str, effect: Any, ignore: Any, boundary: Boundary, policy: Policy | None) -> Operation:
         """The rules of an operation that no decorator has checked."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import logging
-import threading
+import os
 import time
 from collections.abc import Awaitable, Generator
 from contextvars import ContextVar, Token
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
+from weakref import ref
 
 from samekey.core.attempt import sending
 from samekey.core.call import Answer, Call
@@ -24,8 +25,11 @@ _log = logging.getLogger("samekey")
 
 DEADLINE_PART = 0.9  # a holder treats its lease as over before the store does: it is always the more careful one
 
+# The hold that was entered here last, by a weak reference: a hold that nobody has any more is no longer renewed.
 _current: ContextVar[Any] = ContextVar("samekey_current", default=None)
 _order = itertools.count(1)  # when a hold began, and when an error left a guard: which of them was first
+_process = os.urandom(8).hex()  # whose numbers these are: an error may come back from another process
+_forked_at: dict[str, int] = {}  # the processes we were forked from, and their number when it happened
 _MARK = "__samekey_left__"
 
 
@@ -45,18 +49,23 @@ class Carrier(Protocol):
 
 def current() -> Any:
     """The hold whose effect is running here: `Held` under Guard, `AsyncHeld` under AsyncGuard."""
-    held = _current.get()
+    held = _running()
     if held is None:
         raise Misconfigured("no guarded effect is running here: current() works inside an effect only")
     return held
 
 
-class _Left(NamedTuple):
-    """How an error left a guard: after what, inside which holds, and in which thread."""
+def _running() -> Any:
+    """The innermost hold we are inside of and that is not over.
 
-    order: int
-    lineage: tuple[str, ...]
-    thread: int
+    A context outlives the effects that it saw: it is copied for tasks, and a hold may be left in another one.
+    """
+    known = _current.get()
+    held = None if known is None else known()
+    while held is not None and held.over:
+        around = held._around
+        held = None if around is None else around()
+    return held
 
 
 def depth() -> int:
@@ -66,15 +75,20 @@ def depth() -> int:
 
 def lineage() -> tuple[str, ...]:
     """The attempts inside whose effects we are, the innermost first."""
-    outer = _current.get()
-    return () if outer is None else outer.lineage
+    held = _running()
+    return () if held is None else held.lineage
 
 
 def leaving(error: BaseException) -> BaseException:
     """Mark an error that leaves a guard: what it says, it said about that guard's effect."""
-    left = _Left(next(_order), lineage(), threading.get_ident())
-    BaseException.__setattr__(error, _MARK, left)  # past any __setattr__ of its own
+    # Plain values: the error may be pickled, and read by another version. Past any __setattr__ of its own.
+    BaseException.__setattr__(error, _MARK, (_process, next(_order)))
     return error
+
+
+def _after_fork_in_child() -> None:
+    global _process
+    _forked_at[_process], _process = next(_order), os.urandom(8).hex()
 
 
 class _HandedOut:
@@ -96,7 +110,7 @@ class _HandedOut:
 
     def __del__(self) -> None:
         # Thrown away with its hold: the lease speaks; only the callers behind us must not wait for us.
-        if self._steps is not None:
+        if getattr(self, "_steps", None) is not None:  # interrupted as it was made, it has none
             self._performer.abandon()
 
 
@@ -105,10 +119,12 @@ class _Hold:
 
     renew_at = 0.0
     lost = False
+    over = False  # left, or about to be: whatever interrupts the leaving, it is not renewed and not current any more
     answer: Answer[Any] | None = None
     word: str | None = None  # "" where an HTTP answer may be spoken about, then "release" or "keep"
     _began = 0
-    _outer: tuple[str, ...] = ()
+    _judged: tuple[int, bool] | None = None  # which error the block ended with, and whether it was an inner word
+    _around: ref[Any] | None = None  # the hold whose effect we were entered in
     _gave_key = False
     _entered = False
     _result: Any = None
@@ -140,7 +156,8 @@ class _Hold:
     @property
     def lineage(self) -> tuple[str, ...]:
         """This hold and those it runs inside."""
-        return (self.attempt, *self._outer)
+        around = None if self._around is None else self._around()
+        return (self.attempt,) if around is None else (self.attempt, *around.lineage)
 
     @property
     def seconds_left(self) -> float:
@@ -183,7 +200,9 @@ class _Hold:
 
     def renewed(self, record: Record | None, at: float) -> bool:
         if record is not None and record.fence == (self.token, self.attempt) and record.lease_live:
-            self.deadline = at + self.lease_seconds * DEADLINE_PART
+            self.deadline = max(
+                self.deadline, at + self.lease_seconds * DEADLINE_PART
+            )  # answers may overtake each other
             return True
         self.lost = True
         return False
@@ -191,7 +210,9 @@ class _Hold:
     def outcome(self, error: BaseException | None) -> Outcome:
         """How a with-block ended, for the core to judge."""
         if error is not None:
-            return self.raised(error)
+            raised = self.raised(error)
+            self._judged = id(error), raised.inner
+            return raised
         if self._complete:
             return Returned(self._result)
         return self.raised(Misconfigured("the block ended without held.complete(result): nobody knows if it happened"))
@@ -205,35 +226,38 @@ class _Hold:
 
     def _is_inner(self, error: BaseException) -> bool:
         """Whether this error left a guard inside our effect, and so speaks for that one's effect, not for ours."""
+        if self._judged is not None and self._judged[0] == id(error):
+            return self._judged[1]  # what our block ended with: by now it has left our own guard, too
         try:
-            left: _Left = object.__getattribute__(error, _MARK)
+            left: tuple[str, int] = object.__getattribute__(error, _MARK)
         except AttributeError:
             return False
-        if self.attempt in left.lineage:
+        process, order = left
+        # Whatever left a guard since we began may have left it inside our effect: what a thread, a task or another
+        # context works on is not told by where it was started. Unknown is the safe word for it.
+        if order > self._began:
             return True
-        # A plain thread does not know inside which hold it runs: then an error that left a guard there while we
-        # ran may be ours. Unknown is the safe word for it.
-        return not left.lineage and left.order > self._began and left.thread != threading.get_ident()
+        return process != _process and order > _forked_at.get(process, 0)  # another process's numbers say nothing
 
     def enter(self) -> None:
         if self._entered:
             raise Misconfigured("this hold is running already")
         self._entered = True
-        outer = _current.get()
-        if outer is not None:
-            self._outer = outer.lineage
+        if _current.get() is not None and (around := _running()) is not None:
+            self._around = ref(around)
         self._began = next(_order)
-        self._was = _current.set(self)
+        self._was = _current.set(ref(self))
         leases = self._performer.leases
         if leases is not None and self.record is not None:
             leases.join(self)
 
     def leave(self) -> None:
+        self.over = True
         if self._was is not None:
             try:
                 _current.reset(self._was)
             except ValueError:
-                pass  # left in another context than it was entered in; that one is gone with its task
+                pass  # left in another context than it was entered in, where it does not count any more
             self._was = None
         leases = self._performer.leases
         if leases is not None:
@@ -241,10 +265,15 @@ class _Hold:
 
     def let_go(self) -> None:
         """Whoever had to end it has dropped it: it is renewed no more, the lease speaks. For the garbage collector."""
-        if _current.get() is self:
-            self.leave()
-        elif self._performer.leases is not None:  # in somebody else's context, whose own hold is none of our business
+        self.over = True
+        if self._performer.leases is not None:
             self._performer.leases.leave(self)
+
+    @property
+    def rest(self) -> object:
+        """What is left of the attempt. Somebody must have it, or the garbage collector may end it together with the
+        hold: then whoever wants to end the hold in a finalizer finds nothing to settle it with."""
+        return self._handed_out
 
     def _ended(self, ended: Any, error: BaseException | None) -> None:
         try:
@@ -273,7 +302,11 @@ class Held(_Hold):
     def __enter__(self) -> Held:
         if self._handed_out is None:
             raise Misconfigured("this hold is not to be entered: it is running, or it is over")
-        self.enter()
+        try:
+            self.enter()
+        except BaseException:
+            self.over = True  # interrupted: the block will not run, and nobody will leave it
+            raise
         return self
 
     def __exit__(
@@ -310,7 +343,7 @@ class AsyncHeld(_Hold):
         before, self.begun, self._unwritten = self.begun, True, True
         if in_a_loop():
             return self._mark(before)
-        self.loop.call(lambda: self._mark(before), timeout=self.lease_seconds)
+        self.loop.start(lambda: self._mark(before)).result(timeout=self.lease_seconds)
         return _DONE
 
     async def _mark(self, before: bool) -> None:
@@ -334,7 +367,11 @@ class AsyncHeld(_Hold):
     async def __aenter__(self) -> AsyncHeld:
         if self._handed_out is None:
             raise Misconfigured("this hold is not to be entered: it is running, or it is over")
-        self.enter()
+        try:
+            self.enter()
+        except BaseException:
+            self.over = True  # interrupted: the block will not run, and nobody will leave it
+            raise
         return self
 
     async def __aexit__(
@@ -344,3 +381,7 @@ class AsyncHeld(_Hold):
         handed_out, self._handed_out = self._handed_out, None
         if handed_out is not None:
             self._ended(await self._performer.end(handed_out.taken_back(), self.outcome(error)), error)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

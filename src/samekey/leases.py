@@ -1,7 +1,8 @@
 """One shared timer renews all leases of a guard: no task and no timer per call.
 
 Most effects are over long before their first renewal is due, so joining and leaving cost one dict entry
-each. A renewal that is refused means the hold is lost: the holder is told, nothing more is sent for it.
+each. A renewal that is refused means the hold is lost: the holder is told, nothing more is sent for it. So is a hold
+that nobody has any more, or that is over and was kept from leaving: its lease ends.
 """
 
 from __future__ import annotations
@@ -11,11 +12,16 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
 from samekey.core.record import Record
 
+if TYPE_CHECKING:
+    from concurrent.futures import Future  # a sync program has no need of it
+
 RENEW_PART = 3  # renew when a third of the lease is gone: two tries are left if one is lost
+ASK_AGAIN_PART = 4  # and again after a quarter, if no answer came: it may have been lost on its way
 IDLE_SECONDS = 30.0  # the timer thread goes home after that without a hold
 
 
@@ -24,21 +30,22 @@ class Lease(Protocol):
 
     lease_seconds: float
     renew_at: float
+    over: bool
 
     def renewed(self, record: Record | None, at: float) -> bool:
         """Take note of a renewal asked for at `at`; False ends the renewing."""
 
 
 class Leases:
-    """The timer of one guard; `renew` asks the store to extend one lease."""
+    """The timer of one guard; `renew` asks the store to extend one lease, and tells now or later what it said."""
 
-    def __init__(self, renew: Callable[[Lease], Record | None]) -> None:
+    def __init__(self, renew: Callable[[Lease], Record | None | Future[Record | None]]) -> None:
         self._renew = renew
         self._begin()
         _ALL.add(self)
 
     def _begin(self) -> None:
-        self._held: dict[int, Lease] = {}
+        self._held: dict[weakref.ref[Lease], None] = {}
         self._mutex = threading.Lock()
         self._changed = threading.Event()
         self._thread: threading.Thread | None = None
@@ -47,13 +54,24 @@ class Leases:
     def join(self, lease: Lease) -> None:
         part = lease.lease_seconds / RENEW_PART
         lease.renew_at = time.monotonic() + part
-        self._held[id(lease)] = lease
+        self._held[weakref.ref(lease)] = None
         # Woken only for a shorter lease than the timer is set for: not once per call.
         if self._thread is None or part < self._pause:
             self._wake(part)
 
     def leave(self, lease: Lease) -> None:
-        self._held.pop(id(lease), None)
+        self._held.pop(weakref.ref(lease), None)
+
+    def living(self) -> list[Lease]:
+        """Those who want to stay alive; the others are forgotten."""
+        found = []
+        for known in list(self._held):
+            lease = known()
+            if lease is None or lease.over:
+                self._held.pop(known, None)
+            else:
+                found.append(lease)
+        return found
 
     def forget(self) -> None:
         """Renew nobody who is here now: whoever held it is gone."""
@@ -63,8 +81,9 @@ class Leases:
         with self._mutex:
             self._pause = min(self._pause, part)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="samekey-leases", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="samekey-leases", daemon=True)
+                thread.start()
+                self._thread = thread  # not before: interrupted while it starts, the next one starts another
         self._changed.set()
 
     def _run(self) -> None:
@@ -73,12 +92,18 @@ class Leases:
             self._changed.wait(self._pause / 2)
             self._changed.clear()
             now = time.monotonic()
-            if self._held:
+            if self._renew_due(now):
                 idle_since = now
             elif now - idle_since > IDLE_SECONDS and self._went_home():
                 return
-            for lease in [lease for lease in list(self._held.values()) if lease.renew_at <= now]:
+
+    def _renew_due(self, now: float) -> bool:
+        """Renew whose time it is; whether anybody is here. Apart from the timer's loop, which would keep them alive."""
+        living = self.living()
+        for lease in living:
+            if lease.renew_at <= now:
                 self._renew_one(lease)
+        return bool(living)
 
     def _went_home(self) -> bool:
         """Leave, unless somebody joined meanwhile: who joins later finds no thread and starts one."""
@@ -92,11 +117,29 @@ class Leases:
 
     def _renew_one(self, lease: Lease) -> None:
         asked = time.monotonic()
+        lease.renew_at = asked + lease.lease_seconds / ASK_AGAIN_PART
         try:
-            record = self._renew(lease)
-        except Exception:  # the store is down: try again soon, the lease is not lost yet
-            lease.renew_at = asked + lease.lease_seconds / RENEW_PART / 4
+            said = self._renew(lease)
+        except Exception:
+            self._unanswered(lease, asked)
             return
+        if said is None or isinstance(said, Record):
+            self._answered(lease, asked, said)
+        else:
+            # Not waited for: a loop that is blocked answers nobody, and the others' leases must not end with its own.
+            said.add_done_callback(partial(self._heard, lease, asked))
+
+    def _heard(self, lease: Lease, asked: float, said: Future[Record | None]) -> None:
+        if said.cancelled() or said.exception() is not None:
+            self._unanswered(lease, asked)
+        else:
+            self._answered(lease, asked, said.result())
+
+    def _unanswered(self, lease: Lease, asked: float) -> None:
+        """The store is down: try again soon, the lease is not lost yet."""
+        lease.renew_at = asked + lease.lease_seconds / RENEW_PART / 4
+
+    def _answered(self, lease: Lease, asked: float, record: Record | None) -> None:
         if lease.renewed(record, asked):
             lease.renew_at = asked + lease.lease_seconds / RENEW_PART
         else:

@@ -1,14 +1,15 @@
 """run_many: claims made together in one round trip, effects one after the other.
 
 `new_call` makes the `Call` of a payload, `new_performer` carries it out. Nobody boards a flight: the batch is one.
+What is claimed and has not begun is in `ahead`, for effects that need it before its turn.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar, cast
 
+from samekey.ahead import Ahead, batches
 from samekey.binding import Content
 from samekey.core.attempt import attempt
 from samekey.core.call import Call
@@ -73,12 +74,21 @@ def run_some(some: list[S], new_call: Callable[[S], Call], new_performer: Callab
             answers[number] = _ending(performer, steps, None)
         else:
             begun.append(_Begun(number, steps, performer, cast(Open, drive(steps, performer.perform, until=Open))))
-    for at, (one, reply) in enumerate(zip(begun, _claimed(begun), strict=True)):
-        try:
-            answers[one.number] = _ending(one.performer, one.steps, reply)
-        except BaseException:
-            _let_go(begun[at + 1 :])  # claimed and never run: they are free, not in doubt
-            raise
+    ahead: Ahead = {one.performer.call.attempt: one for one in begun}
+    inside = batches.set((ahead, *batches.get()))
+    try:
+        for one, reply in zip(begun, _claimed(begun), strict=True):
+            if ahead.pop(one.performer.call.attempt, None) is not None:
+                answers[one.number] = _ending(one.performer, one.steps, reply)
+            else:  # an effect before it needed it, and may have run it
+                answers[one.number] = _by_itself(some[one.number], new_call, new_performer)
+    except BaseException:
+        _let_go(ahead)
+        raise
+    finally:
+        for one in begun:
+            one.performer.finish()  # also of one that was interrupted before its own try
+        batches.reset(inside)
     return answers
 
 
@@ -89,9 +99,6 @@ def _claimed(begun: list[_Begun]) -> list[Any]:
         replies: list[Any] = begun[0].performer.store.batch([one.command for one in begun])
     except SamekeyError as error:
         replies = [error] * len(begun)  # one store, one answer: each call judges it by its own policy
-    except BaseException:
-        _let_go(begun)
-        raise
     for one, reply in zip(begun, replies, strict=True):
         one.performer.keep_alive(reply)
     return replies
@@ -104,8 +111,18 @@ def _ending(performer: Performer, steps: Any, reply: Any) -> Any:
         return error
 
 
-def _let_go(begun: list[_Begun]) -> None:
-    for one in begun:
+def _by_itself(payload: S, new_call: Callable[[S], Call], new_performer: Callable[[Call, S], Performer]) -> Any:
+    try:
+        call = new_call(payload)
+    except Exception as error:
+        return error
+    return _ending(new_performer(call, payload), attempt(call), None)
+
+
+def _let_go(ahead: Ahead) -> None:
+    """Claimed and never run: they are free, not in doubt."""
+    while ahead:
+        _, one = ahead.popitem()
         one.steps.close()
         one.performer.withdraw(one.command)
 
@@ -132,13 +149,21 @@ async def arun_some(
         else:
             command = await adrive(steps, performer.perform, until=Open)
             begun.append(_Begun(number, steps, performer, cast(Open, command)))
-    for at, (one, reply) in enumerate(zip(begun, await _aclaimed(begun), strict=True)):
-        try:
-            answers[one.number] = await _aending(one.performer, one.steps, reply)
-        except BaseException:
-            # Claimed and never run: they are free, not in doubt.
-            await running().shielded(functools.partial(_alet_go, begun[at + 1 :]))
-            raise
+    ahead: Ahead = {one.performer.call.attempt: one for one in begun}
+    inside = batches.set((ahead, *batches.get()))
+    try:
+        for one, reply in zip(begun, await _aclaimed(begun), strict=True):
+            if ahead.pop(one.performer.call.attempt, None) is not None:
+                answers[one.number] = await _aending(one.performer, one.steps, reply)
+            else:
+                answers[one.number] = await _aby_itself(some[one.number], new_call, new_performer)
+    except BaseException:
+        await running().shielded(lambda: _alet_go(ahead))
+        raise
+    finally:
+        for one in begun:
+            one.performer.finish()
+        batches.reset(inside)
     return answers
 
 
@@ -149,9 +174,6 @@ async def _aclaimed(begun: list[_Begun]) -> list[Any]:
         replies: list[Any] = await begun[0].performer.store.batch([one.command for one in begun])
     except SamekeyError as error:
         replies = [error] * len(begun)
-    except BaseException:
-        await running().shielded(lambda: _alet_go(begun))
-        raise
     for one, reply in zip(begun, replies, strict=True):
         one.performer.keep_alive(reply)
     return replies
@@ -164,7 +186,18 @@ async def _aending(performer: AsyncPerformer, steps: Any, reply: Any) -> Any:
         return error
 
 
-async def _alet_go(begun: list[_Begun]) -> None:
-    for one in begun:
+async def _aby_itself(
+    payload: S, new_call: Callable[[S], Call], new_performer: Callable[[Call, S], AsyncPerformer]
+) -> Any:
+    try:
+        call = new_call(payload)
+    except Exception as error:
+        return error
+    return await _aending(new_performer(call, payload), attempt(call), None)
+
+
+async def _alet_go(ahead: Ahead) -> None:
+    while ahead:
+        _, one = ahead.popitem()
         one.steps.close()
         await one.performer.withdraw(one.command)

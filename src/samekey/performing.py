@@ -12,8 +12,9 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Generator
 from types import CoroutineType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from samekey.ahead import given_up
 from samekey.core.attempt import attempt, last_word, withdraw
 from samekey.core.boundary import Absent, Conflicting, Declined, Happened, StillUnknown, Verdict
 from samekey.core.call import Answer, Call, Failed
@@ -22,6 +23,7 @@ from samekey.core.commands import (
     Command,
     Open,
     Outcome,
+    Read,
     Renew,
     Returned,
     RunEffect,
@@ -42,6 +44,9 @@ from samekey.flight import Flight, Flights
 from samekey.held import AsyncHeld, Held, leaving, lineage
 from samekey.leases import Leases
 from samekey.loops import Loop, ThreadBell, running
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future  # a sync program has no need of it
 
 _log = logging.getLogger("samekey")
 
@@ -103,8 +108,10 @@ class _Performer:
 
     def finish(self) -> None:
         """Over, however it ended: let those behind us go on."""
-        if self._early is not None and self.leases is not None:
-            self.leases.leave(self._early)
+        early, self._early = self._early, None
+        if early is not None and self.leases is not None:
+            early.over = True
+            self.leases.leave(early)
         if self._flight is not None and self._flights is not None:
             self._flights.land(self.call.key.digest, self._flight, self._settled)
             self._flight = None
@@ -219,11 +226,11 @@ class Performer(_Performer):
         flights = self._flights
         if flights is None or self._flight is not None:
             return self._claim(command)
-        flight, flying = flights.board(command.key.digest)
-        if flying:
-            self._flight = flight
+        ours = self._flight = Flight(self)  # known before it is under way: interrupted from here on, it is landed
+        flight = flights.board(command.key.digest, ours)
+        if flight is ours:
             return self._claim(command, boards=True)
-        self._followed = flight
+        self._flight, self._followed = None, flight
         return self._watch(flight, lambda: flight.held is not None) or self._claim(command)
 
     def _claim(self, command: Open | Take, boards: bool = False) -> Record:
@@ -259,7 +266,8 @@ class Performer(_Performer):
         try:
             record: Record | None = getattr(self._guard.store, command.verb)(command)
         except StoreUnavailable as unavailable:
-            unavailable.tried_seconds = time.monotonic() - start
+            # A store that was closed is not to be insisted on: it does not come back.
+            unavailable.tried_seconds = math.inf if self._guard._shut else time.monotonic() - start
             raise
         except (Exception, GeneratorExit):
             raise
@@ -279,6 +287,11 @@ class Performer(_Performer):
             _log.warning("a record of %s could not be settled; its lease speaks", self.call.key.operation)
 
     def _wait(self, command: Wait) -> Record | None:
+        claim = given_up(command.seen.attempt)
+        if claim is not None:
+            claim.performer.finish()
+            drive(withdraw(claim.performer.call, claim.command), self._straight)
+            return self.store.read(Read(command.seen.key))
         flight = self._followed
         if flight is not None and flight.held is not None and flight.held.fence == command.seen.fence:
             self._watch(flight, lambda: flight.landed, command.seen.lease_left)
@@ -309,11 +322,13 @@ class Performer(_Performer):
         """The attempt as far as its effect, which is the caller's; or the answer there is without it."""
         steps = attempt(self.call)
         try:
-            reached = drive(steps, self.perform, None, RunEffect)
+            held: Held | Answer[Any] = self.handed_out(drive(steps, self.perform, None, RunEffect), steps)
         except BaseException:
             self.finish()
             raise
-        held: Held | Answer[Any] = self.handed_out(reached, steps)
+        finally:
+            if self._guard._closed:
+                self._guard.close()
         return held
 
     def go_on(self, steps: Generator[Command, Any, Any], reply: Any) -> Any:
@@ -322,6 +337,8 @@ class Performer(_Performer):
             return drive(steps, self.perform, reply)
         finally:
             self.finish()
+            if self._guard._closed:
+                self._guard.close()
 
     end = go_on  # the rest of an attempt whose hold was handed out and has been left
 
@@ -329,8 +346,8 @@ class Performer(_Performer):
         held: Held = self._early or self.new_hold(command.held)
         if command.held is not None and self._hooks:
             self.tell("claimed", command.held)
-        held.enter()
         try:
+            held.enter()
             value = self._effect()
             if type(value) not in _NOT_AWAITED and hasattr(type(value), "__await__"):
                 raise Misconfigured("the effect returned an awaitable, which nobody awaited: use AsyncGuard")
@@ -338,6 +355,7 @@ class Performer(_Performer):
         except BaseException as error:  # every way an effect can end is for the core to judge
             outcome = held.raised(error)
         finally:
+            held.over = True  # said here: no signal comes between
             held.leave()
         if self.call.terms.marked:
             self.check_mark(held, outcome)
@@ -393,11 +411,11 @@ class AsyncPerformer(_Performer):
         flights = self._flights
         if flights is None or self._flight is not None:
             return self._claim(command)
-        flight, flying = flights.board(command.key.digest)
-        if flying:
-            self._flight = flight
+        ours = self._flight = Flight(self)  # known before it is under way: interrupted from here on, it is landed
+        flight = flights.board(command.key.digest, ours)
+        if flight is ours:
             return self._claim(command, boards=True)
-        self._followed = flight
+        self._flight, self._followed = None, flight
         return self._follow(flight, command)
 
     async def _follow(self, flight: Flight, command: Open) -> Record:
@@ -436,7 +454,8 @@ class AsyncPerformer(_Performer):
         try:
             record: Record | None = await getattr(self._guard.store, command.verb)(command)
         except StoreUnavailable as unavailable:
-            unavailable.tried_seconds = time.monotonic() - start
+            # A store that was closed is not to be insisted on: it does not come back.
+            unavailable.tried_seconds = math.inf if self._guard._shut else time.monotonic() - start
             raise
         except (Exception, GeneratorExit):
             raise
@@ -458,6 +477,11 @@ class AsyncPerformer(_Performer):
             _log.warning("a record of %s could not be settled; its lease speaks", self.call.key.operation)
 
     async def _wait(self, command: Wait) -> Record | None:
+        claim = given_up(command.seen.attempt)
+        if claim is not None:
+            claim.performer.finish()
+            await adrive(withdraw(claim.performer.call, claim.command), self._straight)
+            return await self.store.read(Read(command.seen.key))
         flight = self._followed
         if flight is not None and flight.held is not None and flight.held.fence == command.seen.fence:
             await self._watch(flight, lambda: flight.landed, command.seen.lease_left)
@@ -488,11 +512,13 @@ class AsyncPerformer(_Performer):
         """The attempt as far as its effect, which is the caller's; or the answer there is without it."""
         steps = attempt(self.call)
         try:
-            reached = await adrive(steps, self.perform, None, RunEffect)
+            held: AsyncHeld | Answer[Any] = self.handed_out(await adrive(steps, self.perform, None, RunEffect), steps)
         except BaseException:
             self.finish()
             raise
-        held: AsyncHeld | Answer[Any] = self.handed_out(reached, steps)
+        finally:
+            if self._guard._closed:
+                await self._guard.close()
         return held
 
     async def go_on(self, steps: Generator[Command, Any, Any], reply: Any) -> Any:
@@ -501,6 +527,8 @@ class AsyncPerformer(_Performer):
             return await adrive(steps, self.perform, reply)
         finally:
             self.finish()
+            if self._guard._closed:
+                await self._guard.close()
 
     end = go_on  # the rest of an attempt whose hold was handed out and has been left
 
@@ -508,8 +536,8 @@ class AsyncPerformer(_Performer):
         held: AsyncHeld = self._early or self.new_hold(command.held)
         if command.held is not None and self._hooks:
             self.tell("claimed", command.held)
-        held.enter()
         try:
+            held.enter()
             coming = self._effect()
             if type(coming) is not CoroutineType and not inspect.isawaitable(coming):
                 raise Misconfigured(
@@ -520,6 +548,7 @@ class AsyncPerformer(_Performer):
         except BaseException as error:
             outcome = held.raised(error)
         finally:
+            held.over = True  # said here: no signal comes between
             held.leave()
         if self.call.terms.marked:
             self.check_mark(held, outcome)
@@ -562,7 +591,7 @@ def as_verdict(said: Any) -> Verdict:
     return StillUnknown(f"the lookup returned {type(said).__name__}, not a verdict")
 
 
-def renew_with(store: Any, lease: Any) -> Record | None:
+def renew_with(store: Any, lease: Any) -> Record | None | Future[Record | None]:
     """How the timer thread extends a lease: straight, through the sync twin, or in the loop of its holder."""
     if lease.record is None:
         return None
@@ -572,5 +601,4 @@ def renew_with(store: Any, lease: Any) -> Record | None:
         record: Record | None = straight.renew(command)
         return record
     loop: Loop = lease.loop
-    renewed: Record | None = loop.call(lambda: store.renew(command), timeout=lease.lease_seconds / 4)
-    return renewed
+    return loop.start(lambda: store.renew(command))

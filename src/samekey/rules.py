@@ -85,7 +85,8 @@ class Rules:
         self._given = None if isinstance(store, str) else check_store(store, asynchronous=self._asynchronous)
         self._opened: Any = None
         self._opening = threading.Lock()
-        self._closed = False
+        self._closed = False  # to new calls
+        self._shut = False  # and so is the store: what was running has ended
         self._secrets = as_secrets(secret)
         self._hooks = as_hooks(hooks)
         self._flights = Flights()
@@ -97,7 +98,7 @@ class Rules:
     def store(self) -> Any:
         """The store, opened by whoever first needs it."""
         opened = self._opened
-        if opened is not None and not self._closed:
+        if opened is not None and not self._shut:
             return opened
         self._require_open()
         if self._opened is None:
@@ -124,6 +125,13 @@ class Rules:
     def _after_fork(self) -> None:
         # The parent's callers are not ours, nor is a lock that one of them held.
         self._flights, self._opening = Flights(), threading.Lock()
+
+    def _to_be_shut(self) -> Any:
+        """The store, if the guard is closed and nothing is under way that would still have to be settled."""
+        if self._shut or self._opened is None or self._flights.under_way() or self._leases.living():
+            return None
+        self._shut = True
+        return self._opened
 
     def _require_open(self) -> None:
         if self._closed:

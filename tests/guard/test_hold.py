@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import gc
 import threading
@@ -219,6 +220,47 @@ def test_a_hold_thrown_away_lets_the_callers_behind_it_go(place: Place):
     guard.run("charge", lambda: 1, key="o-2", payload={})
     assert not guard._flights._abandoned
     assert guard._flights._flying == {}
+
+
+def test_a_hold_that_was_left_elsewhere_is_no_longer_around_anything(place: Place):
+    """Entered here and left in another thread: this context still has it, and it does not count."""
+    guard = place.guard()
+    with guard.hold("outer", key="o-1", payload={}) as outer:
+        for number in range(3):
+            held = guard.hold("charge", key=number, payload={})
+            held.__enter__()
+            assert current() is held
+            assert held.lineage == (held.attempt, outer.attempt)
+
+            def leave(held=held):
+                held.complete("done")
+                held.__exit__(None, None, None)
+
+            Thread(leave).result()
+            assert current() is outer
+        outer.complete("done")
+    with pytest.raises(Misconfigured):
+        current()
+
+
+async def test_a_task_that_outlives_its_effect_is_inside_no_hold(place: Place):
+    """What an effect left running in the background is not part of it any more, and has no provider key of it."""
+    guard, go = place.async_guard(), asyncio.Event()
+    background: list[asyncio.Task[None]] = []
+
+    async def late() -> None:
+        assert current().key == "o-1"
+        await go.wait()
+        with pytest.raises(Misconfigured):
+            current()
+
+    async def effect() -> None:
+        background.append(asyncio.create_task(late()))
+        await asyncio.sleep(0)
+
+    await guard.run("charge", effect, key="o-1", payload={})
+    go.set()
+    await background[0]
 
 
 def test_a_hold_tells_deadline_token_attempt_and_provider_key(place: Place):

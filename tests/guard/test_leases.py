@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import threading
 import time
+from functools import partial
 
 import pytest
 
-from samekey import AsyncGuard, Guard, InProgress, Policy, Repeatable, State, StoreUnavailable, current
+from samekey import Answer, AsyncGuard, Guard, Held, InProgress, Policy, Repeatable, State, StoreUnavailable, current
 from tests.guard.helpers import Ledger, Place, Thread, raising, spied, spied_side, until
 
 SHORT = Policy(lease=0.3, patience=0)
@@ -64,6 +65,41 @@ async def test_a_store_without_a_sync_twin_is_renewed_in_the_holders_loop(place:
 
     assert (await guard.run("charge", effect, key="o-1", payload={})).result is True
     assert spy.count("renew") >= 2
+
+
+def test_a_blocked_loop_does_not_cost_the_holds_of_another_their_leases(place: Place):
+    """Both on a store without a sync twin: the one loop cannot renew, and the other must not wait for it."""
+    spy = spied(place.async_store())
+    guard = AsyncGuard(spy, policy=Policy(lease=0.6, patience=0))
+    blocked, go, inside = threading.Event(), threading.Event(), list[int]()
+
+    async def many() -> None:
+        async def effect(number: int) -> None:
+            inside.append(number)
+            while len(inside) < 8:
+                await asyncio.sleep(0)
+            blocked.set()
+            assert go.wait(20)  # somebody's blocking call
+
+        calls = [guard.run("blocked", partial(effect, n), key=n, payload={}) for n in range(8)]
+        await asyncio.gather(*calls, return_exceptions=True)
+
+    async def one() -> bool:
+        async def effect() -> bool:
+            live = []
+            for _ in range(15):
+                await asyncio.sleep(0.1)
+                live.append(place.peek("charge", "o-1").lease_live)
+            return all(live)
+
+        return bool((await guard.run("charge", effect, key="o-1", payload={})).result)
+
+    other = Thread(lambda: asyncio.run(many()))
+    assert blocked.wait(5)
+    live = Thread(lambda: asyncio.run(one())).result(20)
+    go.set()
+    other.result()
+    assert live
 
 
 def test_the_deadline_moves_with_each_renewal(place: Place):
@@ -160,11 +196,67 @@ def test_a_settled_hold_leaves_the_timer_whatever_its_end(place: Place):
     assert guard._leases._held == {}
 
 
-def test_a_guard_whose_store_is_closed_while_an_effect_runs_says_that_it_is_not_recorded(sqlite: Place):
-    guard = Guard(sqlite.url, policy=Policy(lease=0.2))
+def test_a_guard_that_is_closed_while_an_effect_runs_is_shut_when_that_is_settled(sqlite: Place):
+    """It takes no new call; what runs keeps its lease and its store."""
+    guard = Guard(sqlite.url, policy=SHORT)
 
     def effect():
         guard.close()
+        with pytest.raises(StoreUnavailable, match="closed"):
+            guard.run("charge", int, key="o-2", payload={})
+        until(lambda: not current().lost and sqlite.peek("charge", "o-1").version > 1)  # renewed
+        return "done"
+
+    answer = guard.run("charge", effect, key="o-1", payload={})
+    assert (answer.result, answer.recorded) == ("done", True)
+    assert sqlite.peek("charge", "o-1").state is State.COMPLETED
+    with pytest.raises(StoreUnavailable, match="closed"):
+        guard.peek("charge", "o-1")
+
+
+def test_a_hold_and_a_batch_are_settled_too_in_a_guard_that_is_closed_meanwhile(sqlite: Place):
+    guard = Guard(sqlite.url)
+    held = guard.hold("charge", key="held", payload={})
+    assert isinstance(held, Held)
+    with held:
+        guard.close()
+        held.complete("done")
+    assert held.answer is not None
+    assert held.answer.recorded
+    assert guard._shut
+
+    guard = Guard(sqlite.url)
+    answers = guard.run_many("charge", lambda one: guard.close(), [{"id": "a"}, {"id": "b"}], key="id")
+    assert [isinstance(answer, Answer) and answer.recorded for answer in answers] == [True, True]
+    assert guard._shut
+
+
+async def test_an_async_guard_is_shut_when_the_last_effect_is_settled(sqlite: Place):
+    guard, inside, go = AsyncGuard(sqlite.url), asyncio.Event(), asyncio.Event()
+
+    async def effect() -> str:
+        inside.set()
+        await go.wait()
+        return "done"
+
+    running = asyncio.create_task(guard.run("charge", effect, key="o-1", payload={}))
+    await inside.wait()
+    await guard.close()
+    go.set()
+
+    assert (await running).recorded
+    assert guard._shut
+    assert sqlite.peek("charge", "o-1").state is State.COMPLETED
+
+
+def test_a_store_that_was_closed_is_not_insisted_on(sqlite: Place):
+    """Closed under a guard that did not know: said at once, and not after a lease."""
+    guard = Guard(sqlite.url, policy=Policy(lease=3600))
+
+    def effect():
+        guard.close()
+        guard._shut = True
+        guard._opened.close()
         return "done"
 
     answer = guard.run("charge", effect, key="o-1", payload={})

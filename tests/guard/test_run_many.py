@@ -120,15 +120,13 @@ def test_claims_of_a_batch_are_kept_alive_while_the_effects_before_them_run(plac
     def effect(one):
         if one["id"] == 0:
             threading.Event().wait(0.7)
-            with pytest.raises(InProgress) as told:
-                other.run("charge", ledger.add, key=1, payload=items(2)[1])
-            met.append(told.value)
+            met.append(Thread(lambda: other.run("charge", ledger.add, key=1, payload=items(2)[1])).outcome())
         return ledger.add(one["id"])
 
     answers = guard.run_many("charge", effect, items(2), key="id")
 
     assert [getattr(answer, "result", answer) for answer in answers] == [1, 2]
-    assert len(met) == 1
+    assert [type(error) for error in met] == [InProgress]
     assert guard._leases._held == {}
 
 
@@ -145,6 +143,55 @@ async def test_claims_of_a_batch_are_kept_alive_on_a_store_without_a_sync_twin(p
 
     assert first.result is True  # type: ignore[union-attr]
     assert second.result == 1  # type: ignore[union-attr]
+
+
+def test_an_effect_may_need_what_its_batch_claimed_for_later(place: Place, ledger: Ledger):
+    """As if they were run one by one: the later one runs where it is needed, and is replayed at its turn."""
+    guard = place.guard(policy=Policy(patience=0))
+
+    def ship(one):
+        if one["id"] == 0:
+            assert guard.run("ship", lambda: ship(items(3)[2]), key=2, payload=items(3)[2]).result == 2
+        ledger.add(one["id"])
+        return one["id"]
+
+    answers = guard.run_many("ship", ship, items(3), key="id")
+
+    assert [(answer.result, answer.replayed) for answer in answers] == [(0, False), (1, False), (2, True)]
+    assert ledger.entries == [2, 0, 1]
+    assert guard._leases._held == {}
+
+
+async def test_an_effect_may_need_what_its_batch_claimed_for_later_awaited(place: Place, ledger: Ledger):
+    guard = place.async_guard(policy=Policy(patience=0))
+
+    async def ship(one):
+        if one["id"] == 0:
+            (inner,) = await guard.run_many("ship", ship, [items(3)[2]], key="id")
+            assert inner.result == 2
+        ledger.add(one["id"])
+        return one["id"]
+
+    answers = await guard.run_many("ship", ship, items(3), key="id")
+
+    assert [(answer.result, answer.replayed) for answer in answers] == [(0, False), (1, False), (2, True)]
+    assert ledger.entries == [2, 0, 1]
+
+
+def test_what_an_effect_needed_and_left_undone_is_run_at_its_turn(place: Place, ledger: Ledger):
+    guard = place.guard(policy=Policy(patience=0))
+
+    def refuse():
+        raise NotDone("not yet")
+
+    def ship(one):
+        if one["id"] == 0:
+            with pytest.raises(NotDone):
+                guard.run("ship", refuse, key=1, payload=items(2)[1])
+        return ledger.add(one["id"])
+
+    answers = guard.run_many("ship", ship, items(2), key="id")
+    assert [answer.replayed for answer in answers] == [False, False]
 
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt(), SystemExit()], ids=repr)

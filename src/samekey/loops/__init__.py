@@ -10,7 +10,10 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import cache
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future  # a sync program has no need of it
 
 T = TypeVar("T")
 
@@ -35,8 +38,8 @@ class Loop(Protocol):
     async def shielded(self, work: Callable[[], Awaitable[T]]) -> T:
         """Finish `work` although we are cancelled; the cancellation comes through afterwards."""
 
-    def call(self, work: Callable[[], Coroutine[Any, Any, T]], timeout: float) -> T:
-        """From another thread: run `work` in this loop and wait for it."""
+    def start(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
+        """From another thread: run `work` in this loop, which may be busy for long; the future says what came of it."""
 
 
 def running() -> Loop:

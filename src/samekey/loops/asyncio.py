@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import Future
 from heapq import heapify, heappop, heappush
 from typing import Any, TypeVar
 
@@ -47,8 +48,8 @@ class Asyncio:
             raise cancelled
         return task.result()
 
-    def call(self, work: Callable[[], Coroutine[Any, Any, T]], timeout: float) -> T:
-        return asyncio.run_coroutine_threadsafe(work(), self._loop).result(timeout)
+    def start(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(work(), self._loop)
 
 
 _last: Asyncio | None = None  # nearly every process has one loop, and every call asks for it

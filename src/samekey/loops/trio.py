@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import trio
@@ -32,13 +33,19 @@ class Trio:
         await trio.lowlevel.checkpoint_if_cancelled()
         return result
 
-    def call(self, work: Callable[[], Coroutine[Any, Any, T]], timeout: float) -> T:
-        async def bounded() -> T:
-            with trio.fail_after(timeout):
-                result = await work()
-            return result
+    def start(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
+        done = Future[T]()
 
-        return trio.from_thread.run(bounded, trio_token=self._token)
+        async def working() -> None:
+            try:
+                done.set_result(await work())
+            except BaseException as error:
+                done.set_exception(error)
+                if not isinstance(error, Exception):
+                    raise  # cancelled with the loop
+
+        self._token.run_sync_soon(trio.lowlevel.spawn_system_task, working)
+        return done
 
 
 class TrioBell:

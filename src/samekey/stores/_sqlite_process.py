@@ -95,6 +95,7 @@ class Process:
         self._writer: driver.Connection | None = None
         self._cursor: driver.Cursor | None = None
         self._reader: driver.Connection | None = None
+        self._open_ended = False  # a transaction was begun, and nobody came as far as its end
         self._file = str(path)  # looked at before a write: a Path would be turned into text each time
         self._look_again_at = 0.0
         self._commit, self._reopen = commit, reopen
@@ -166,8 +167,9 @@ class Process:
         with self._starting:  # also held by a writer that wants to go home: no job is left behind
             self.queue.extend(jobs)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run_writer, name="samekey-writer", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run_writer, name="samekey-writer", daemon=True)
+                thread.start()
+                self._thread = thread  # not before: interrupted while it starts, the next one starts another
         if soon is None:
             self._wake_writer()
         else:
@@ -177,11 +179,11 @@ class Process:
         if len(self.queue) >= self._wanted and not self._work.is_set():
             self._work.set()
 
-    def pass_turn(self) -> None:
-        """Whoever took the turn and wrote is done."""
-        self.turn.release()
-        if self.queue:
-            self._work.set()
+    def ready(self) -> bool:
+        """For whoever has just taken the turn: whether he may write here."""
+        if self._open_ended:
+            self.rollback()
+        return not self.closed and self.in_place()
 
     def in_place(self) -> bool:
         """Whether the file at our path still is the one we have open, as far as we looked."""
@@ -196,12 +198,25 @@ class Process:
             self._look_again_at = now + LOOK_SECONDS
         return found
 
+    def begin(self) -> None:
+        """A transaction; only for whoever has the turn."""
+        if self._open_ended:
+            self.rollback()
+        self._open_ended = True
+        # By the cursor: if its last statement was interrupted, that one is over only now.
+        driver.patiently(lambda: self.cursor.execute("BEGIN IMMEDIATE"))
+
+    def commit(self) -> None:
+        self.writer.execute("COMMIT")
+        self._open_ended = False
+
     def rollback(self) -> None:
         try:
-            if self.writer.in_transaction:
-                self.writer.execute("ROLLBACK")
+            if self._writer is not None and self._writer.in_transaction:
+                self._writer.execute("ROLLBACK")
         except driver.DriverError:
             pass  # the connection is beyond it; the error that brought us here is the one to tell
+        self._open_ended = False
 
     def watched(self, digest: bytes) -> Watched:
         return Watched(self._watch, digest)
@@ -333,31 +348,30 @@ class Watch:
     def __init__(self, process: Process) -> None:
         self._process = process
         self._mutex = threading.Lock()
-        self._digests: dict[bytes, int] = {}
+        self._waiting: weakref.WeakSet[Watched] = weakref.WeakSet()  # whoever is gone without a word waits no more
         self._thread: threading.Thread | None = None
 
-    def add(self, digest: bytes) -> None:
+    def add(self, watched: Watched) -> None:
         with self._mutex:
-            self._digests[digest] = self._digests.get(digest, 0) + 1
+            self._waiting.add(watched)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="samekey-watch", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="samekey-watch", daemon=True)
+                thread.start()
+                self._thread = thread
 
-    def remove(self, digest: bytes) -> None:
+    def remove(self, watched: Watched) -> None:
         with self._mutex:
-            self._digests[digest] -= 1
-            if not self._digests[digest]:
-                del self._digests[digest]
+            self._waiting.discard(watched)
 
     def _run(self) -> None:
         seen: dict[bytes, Any] = {}
         counter = None
         while True:
             with self._mutex:
-                if self._process.closed or not self._digests:
+                digests = {watched.digest for watched in self._waiting}
+                if self._process.closed or not digests:
                     self._thread = None
                     return
-                digests = list(self._digests)
             try:
                 with self._process.reading:
                     reader = self._process.reader
@@ -379,13 +393,13 @@ class Watch:
 class Watched:
     """`with` somebody waits for this digest."""
 
-    __slots__ = ("_digest", "_watch")
+    __slots__ = ("__weakref__", "_watch", "digest")
 
     def __init__(self, watch: Watch, digest: bytes) -> None:
-        self._watch, self._digest = watch, digest
+        self._watch, self.digest = watch, digest
 
     def __enter__(self) -> None:
-        self._watch.add(self._digest)
+        self._watch.add(self)
 
     def __exit__(self, *exc: object) -> None:
-        self._watch.remove(self._digest)
+        self._watch.remove(self)

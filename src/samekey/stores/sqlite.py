@@ -9,6 +9,10 @@ connection is taken, commands queue up and one writer thread commits all of them
 many claims. It waits a moment for those whom it answered last, so that a crowd comes in one piece. Reads
 have their own connection and never wait for a writer.
 
+Ctrl-C, or any signal whose handler raises, may come out of every call here. So the turn is only taken by `with`
+and the lock itself, which no signal comes between, and whoever has it first rolls back what was begun before him
+and never ended.
+
 Waiting: a commit of this process rings the bell of its key at once. For commits of other processes SQLite
 has no bell; one watcher thread per store looks at a counter in shared memory (PRAGMA data_version) while
 somebody waits, and reads the waited-for rows when it moved.
@@ -40,7 +44,7 @@ from samekey.core.commands import (
     Testify,
     Wait,
 )
-from samekey.core.errors import RecordUnreadable, SamekeyError, StoreUnavailable
+from samekey.core.errors import RecordUnreadable, StoreUnavailable
 from samekey.core.key import Key
 from samekey.core.ports import LIST_MAX, Audits, Health, Query, Records, Replies
 from samekey.core.record import Audit, Record
@@ -111,18 +115,20 @@ class SqliteStore:
     def open(self, command: Open) -> Record:
         # A read may be a short cut to a record that is there; it is never permission to run. Whether it goes before the
         # claim only saves a statement: what the last key was, new or known, the next one often is.
-        here = self._my_turn()
+        here = self._idle()
         if here is not None:
-            try:
-                # Over the writing connection: the other one would first have to learn what we wrote last.
-                record = None if here.expects_new else self._select(here.writer, command.key)
-                if record is None:
-                    record = self._inline(here, command, patient=True)
-            finally:
-                here.pass_turn()
-        else:
-            here = self._here()
-            record = self._read(here, command.key) or self._queued(here, command)
+            with here.turn:
+                if here.ready():
+                    # Over the writing connection: the other one would first have to learn what we wrote last.
+                    record = None if here.expects_new else self._select(here.writer, command.key)
+                    if record is None:
+                        record = self._inline(here, command, patient=True)
+                    return self._opened(here, command, record)
+            self._same_file()  # opened here, so that nothing is read from the old one; then it is the writer's turn
+        here = self._here()
+        return self._opened(here, command, self._read(here, command.key) or self._queued(here, command))
+
+    def _opened(self, here: Process, command: Open, record: Record | None) -> Record:
         if record is None:
             raise RecordUnreadable(f"{self.name} took the claim of {command.key} and shows no record of it")
         here.expects_new = record.attempt == command.attempt
@@ -155,12 +161,12 @@ class SqliteStore:
     def sweep(self, limit: int) -> int:
         here = self._same_file()
         with here.turn, driver.translated(self.name):
-            driver.patiently(lambda: here.writer.execute("BEGIN IMMEDIATE"))
             try:
+                here.begin()
                 rows = here.writer.execute(SWEEP, {"now": self._wall(), "limit": min(limit, LIST_MAX)}).fetchall()
                 if rows:
                     here.writer.execute(RAISE_FLOOR, {"token": max(token for (token,) in rows)})
-                here.writer.execute("COMMIT")
+                here.commit()
             except BaseException:
                 here.rollback()
                 raise
@@ -268,28 +274,23 @@ class SqliteStore:
         return None if expired(record, moment) else self._shown(record, moment)
 
     def _write(self, command: StoreCommand) -> Record | None:
-        here = self._my_turn()
-        if here is None:
-            return self._queued(self._here(), command)
-        try:
-            return self._inline(here, command, patient=True)
-        finally:
-            here.pass_turn()
+        here = self._idle()
+        if here is not None:
+            with here.turn:
+                if here.ready():
+                    return self._inline(here, command, patient=True)
+            self._same_file()
+        return self._queued(self._here(), command)
 
     take = begin = renew = settle = ask = testify = redact = free = _write
 
-    def _my_turn(self) -> Process | None:
-        """The turn to write, if nobody else has it or waits for it; whoever took it passes it on."""
+    def _idle(self) -> Process | None:
+        """Ours, if nobody has the turn to write or waits for it. Else the writer thread looks which file is there, once
+        for all who wait, and just before it writes."""
         here = self._process
         if here.pid != os.getpid():
             here = self._here()
-        if here.queue or not here.turn.acquire(False):
-            return None  # the writer looks which file is there once for all who wait, and just before it writes
-        if here.closed or not here.in_place():
-            here.pass_turn()
-            self._same_file()  # opened here, so that nothing is read from the old one; then it is the writer's turn
-            return None
-        return here
+        return None if here.queue or here.turn.locked() else here
 
     def _queued(self, here: Process, command: StoreCommand) -> Record | None:
         job = Job(command, ThreadBell())
@@ -318,30 +319,28 @@ class SqliteStore:
     def _commit_together(self, here: Process, jobs: Sequence[Job]) -> None:
         """All of them in one transaction; if it fails, each by itself, so that one's failure is its own."""
         moment = self._moment()
-        moved = []
+        moved, begun = [], False
         try:
             with driver.translated(self.name):
-                driver.patiently(lambda: here.writer.execute("BEGIN IMMEDIATE"))
-        except SamekeyError as error:  # the file itself cannot be written: one answer for all, at once
-            for job in jobs:
-                job.error = error
-            return
-        try:
-            with driver.translated(self.name):
+                here.begin()
+                begun = True
                 for job in jobs:
                     before, after = execute(here.cursor, job.command, moment)
                     entry = audit_entry(job.command, before, after, moment) if after is not before else None
                     if entry is not None:
                         here.writer.execute(AUDIT, entry)
                     moved.append((job, before, after))
-                here.writer.execute("COMMIT")
-        except Exception as error:
+                here.commit()
+        except BaseException as error:
             here.rollback()
-            if len(jobs) == 1:
-                jobs[0].error = error
-            else:
+            if not isinstance(error, Exception):
+                raise
+            if len(jobs) > 1 and begun:
                 for job in jobs:
                     self._commit_together(here, [job])
+                return
+            for job in jobs:  # alone; or the file itself cannot be written: one answer for all, at once
+                job.error = error
             return
         for job, before, after in moved:
             job.reply = self._told(here, before, after, moment)
@@ -473,16 +472,17 @@ class AsyncSqliteStore:
         return done.result()
 
     async def _write(self, command: StoreCommand) -> Record | None:
-        here = self.sync._my_turn() if self.sync._synchronous == "normal" else None
+        here = self.sync._idle() if self.sync._synchronous == "normal" else None
         if here is not None:
             # Without an fsync the write is shorter than a hop to another thread.
-            try:
-                return self.sync._inline(here, command, patient=False)
-            except StoreUnavailable as error:
-                if not (isinstance(error.__cause__, driver.DriverError) and driver.is_busy(error.__cause__)):
-                    raise
-            finally:
-                here.pass_turn()
+            with here.turn:
+                try:
+                    if here.ready():
+                        return self.sync._inline(here, command, patient=False)
+                except StoreUnavailable as error:
+                    if not (isinstance(error.__cause__, driver.DriverError) and driver.is_busy(error.__cause__)):
+                        raise
+            self.sync._same_file()
         loop = running()
         job = Job(command, loop.bell())
         self.sync._here().enqueue(job, soon=loop.soon)

@@ -9,6 +9,7 @@ crank of the same core with the same performer, method by method, which is why s
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from typing import Any, Protocol, TypeVar, cast
@@ -106,8 +107,15 @@ class SteppedLoop:
         finally:
             self._stage.shield(False)
 
-    def call(self, work: Callable[[], Coroutine[Any, Any, T]], timeout: float) -> T:
-        steps = work()
+    def start(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
+        done = Future[T]()
+        try:
+            done.set_result(self._all_of(work()))
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
+    def _all_of(self, steps: Coroutine[Any, Any, T]) -> T:
         try:
             wish = steps.send(None)
             while True:
@@ -201,10 +209,11 @@ class SteppedLeases(Leases):
 
     def renew_due(self) -> None:
         now = self.stage.monotonic()
-        for lease in [lease for lease in list(self._held.values()) if lease.renew_at <= now]:
+        for lease in [lease for lease in self.living() if lease.renew_at <= now]:
             self._renew_one(lease)
-        if self._held:
-            self.stage.renew_at(self, min(lease.renew_at for lease in self._held.values()) - now)
+        living = self.living()
+        if living:
+            self.stage.renew_at(self, min(lease.renew_at for lease in living) - now)
 
 
 _STORE: AsyncStore = cast(Any, SteppedStore())

@@ -21,6 +21,7 @@ from samekey.loops import running
 STREAM = "_samekey_stream"
 
 _ending = set[asyncio.Task[None]]()  # a loop itself does not keep its tasks alive
+_rests = set[object]()  # what a stream that is dropped is settled with
 
 
 class AsyncStream:
@@ -30,6 +31,8 @@ class AsyncStream:
         self._gathered, self._rest = gathered, rest
         self._visit, self._reply = visit, reply
         self._loop = asyncio.get_running_loop()
+        self._attempt = visit.held.rest
+        _rests.add(self._attempt)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         size = 0
@@ -66,11 +69,13 @@ class AsyncStream:
         await cut(self._visit, self._reply)
 
     def __del__(self) -> None:
-        if not self._visit.over:  # dropped: its lease would be renewed for as long as the process lives
+        if not self._visit.over:  # dropped: nobody would say what became of it
             try:
-                self._loop.call_soon_threadsafe(_cut_soon, self._visit, self._reply)
+                self._loop.call_soon_threadsafe(_cut_soon, self._visit, self._reply, self._attempt)
+                return
             except RuntimeError:  # the loop is closed: nobody can write any more
                 self._visit.held.let_go()
+        _rests.discard(self._attempt)
 
 
 async def cut(visit: AsyncVisit, reply: Reply) -> None:
@@ -78,10 +83,11 @@ async def cut(visit: AsyncVisit, reply: Reply) -> None:
         await visit.cut(reply)
 
 
-def _cut_soon(visit: AsyncVisit, reply: Reply) -> None:
+def _cut_soon(visit: AsyncVisit, reply: Reply, attempt: object) -> None:
     task = asyncio.ensure_future(cut(visit, reply))
     _ending.add(task)
     task.add_done_callback(_ending.discard)
+    task.add_done_callback(lambda _: _rests.discard(attempt))
 
 
 async def to_its_end(view: Callable[[], Awaitable[Any]]) -> Any:
