@@ -543,7 +543,7 @@ def test_commands_wait_for_a_server_that_restarts():
             through.read(Read(held.key))
             proxy.hold()
             settled = pool.submit(through.settle, settling(held))
-            until(lambda: through._here.lane._busy)
+            until(lambda: through._here.lane._leader is not None)
             until(lambda: server.info("aof_buffer_length") == "0")
             server.stop(kill=True)
             proxy.release()

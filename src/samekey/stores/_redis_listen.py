@@ -49,23 +49,24 @@ class Ears:
     @contextmanager
     def watching(self, key: Key) -> Iterator[None]:
         """Hear about this key; whoever waits for it is rung when that begins."""
-        digest = key.digest
-        with self._mutex:
-            self._waiting[digest] = self._waiting.get(digest, 0) + 1
-            if self._waiting[digest] == 1:
-                self._say(b"SUBSCRIBE", digest)
-            self._used_at = time.monotonic()
-            if not self._closed:
-                self._begin()
+        digest, counted = key.digest, False
         try:
+            with self._mutex:
+                if digest not in self._waiting:
+                    self._say(b"SUBSCRIBE", digest)  # first: whoever is interrupted here must not leave others deaf
+                self._waiting[digest], counted = self._waiting.get(digest, 0) + 1, True
+                self._used_at = time.monotonic()
+                if not self._closed:
+                    self._begin()
             yield
         finally:
             with self._mutex:
-                self._waiting[digest] -= 1
-                if not self._waiting[digest]:
-                    del self._waiting[digest]
-                    self.news.pop(digest, None)
-                    self._say(b"UNSUBSCRIBE", digest)
+                if counted:
+                    self._waiting[digest] -= 1
+                    if not self._waiting[digest]:
+                        del self._waiting[digest]
+                        self.news.pop(digest, None)
+                        self._say(b"UNSUBSCRIBE", digest)
 
     def _begin(self) -> None:
         """Listen, unless we do."""
@@ -123,11 +124,11 @@ class Subscriber(Ears):
             if self._wake is not None:
                 os.write(self._wake, b"x")
             thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
+        if thread is not None and thread.is_alive() and thread is not threading.current_thread():
             thread.join(driver.CONNECT_SECONDS)
 
     def _begin(self) -> None:
-        if self._thread is None:
+        if self._thread is None or not self._thread.is_alive():  # interrupted before it was started
             self._thread = threading.Thread(target=self._run, name="samekey-subscriber", daemon=True)
             self._thread.start()
 
