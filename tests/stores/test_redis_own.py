@@ -11,6 +11,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from uuid import uuid4
 
@@ -27,6 +28,7 @@ from samekey.core.ports import Query
 from samekey.core.record import Record
 from samekey.core.states import Role, State
 from samekey.drivers import redis as driver
+from samekey.stores._redis_front import RedisFront
 from samekey.stores.redis import AsyncRedisStore, RedisStore
 from samekey.testing.proxy import FaultProxy
 from samekey.testing.redis_servers import RedisServer, flavours, redis_cluster, redis_server, until
@@ -62,6 +64,10 @@ def settling(seen: Record, state: State = State.COMPLETED, role: Role = Role.HOL
 def raw_key(record: Record | Open) -> str:
     digest = record.key.digest.hex()
     return f"samekey:{{{digest[:2]}}}:{digest}"
+
+
+def channel(record: Record, database: int = 0) -> str:
+    return f"{raw_key(record)}@{database}"
 
 
 def counted(effects: list[int]) -> int:
@@ -330,7 +336,7 @@ def test_five_hundred_waiters_cost_a_few_commands(server, store):
         held = await ours.open(opening())
         server.call("CONFIG", "RESETSTAT")
         tasks = [asyncio.create_task(ours.wait(Wait(held), 20.0)) for _ in range(500)]
-        while not server.call("PUBSUB", "NUMSUB", raw_key(held))[1]:
+        while not server.call("PUBSUB", "NUMSUB", channel(held))[1]:
             await asyncio.sleep(0.01)
         store.settle(settling(held))
         replies = list(await asyncio.gather(*tasks))
@@ -428,10 +434,62 @@ async def test_a_loop_that_cannot_listen_looks_again(server, store):
     await ours.close()
 
 
-async def heard_by(server: RedisServer, held: Record) -> None:
+async def heard_by(server: RedisServer, held: Record, database: int = 0) -> None:
     async with asyncio.timeout(20):
-        while not server.call("PUBSUB", "NUMSUB", raw_key(held))[1]:
+        while not server.call("PUBSUB", "NUMSUB", channel(held, database))[1]:
             await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("colour", ["sync", "async"])
+async def test_what_is_told_in_one_database_is_not_heard_in_another(server, colour):
+    """One server, two applications, the same operation and key: each waiter is told what became of its own."""
+    ours, theirs = RedisStore(server.url(4)), RedisStore(server.url(5))
+    waiter = AsyncRedisStore(server.url(4))
+    command = opening()
+    held, other = ours.open(command), theirs.open(command)
+    waiting = asyncio.create_task(
+        waiter.wait(Wait(held), 20.0) if colour == "async" else asyncio.to_thread(waiter.sync.wait, Wait(held), 20.0)
+    )
+    await heard_by(server, held, 4)
+    theirs.settle(Settle(other, Role.HOLDER, State.COMPLETED, A, b"theirs", None, "", RETAIN))
+    done, _ = await asyncio.wait([waiting], timeout=0.1)  # a message that were heard would be here by now
+    assert not done
+    ours.settle(Settle(held, Role.HOLDER, State.COMPLETED, A, b"ours", None, "", RETAIN))
+
+    assert there(await waiting).result == b"ours"
+    ours.close()
+    theirs.close()
+    await waiter.close()
+
+
+def test_a_front_tells_those_of_its_own_database(server):
+    digest = uuid4().bytes
+    rung = {number: threading.Event() for number in (4, 5)}
+    fronts = {number: RedisFront(server.url(number)) for number in rung}
+    teller = RedisFront(server.url(5))
+    with ExitStack() as ears:
+        for number, front in fronts.items():
+            front.bells.add(digest, Ringing(rung[number]))
+            ears.enter_context(front.watching(digest))
+        until(lambda: all(server.call("PUBSUB", "NUMSUB", *channels_of(digest))[1::2]))
+        until(lambda: all(one.is_set() for one in rung.values()))  # rung when they began to listen
+        for one in rung.values():
+            one.clear()
+        teller.put(digest, b"\x00" * 64, 2e9)
+
+        assert rung[5].wait(20)
+        assert not rung[4].is_set()
+    for front in (*fronts.values(), teller):
+        front.close()
+
+
+class Ringing:
+    def __init__(self, rung: threading.Event) -> None:
+        self.ring = rung.set
+
+
+def channels_of(digest: bytes) -> list[str]:
+    return [f"samekey:{{{digest.hex()[:2]}}}:{digest.hex()}@{number}" for number in (4, 5)]
 
 
 async def test_a_vigil_ends_with_the_last_who_leaves(server):
@@ -745,7 +803,7 @@ def test_a_cluster_keeps_each_key_where_it_belongs(cluster):
 
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(other.wait, Wait(held[0]), 20.0)
-        until(lambda: any(node.call("PUBSUB", "NUMSUB", raw_key(held[0]))[1] for node in cluster))
+        until(lambda: any(node.call("PUBSUB", "NUMSUB", channel(held[0]))[1] for node in cluster))
         for one in held:
             assert there(store.settle(settling(one))).state is State.COMPLETED
         assert there(waiting.result()).result == b"done"

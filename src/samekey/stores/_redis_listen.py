@@ -1,10 +1,10 @@
 """One subscriber per process, or per event loop: it hears what the scripts publish, and rings the bells here.
 
 Threads are served by a thread of its own; tasks by their own loop, because a thread between the two would have to be
-woken first. A channel for each key somebody waits for, named like the record: the first who waits subscribes, the
-last one leaves it. The message carries the record, so that five hundred who wait cost no read at all. It is a hint
-all the same: while there is no connection waiters look again by themselves, and whenever a subscription begins they
-are rung and look once more, so that nothing told in between is lost.
+woken first. A channel for each key somebody waits for, named like the record and its database: the first who waits
+subscribes, the last one leaves it. The message carries the record, so that five hundred who wait cost no read at all.
+It is a hint all the same: while there is no connection waiters look again by themselves, and whenever a subscription
+begins they are rung and look once more, so that nothing told in between is lost.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from samekey.core.record import Record
 from samekey.drivers import redis as driver
 from samekey.loops import Bells, running
 from samekey.stores._redis_lanes import do, drive
-from samekey.stores._redis_links import TAGS, Links, Memory
+from samekey.stores._redis_links import Links, Memory
 from samekey.stores._redis_tasks import do as async_do
 from samekey.stores._redis_tasks import drive as async_drive
 from samekey.stores._redis_values import record_of
@@ -133,7 +133,7 @@ class Subscriber(Ears):
             self._thread.start()
 
     def _say(self, word: bytes, digest: bytes) -> None:
-        self._errands.append((word, _channel(digest)))
+        self._errands.append((word, self._memory.channel(digest)))
         if self._wake is not None and len(self._errands) == 1:
             os.write(self._wake, b"x")
 
@@ -153,7 +153,7 @@ class Subscriber(Ears):
                     continue
                 try:
                     with self._mutex:  # a new connection hears nothing yet
-                        self._errands = [(b"SUBSCRIBE", _channel(digest)) for digest in self._waiting]
+                        self._errands = [(b"SUBSCRIBE", self._memory.channel(digest)) for digest in self._waiting]
                     self._hear(wire, ears)
                 except driver.Lost as lost:
                     _log.debug("samekey stopped listening to %s: %s", self._memory.address.name, lost)
@@ -218,7 +218,7 @@ class AsyncSubscriber(Ears):
 
     def _say(self, word: bytes, digest: bytes) -> None:
         if self._wire is not None:
-            self._wire.tell(driver.packed((word, _channel(digest))))
+            self._wire.tell(driver.packed((word, self._memory.channel(digest))))
 
     async def _run(self) -> None:
         while not self._done():
@@ -253,12 +253,8 @@ def _emptied(ears: int) -> bool:
     return True
 
 
-def _channel(digest: bytes) -> bytes:
-    return TAGS[digest[0]] + digest.hex().encode()
-
-
 def _digest(channel: bytes) -> bytes:
     try:
-        return bytes.fromhex(channel[-32:].decode())
+        return bytes.fromhex(channel.partition(b"@")[0][-32:].decode())
     except ValueError:
         return b""
