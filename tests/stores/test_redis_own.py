@@ -1001,6 +1001,24 @@ async def test_a_user_with_few_rights_is_enough(server):
     store.close()
 
 
+@pytest.mark.parametrize("missing", ["resetchannels", "-publish"])
+async def test_a_user_that_may_tell_nobody_settles_all_the_same(server, missing):
+    """A message is a hint: what was written counts, and those who wait look again by themselves."""
+    server.call("ACL", "SETUSER", "mute", "reset", "on", ">secret", *RIGHTS.split(), missing)
+    store = RedisStore(f"redis://mute:secret@127.0.0.1:{server.port}/0")
+    held = store.open(opening())
+    waiting = asyncio.create_task(asyncio.to_thread(store.wait, Wait(held), 20.0))
+
+    for command, _ in every_command(store):
+        getattr(store, command.verb)(command)
+    assert there(await asyncio.to_thread(store.settle, settling(held))).state is State.COMPLETED
+    assert there(await waiting).result == b"done"
+    store.close()
+    front = RedisFront(f"redis://mute:secret@127.0.0.1:{server.port}/0")
+    front.put(held.key.digest, b"\x00" * 64, 2e9)
+    front.close()
+
+
 async def test_clients_of_one_s_own(server):
     """Settings are taken from either colour, whatever the client does with its replies; it stays its owner's."""
     client = redis.Redis(port=server.port, decode_responses=True)

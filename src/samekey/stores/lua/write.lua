@@ -64,6 +64,7 @@ if ARGV[3] then
   redis.call('RPUSH', KEYS[3], now .. ARGV[3])
 end
 if sub(head, 149, 149) == '1' then
-  redis.call('PUBLISH', key .. sub(head, 184), #value <= TOLD_MAX and now .. value or now)
+  -- A hint: it is written, whether this user may tell anyone or not.
+  redis.pcall('PUBLISH', key .. sub(head, 184), #value <= TOLD_MAX and now .. value or now)
 end
 return {now, false, token}
