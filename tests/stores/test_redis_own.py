@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from socket import SHUT_RDWR
 from uuid import uuid4
 
 import pytest
@@ -29,7 +30,7 @@ from samekey.core.record import Record
 from samekey.core.states import Role, State
 from samekey.drivers import redis as driver
 from samekey.stores._redis_front import RedisFront
-from samekey.stores.redis import AsyncRedisStore, RedisStore
+from samekey.stores.redis import AsyncRedisStore, RedisStore, _Loop
 from samekey.testing.proxy import FaultProxy
 from samekey.testing.redis_servers import RedisServer, flavours, redis_cluster, redis_server, until
 from samekey.testing.servers import NoServer
@@ -291,6 +292,59 @@ def test_a_store_outlives_the_loop_that_used_it(server):
     assert [one.key for one in held] == [command.key for command in commands]
     asyncio.run(store.close())
     del store
+    gc.collect()
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("socket", [None, "refuses"])
+def test_a_connection_of_a_loop_that_is_gone_may_have_no_socket_left(server, monkeypatch, socket):
+    """TLS, when the server has hung up; and uvloop, which closes its own and lets nobody else do it."""
+
+    class Refusing:
+        def shutdown(self, how: int) -> None:
+            raise TypeError("transport sockets do not support shutdown() method")
+
+    store = AsyncRedisStore(server.url())
+    asyncio.run(store.open(opening()))
+    (before,) = store._loops.values()
+    (link,) = before.lane.links.links.values()
+    transport = link.wire._transport
+    mine = transport.get_extra_info("socket")
+    with monkeypatch.context() as patched:
+        patched.setitem(transport._extra, "socket", None if socket is None else Refusing())
+        command = opening()
+        assert asyncio.run(store.open(command)).key == command.key
+    mine.shutdown(SHUT_RDWR)
+    asyncio.run(store.close())
+    del before, link, transport, store
+    gc.collect()
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_loops_of_several_threads_may_end_at_once(server, monkeypatch):
+    """Two threads begin a loop each, and both find the same ones gone."""
+    store = AsyncRedisStore(server.url())
+    gone = [asyncio.new_event_loop(), asyncio.new_event_loop()]
+    for loop in gone:
+        loop.run_until_complete(store.open(opening()))
+    for loop in gone:
+        loop.close()
+    abandon = _Loop.abandon
+
+    def meanwhile(links: _Loop) -> None:
+        monkeypatch.setattr(_Loop, "abandon", abandon)
+        abandon(links)
+        thread = threading.Thread(target=asyncio.run, args=(store.open(opening()),))
+        thread.start()
+        thread.join()
+
+    monkeypatch.setattr(_Loop, "abandon", meanwhile)
+    command = opening()
+
+    assert asyncio.run(store.open(command)).key == command.key
+    assert not set(gone) & set(store._loops)
+    asyncio.run(store.close())
+    del store, gone, loop
     gc.collect()
 
 

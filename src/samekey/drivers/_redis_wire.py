@@ -288,8 +288,10 @@ class AsyncWire(asyncio.Protocol):
     def abandon(self) -> None:
         """Its loop is gone, and so is whoever asked: only the server is left to be told."""
         self._closed = True
-        with suppress(OSError):  # gone already
-            self._transport.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+        sock = self._transport.get_extra_info("socket")
+        if sock is not None:  # TLS forgets its socket when the server hangs up
+            with suppress(OSError, TypeError):  # gone already; uvloop ends its connections with the loop, by itself
+                sock.shutdown(socket.SHUT_RDWR)
 
     def _end(self, cause: BaseException) -> None:
         self._closed = True
