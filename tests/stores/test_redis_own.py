@@ -29,7 +29,9 @@ from samekey.core.ports import Query
 from samekey.core.record import Record
 from samekey.core.states import Role, State
 from samekey.drivers import redis as driver
+from samekey.drivers._redis_wire import ANSWER_SECONDS, CONNECT_SECONDS
 from samekey.stores._redis_front import RedisFront
+from samekey.stores._redis_jobs import REASK_SECONDS
 from samekey.stores.redis import AsyncRedisStore, RedisStore, _Loop
 from samekey.testing.proxy import FaultProxy
 from samekey.testing.redis_servers import RedisServer, flavours, redis_cluster, redis_server, until
@@ -344,7 +346,7 @@ def test_loops_of_several_threads_may_end_at_once(server, monkeypatch):
     assert asyncio.run(store.open(command)).key == command.key
     assert not set(gone) & set(store._loops)
     asyncio.run(store.close())
-    del store, gone, loop
+    del gone, loop
     gc.collect()
 
 
@@ -1087,6 +1089,13 @@ async def test_clients_of_one_s_own(server):
         RedisStore(client=object())
     with pytest.raises(Misconfigured):
         RedisStore()
+
+
+def test_the_page_says_how_long_a_server_that_hangs_is_waited_for():
+    """An answer, the time in which it is asked again, and a last try that began within that."""
+    longest = ANSWER_SECONDS + REASK_SECONDS + CONNECT_SECONDS + ANSWER_SECONDS
+
+    assert f"after {longest:g} seconds at the latest" in PAGE.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
