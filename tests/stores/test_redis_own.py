@@ -11,7 +11,9 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
+from socket import SHUT_RDWR
 from uuid import uuid4
 
 import pytest
@@ -27,7 +29,10 @@ from samekey.core.ports import Query
 from samekey.core.record import Record
 from samekey.core.states import Role, State
 from samekey.drivers import redis as driver
-from samekey.stores.redis import AsyncRedisStore, RedisStore
+from samekey.drivers._redis_wire import ANSWER_SECONDS, CONNECT_SECONDS
+from samekey.stores._redis_front import RedisFront
+from samekey.stores._redis_jobs import REASK_SECONDS
+from samekey.stores.redis import AsyncRedisStore, RedisStore, _Loop
 from samekey.testing.proxy import FaultProxy
 from samekey.testing.redis_servers import RedisServer, flavours, redis_cluster, redis_server, until
 from samekey.testing.servers import NoServer
@@ -62,6 +67,10 @@ def settling(seen: Record, state: State = State.COMPLETED, role: Role = Role.HOL
 def raw_key(record: Record | Open) -> str:
     digest = record.key.digest.hex()
     return f"samekey:{{{digest[:2]}}}:{digest}"
+
+
+def channel(record: Record, database: int = 0) -> str:
+    return f"{raw_key(record)}@{database}"
 
 
 def counted(effects: list[int]) -> int:
@@ -288,6 +297,59 @@ def test_a_store_outlives_the_loop_that_used_it(server):
     gc.collect()
 
 
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("socket", [None, "refuses"])
+def test_a_connection_of_a_loop_that_is_gone_may_have_no_socket_left(server, monkeypatch, socket):
+    """TLS, when the server has hung up; and uvloop, which closes its own and lets nobody else do it."""
+
+    class Refusing:
+        def shutdown(self, how: int) -> None:
+            raise TypeError("transport sockets do not support shutdown() method")
+
+    store = AsyncRedisStore(server.url())
+    asyncio.run(store.open(opening()))
+    (before,) = store._loops.values()
+    (link,) = before.lane.links.links.values()
+    transport = link.wire._transport
+    mine = transport.get_extra_info("socket")
+    with monkeypatch.context() as patched:
+        patched.setitem(transport._extra, "socket", None if socket is None else Refusing())
+        command = opening()
+        assert asyncio.run(store.open(command)).key == command.key
+    mine.shutdown(SHUT_RDWR)
+    asyncio.run(store.close())
+    del before, link, transport, store
+    gc.collect()
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_loops_of_several_threads_may_end_at_once(server, monkeypatch):
+    """Two threads begin a loop each, and both find the same ones gone."""
+    store = AsyncRedisStore(server.url())
+    gone = [asyncio.new_event_loop(), asyncio.new_event_loop()]
+    for loop in gone:
+        loop.run_until_complete(store.open(opening()))
+    for loop in gone:
+        loop.close()
+    abandon = _Loop.abandon
+
+    def meanwhile(links: _Loop) -> None:
+        monkeypatch.setattr(_Loop, "abandon", abandon)
+        abandon(links)
+        thread = threading.Thread(target=asyncio.run, args=(store.open(opening()),))
+        thread.start()
+        thread.join()
+
+    monkeypatch.setattr(_Loop, "abandon", meanwhile)
+    command = opening()
+
+    assert asyncio.run(store.open(command)).key == command.key
+    assert not set(gone) & set(store._loops)
+    asyncio.run(store.close())
+    del gone, loop
+    gc.collect()
+
+
 async def test_whoever_stops_waiting_stops_no_command_and_gets_no_one_else_s_answer(server):
     with FaultProxy(server.port) as proxy:
         store = AsyncRedisStore(f"redis://127.0.0.1:{proxy.port}")
@@ -330,7 +392,7 @@ def test_five_hundred_waiters_cost_a_few_commands(server, store):
         held = await ours.open(opening())
         server.call("CONFIG", "RESETSTAT")
         tasks = [asyncio.create_task(ours.wait(Wait(held), 20.0)) for _ in range(500)]
-        while not server.call("PUBSUB", "NUMSUB", raw_key(held))[1]:
+        while not server.call("PUBSUB", "NUMSUB", channel(held))[1]:
             await asyncio.sleep(0.01)
         store.settle(settling(held))
         replies = list(await asyncio.gather(*tasks))
@@ -428,10 +490,62 @@ async def test_a_loop_that_cannot_listen_looks_again(server, store):
     await ours.close()
 
 
-async def heard_by(server: RedisServer, held: Record) -> None:
+async def heard_by(server: RedisServer, held: Record, database: int = 0) -> None:
     async with asyncio.timeout(20):
-        while not server.call("PUBSUB", "NUMSUB", raw_key(held))[1]:
+        while not server.call("PUBSUB", "NUMSUB", channel(held, database))[1]:
             await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("colour", ["sync", "async"])
+async def test_what_is_told_in_one_database_is_not_heard_in_another(server, colour):
+    """One server, two applications, the same operation and key: each waiter is told what became of its own."""
+    ours, theirs = RedisStore(server.url(4)), RedisStore(server.url(5))
+    waiter = AsyncRedisStore(server.url(4))
+    command = opening()
+    held, other = ours.open(command), theirs.open(command)
+    waiting = asyncio.create_task(
+        waiter.wait(Wait(held), 20.0) if colour == "async" else asyncio.to_thread(waiter.sync.wait, Wait(held), 20.0)
+    )
+    await heard_by(server, held, 4)
+    theirs.settle(Settle(other, Role.HOLDER, State.COMPLETED, A, b"theirs", None, "", RETAIN))
+    done, _ = await asyncio.wait([waiting], timeout=0.1)  # a message that were heard would be here by now
+    assert not done
+    ours.settle(Settle(held, Role.HOLDER, State.COMPLETED, A, b"ours", None, "", RETAIN))
+
+    assert there(await waiting).result == b"ours"
+    ours.close()
+    theirs.close()
+    await waiter.close()
+
+
+def test_a_front_tells_those_of_its_own_database(server):
+    digest = uuid4().bytes
+    rung = {number: threading.Event() for number in (4, 5)}
+    fronts = {number: RedisFront(server.url(number)) for number in rung}
+    teller = RedisFront(server.url(5))
+    with ExitStack() as ears:
+        for number, front in fronts.items():
+            front.bells.add(digest, Ringing(rung[number]))
+            ears.enter_context(front.watching(digest))
+        until(lambda: all(server.call("PUBSUB", "NUMSUB", *channels_of(digest))[1::2]))
+        until(lambda: all(one.is_set() for one in rung.values()))  # rung when they began to listen
+        for one in rung.values():
+            one.clear()
+        teller.put(digest, b"\x00" * 64, 2e9)
+
+        assert rung[5].wait(20)
+        assert not rung[4].is_set()
+    for front in (*fronts.values(), teller):
+        front.close()
+
+
+class Ringing:
+    def __init__(self, rung: threading.Event) -> None:
+        self.ring = rung.set
+
+
+def channels_of(digest: bytes) -> list[str]:
+    return [f"samekey:{{{digest.hex()[:2]}}}:{digest.hex()}@{number}" for number in (4, 5)]
 
 
 async def test_a_vigil_ends_with_the_last_who_leaves(server):
@@ -543,7 +657,7 @@ def test_commands_wait_for_a_server_that_restarts():
             through.read(Read(held.key))
             proxy.hold()
             settled = pool.submit(through.settle, settling(held))
-            until(lambda: through._here.lane._busy)
+            until(lambda: through._here.lane._leader is not None)
             until(lambda: server.info("aof_buffer_length") == "0")
             server.stop(kill=True)
             proxy.release()
@@ -745,7 +859,7 @@ def test_a_cluster_keeps_each_key_where_it_belongs(cluster):
 
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(other.wait, Wait(held[0]), 20.0)
-        until(lambda: any(node.call("PUBSUB", "NUMSUB", raw_key(held[0]))[1] for node in cluster))
+        until(lambda: any(node.call("PUBSUB", "NUMSUB", channel(held[0]))[1] for node in cluster))
         for one in held:
             assert there(store.settle(settling(one))).state is State.COMPLETED
         assert there(waiting.result()).result == b"done"
@@ -943,6 +1057,24 @@ async def test_a_user_with_few_rights_is_enough(server):
     store.close()
 
 
+@pytest.mark.parametrize("missing", ["resetchannels", "-publish"])
+async def test_a_user_that_may_tell_nobody_settles_all_the_same(server, missing):
+    """A message is a hint: what was written counts, and those who wait look again by themselves."""
+    server.call("ACL", "SETUSER", "mute", "reset", "on", ">secret", *RIGHTS.split(), missing)
+    store = RedisStore(f"redis://mute:secret@127.0.0.1:{server.port}/0")
+    held = store.open(opening())
+    waiting = asyncio.create_task(asyncio.to_thread(store.wait, Wait(held), 20.0))
+
+    for command, _ in every_command(store):
+        getattr(store, command.verb)(command)
+    assert there(await asyncio.to_thread(store.settle, settling(held))).state is State.COMPLETED
+    assert there(await waiting).result == b"done"
+    store.close()
+    front = RedisFront(f"redis://mute:secret@127.0.0.1:{server.port}/0")
+    front.put(held.key.digest, b"\x00" * 64, 2e9)
+    front.close()
+
+
 async def test_clients_of_one_s_own(server):
     """Settings are taken from either colour, whatever the client does with its replies; it stays its owner's."""
     client = redis.Redis(port=server.port, decode_responses=True)
@@ -957,6 +1089,13 @@ async def test_clients_of_one_s_own(server):
         RedisStore(client=object())
     with pytest.raises(Misconfigured):
         RedisStore()
+
+
+def test_the_page_says_how_long_a_server_that_hangs_is_waited_for():
+    """An answer, the time in which it is asked again, and a last try that began within that."""
+    longest = ANSWER_SECONDS + REASK_SECONDS + CONNECT_SECONDS + ANSWER_SECONDS
+
+    assert f"after {longest:g} seconds at the latest" in PAGE.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

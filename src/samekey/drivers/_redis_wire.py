@@ -101,6 +101,7 @@ class Wire:
         self._link = classes[place.kind](**_own(place, **deadlines), retry=Retry(NoBackoff(), 0))
         self._reader = _new_reader()
         self._sock: Any = None
+        self._owed = 0  # replies to what was said, from before its first byte until the last of them was read
 
     def connect(self) -> None:
         self._link.connect()
@@ -108,10 +109,15 @@ class Wire:
 
     def send(self, data: bytes, replies: int) -> int:
         """Say this; the replies to it are then to be received: pass on what this returns."""
-        if self._sock is None:
+        sock = self._sock
+        if sock is None:
             raise Lost(redis.ConnectionError("the connection was closed"))
+        if self._owed:  # whoever spoke before us was interrupted (Ctrl-C, a time limit): its replies would answer us
+            self.close()
+            raise Lost(redis.ConnectionError("somebody was interrupted on this connection"))
+        self._owed = replies
         try:
-            self._sock.sendall(data)
+            sock.sendall(data)
         except OSError as error:
             self.close()
             raise Lost(error) from error
@@ -128,9 +134,7 @@ class Wire:
         except (redis.RedisError, OSError) as error:
             self.close()
             raise Lost(error, answers) from error
-        except BaseException:
-            self.close()  # Ctrl-C in the middle of a reply: what is left of it would answer the next question
-            raise
+        self._owed = 0
         return answers
 
     def hear(self, ears: int, seconds: float) -> list[Any] | None:
@@ -213,8 +217,12 @@ class AsyncWire(asyncio.Protocol):
             self._heard_at = self._loop.time()
             if self._alarm is None:
                 self._alarm = self._loop.call_later(self._answer_seconds, self._check)
-        self._asked.append((replies, asker))
-        self._transport.write(data)
+        try:
+            self._asked.append((replies, asker))
+            self._transport.write(data)
+        except BaseException as interrupted:
+            self._end(interrupted)
+            raise
 
     async def send(self, data: bytes, replies: int) -> Reception:
         """Say this; the replies to it are then to be received."""
@@ -253,6 +261,9 @@ class AsyncWire(asyncio.Protocol):
                     asked.popleft()[1].heard(answers)
         except redis.RedisError as error:
             self._end(error)
+        except BaseException as interrupted:  # a reply may be missing: all that come after it would be another's
+            self._end(interrupted)
+            raise
         self._heard_at = self._loop.time()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -277,8 +288,10 @@ class AsyncWire(asyncio.Protocol):
     def abandon(self) -> None:
         """Its loop is gone, and so is whoever asked: only the server is left to be told."""
         self._closed = True
-        with suppress(OSError):  # gone already
-            self._transport.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+        sock = self._transport.get_extra_info("socket")
+        if sock is not None:  # TLS forgets its socket when the server hangs up
+            with suppress(OSError, TypeError):  # gone already; uvloop ends its connections with the loop, by itself
+                sock.shutdown(socket.SHUT_RDWR)
 
     def _end(self, cause: BaseException) -> None:
         self._closed = True

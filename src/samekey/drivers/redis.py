@@ -72,6 +72,10 @@ class Address:
     def hasty(self) -> bool:
         return self.places[0].hasty
 
+    @property
+    def database(self) -> int:
+        return int((self.master or self.places[0]).settings.get("db") or 0)
+
     def in_haste(self) -> Address:
         """The same, for whoever can do without: short deadlines, nothing asked again, and a server may forget."""
         places = tuple(replace(place, hasty=True) for place in self.places)

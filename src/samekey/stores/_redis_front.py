@@ -14,7 +14,7 @@ from samekey.core.key import Key
 from samekey.core.layers import Sight, order_of
 from samekey.drivers import redis as driver
 from samekey.loops import Bells
-from samekey.stores._redis_links import TAGS, Request, Script
+from samekey.stores._redis_links import TAGS, Memory, Request, Script
 from samekey.stores.redis import AsyncRedisStore, RedisStore
 
 MARK_MILLISECONDS = b"1000"  # longer than a claim takes; whoever left the mark and died costs the others no more
@@ -47,7 +47,7 @@ class RedisFront:
         return sight
 
     def put(self, digest: bytes, word: bytes, until: float) -> None:
-        self._store._work(_putting(digest, word, until))
+        self._store._work(_putting(digest, word, until, self._store._here.memory))
         self.bells.ring(digest)
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ class AsyncRedisFront:
         return sight
 
     async def put(self, digest: bytes, word: bytes, until: float) -> None:
-        await self._store._work(_putting(digest, word, until))
+        await self._store._work(_putting(digest, word, until, self._store.sync._here.memory))
         self.bells.ring(digest)
 
     async def close(self) -> None:
@@ -91,8 +91,8 @@ def _looking(digest: bytes, *, mark: bool) -> Generator[Request, Any, Sight]:
     return Sight(int(now) / 1e6, word)
 
 
-def _putting(digest: bytes, word: bytes, until: float) -> Generator[Request, Any, None]:
-    channel = TAGS[digest[0]] + digest.hex().encode()  # the one that those who wait for a record hear
+def _putting(digest: bytes, word: bytes, until: float, memory: Memory) -> Generator[Request, Any, None]:
+    channel = memory.channel(digest)  # the one that those who wait for a record hear
     words = (word, b"%d" % len(order_of(word)), b"%d" % round(until * 1e6), channel)
     yield Request(digest[0], _PUT, (_key(digest),), words)
 

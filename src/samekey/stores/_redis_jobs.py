@@ -50,17 +50,19 @@ class Job:
     def advance(self, answer: Any) -> None:
         """Go on with this answer until the next request, or to the end."""
         try:
-            asked = self.working.send(answer)
-        except StopIteration as stop:
-            self.reply, self.done = stop.value, True
-        except SamekeyError as error:
+            try:
+                asked = self.working.send(answer)
+            except StopIteration as stop:
+                self.reply, self.done = stop.value, True
+            else:
+                self.several = type(asked) is list
+                self.requests = asked if self.several else [asked]
+                self.answers = [None] * len(self.requests)
+        except Exception as error:  # ours; or a bug of ours: told to whoever asked, and to nobody else
             self.fail(error)
-        except Exception as error:  # a bug of ours: told to whoever asked, and to nobody else
-            self.fail(error)
-        else:
-            self.several = type(asked) is list
-            self.requests = asked if self.several else [asked]
-            self.answers = [None] * len(self.requests)
+        except BaseException:  # Ctrl-C in whoever does it for us: it stands between two requests, and cannot go on
+            self.fail(StoreUnavailable("interrupted while an answer was taken in"))
+            raise
 
     def fail(self, error: Exception) -> None:
         self.error, self.done = error, True

@@ -24,48 +24,84 @@ TURN_SECONDS = 60.0  # many times what the commands before us may take; only for
 class Asked:
     """What one caller wants, and how it is told that it is its turn, or over."""
 
-    __slots__ = ("again", "bell", "jobs", "leads")
+    __slots__ = ("again", "behind", "bell", "jobs", "told")
 
-    def __init__(self, jobs: Sequence[Job]) -> None:
+    def __init__(self, jobs: Sequence[Job], behind: Sequence[Job] | None) -> None:
         self.jobs = jobs
+        self.behind = behind  # whose turn it was when we came
         self.bell = threading.Lock()  # held until rung: the cheapest thing a thread can sleep on
         self.bell.acquire()
-        self.leads = False
-        self.again = False
+        self.told = False  # somebody else did it for us
+        self.again = False  # or not all of it
+
+    def ring(self) -> None:
+        if self.bell.locked():  # twice is once
+            self.bell.release()
 
 
 class Lane:
-    """Connections that threads take turns on."""
+    """Connections that threads take turns on.
+
+    An interrupt (Ctrl-C, a signal handler that raises) may strike between any two steps. So whose turn it is, is one
+    field, and whoever finds its own jobs there when it ends passes the turn on, once more if it was interrupted at it.
+    Nobody leaves the queue but by itself, or to be told.
+    """
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
         self.links = Links(memory)
         self._mutex = threading.Lock()
         self._queue: deque[Asked] = deque()
-        self._busy = False
+        self._leader: Sequence[Job] | None = None  # whose turn it is: the very jobs that it came with
         self._closed = False
 
-    def perform(self, jobs: Sequence[Job]) -> None:
+    def perform(self, jobs: Sequence[Job], *, look: bool = False) -> None:
         """Carry these out, alone or together with whatever others want at the same time."""
-        asked = self._in_turn(jobs)
-        if asked is not None and not asked.leads:
-            if asked.again:
-                self.perform([job for job in jobs if not job.done])
-            return
-        others = self._gather(jobs) if self._queue else ()
+        asked: Asked | None = None
+        others: list[Asked] | None = None
         try:
-            if others or len(jobs) != 1 or not self._alone(jobs[0]):
-                everything = [*jobs, *(job for one in others for job in one.jobs)]
-                self._drive(working_all(everything, self.links, self._memory))
+            with self._mutex:
+                if self._leader is None:
+                    self._leader = jobs
+                else:
+                    asked = Asked(jobs, self._leader)
+                    self._queue.append(asked)
+            if asked is not None:
+                self._await_turn(asked)
+            if self._leader is jobs:
+                if look:
+                    self._drive(self.links.looking())
+                else:
+                    if self._queue:
+                        others = []
+                        self._gather(jobs, asked, others)
+                    if others or len(jobs) != 1 or not self._alone(jobs[0]):
+                        everything = [*jobs, *(job for one in others or () for job in one.jobs)]
+                        self._drive(working_all(everything, self.links, self._memory))
         finally:
-            self._pass_on(others)
+            try:
+                if asked is None or not asked.told:
+                    self._pass_on(jobs, asked, others)
+            except BaseException:
+                self._pass_on(jobs, asked, others)
+                raise
+        if asked is not None and asked.again:
+            self._perform_again([job for job in jobs if not job.done])
+
+    def _perform_again(self, jobs: Sequence[Job]) -> None:
+        """Whoever did it for us was interrupted, and what became of it is not known."""
+        for job in jobs:
+            for request in job.requests:
+                request.lost = True
+        self.perform(jobs)
 
     def _alone(self, job: Job) -> bool:
         """The short way for one command over one good connection; where anything is odd, `working_all` goes on."""
         link = self.links.plain()
         if link is None:
             return False
-        job.advance(None)
+        if not job.requests:  # else somebody has begun it for us, and was interrupted
+            job.advance(None)
         while not job.done and not job.several:
             (request,) = job.requests
             if request.script is GREET:
@@ -84,11 +120,7 @@ class Lane:
 
     def look(self) -> None:
         """Ask the servers again who they are."""
-        self._in_turn(())  # nobody answers for us: it is our own turn then
-        try:
-            self._drive(self.links.looking())
-        finally:
-            self._pass_on(())
+        self.perform([], look=True)  # no jobs: nobody can do it for us
 
     def close(self) -> None:
         self._closed = True
@@ -97,54 +129,49 @@ class Lane:
 
     # -- taking turns --------------------------------------------------------------------------------------
 
-    def _in_turn(self, jobs: Sequence[Job]) -> Asked | None:
-        """None, or one that leads: it is our turn. Else somebody else did it for us."""
-        with self._mutex:
-            if not self._busy:
-                self._busy = True
-                return None
-            asked = Asked(jobs)
-            self._queue.append(asked)
-        self._await_turn(asked)
-        return asked
-
     def _await_turn(self, asked: Asked) -> None:
-        try:
-            if not asked.bell.acquire(timeout=TURN_SECONDS):
-                raise StoreUnavailable(
-                    f"no turn on a connection to {self._memory.address.name} in {TURN_SECONDS:.0f} s"
-                )
-        except BaseException:  # also Ctrl-C: nobody may wait for our lead
-            with self._mutex:
-                if asked in self._queue:
-                    self._queue.remove(asked)
-            if asked.leads:
-                self._pass_on(())
-            raise
-
-    def _gather(self, mine: Sequence[Job]) -> Sequence[Asked]:
-        """Those whose jobs go together with ours."""
-        others, count, carried = [], len(mine), weight(mine)
+        """Until it is our turn, or somebody else did it for us."""
+        if asked.bell.acquire(timeout=TURN_SECONDS):
+            return
         with self._mutex:
+            if self._leader is asked.jobs:
+                return
+            if self._leader is asked.behind and asked in self._queue:
+                # It vanished, or it takes far too long: either way its connections stay its own.
+                self.links = Links(self._memory)
+                self._leader = asked.jobs
+                return
+        raise StoreUnavailable(f"no turn on a connection to {self._memory.address.name} in {TURN_SECONDS:.0f} s")
+
+    def _gather(self, mine: Sequence[Job], asked: Asked | None, others: list[Asked]) -> None:
+        """Those whose jobs go together with ours."""
+        count, carried = len(mine), weight(mine)
+        with self._mutex:
+            if asked is not None:
+                self._queue.remove(asked)
             while self._queue and count < BATCH_MAX and carried < BATCH_BYTES_MAX and self._queue[0].jobs:
-                others.append(self._queue.popleft())
+                others.append(self._queue[0])  # noted first: whoever is noted is told
+                self._queue.popleft()
                 count += len(others[-1].jobs)
                 carried += weight(others[-1].jobs)
-        return others
 
-    def _pass_on(self, others: Sequence[Asked]) -> None:
-        """Those we did it for are told, and the next one leads."""
-        for one in others:
-            one.again = not all(job.done for job in one.jobs)  # we were interrupted: it asks for itself
-            one.bell.release()
+    def _pass_on(self, jobs: Sequence[Job], asked: Asked | None, others: list[Asked] | None) -> None:
+        """Those we did it for are told, and if it is our turn, the next one leads. Twice is once."""
+        queue = self._queue
         with self._mutex:
-            heir = self._queue.popleft() if self._queue else None
-            if heir is None:
-                self._busy = False
-            else:
-                heir.leads = True
-        if heir is not None:
-            heir.bell.release()
+            if others:
+                for one in others:
+                    if queue and queue[0] is one:
+                        queue.popleft()
+                    one.again = not all(job.done for job in one.jobs)  # we were interrupted: it asks for itself
+                    one.told = True
+                    one.ring()
+            if asked is not None and asked in queue:
+                queue.remove(asked)
+            if self._leader is jobs:
+                self._leader = queue[0].jobs if queue else None
+            if queue and queue[0].jobs is self._leader:
+                queue[0].ring()
 
     # -- sending -------------------------------------------------------------------------------------------
 

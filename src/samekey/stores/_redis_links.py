@@ -94,7 +94,12 @@ class Memory:
         self.born: list[bytes] = [*born] or [b""] * BUCKETS  # when each marker was made, as we first saw it
         self.lost: list[int] = [0] * BUCKETS  # when each bucket may have lost something, in microseconds
         self.facts: dict[str, Facts] = {}  # by server
+        self.told_in = b"@%d" % address.database  # a server's messages know no databases: their channels name them
         self._ahead = time.time() - time.monotonic()
+
+    def channel(self, digest: bytes) -> bytes:
+        """Where those are told who wait for this key."""
+        return TAGS[digest[0]] + digest.hex().encode() + self.told_in
 
     def met(self, bucket: int, marker: bytes) -> None:
         born, _, lost = marker.split(b" ")

@@ -1,10 +1,10 @@
 """One subscriber per process, or per event loop: it hears what the scripts publish, and rings the bells here.
 
 Threads are served by a thread of its own; tasks by their own loop, because a thread between the two would have to be
-woken first. A channel for each key somebody waits for, named like the record: the first who waits subscribes, the
-last one leaves it. The message carries the record, so that five hundred who wait cost no read at all. It is a hint
-all the same: while there is no connection waiters look again by themselves, and whenever a subscription begins they
-are rung and look once more, so that nothing told in between is lost.
+woken first. A channel for each key somebody waits for, named like the record and its database: the first who waits
+subscribes, the last one leaves it. The message carries the record, so that five hundred who wait cost no read at all.
+It is a hint all the same: while there is no connection waiters look again by themselves, and whenever a subscription
+begins they are rung and look once more, so that nothing told in between is lost.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from samekey.core.record import Record
 from samekey.drivers import redis as driver
 from samekey.loops import Bells, running
 from samekey.stores._redis_lanes import do, drive
-from samekey.stores._redis_links import TAGS, Links, Memory
+from samekey.stores._redis_links import Links, Memory
 from samekey.stores._redis_tasks import do as async_do
 from samekey.stores._redis_tasks import drive as async_drive
 from samekey.stores._redis_values import record_of
@@ -49,23 +49,24 @@ class Ears:
     @contextmanager
     def watching(self, key: Key) -> Iterator[None]:
         """Hear about this key; whoever waits for it is rung when that begins."""
-        digest = key.digest
-        with self._mutex:
-            self._waiting[digest] = self._waiting.get(digest, 0) + 1
-            if self._waiting[digest] == 1:
-                self._say(b"SUBSCRIBE", digest)
-            self._used_at = time.monotonic()
-            if not self._closed:
-                self._begin()
+        digest, counted = key.digest, False
         try:
+            with self._mutex:
+                if digest not in self._waiting:
+                    self._say(b"SUBSCRIBE", digest)  # first: whoever is interrupted here must not leave others deaf
+                self._waiting[digest], counted = self._waiting.get(digest, 0) + 1, True
+                self._used_at = time.monotonic()
+                if not self._closed:
+                    self._begin()
             yield
         finally:
             with self._mutex:
-                self._waiting[digest] -= 1
-                if not self._waiting[digest]:
-                    del self._waiting[digest]
-                    self.news.pop(digest, None)
-                    self._say(b"UNSUBSCRIBE", digest)
+                if counted:
+                    self._waiting[digest] -= 1
+                    if not self._waiting[digest]:
+                        del self._waiting[digest]
+                        self.news.pop(digest, None)
+                        self._say(b"UNSUBSCRIBE", digest)
 
     def _begin(self) -> None:
         """Listen, unless we do."""
@@ -123,16 +124,16 @@ class Subscriber(Ears):
             if self._wake is not None:
                 os.write(self._wake, b"x")
             thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
+        if thread is not None and thread.is_alive() and thread is not threading.current_thread():
             thread.join(driver.CONNECT_SECONDS)
 
     def _begin(self) -> None:
-        if self._thread is None:
+        if self._thread is None or not self._thread.is_alive():  # interrupted before it was started
             self._thread = threading.Thread(target=self._run, name="samekey-subscriber", daemon=True)
             self._thread.start()
 
     def _say(self, word: bytes, digest: bytes) -> None:
-        self._errands.append((word, _channel(digest)))
+        self._errands.append((word, self._memory.channel(digest)))
         if self._wake is not None and len(self._errands) == 1:
             os.write(self._wake, b"x")
 
@@ -152,7 +153,7 @@ class Subscriber(Ears):
                     continue
                 try:
                     with self._mutex:  # a new connection hears nothing yet
-                        self._errands = [(b"SUBSCRIBE", _channel(digest)) for digest in self._waiting]
+                        self._errands = [(b"SUBSCRIBE", self._memory.channel(digest)) for digest in self._waiting]
                     self._hear(wire, ears)
                 except driver.Lost as lost:
                     _log.debug("samekey stopped listening to %s: %s", self._memory.address.name, lost)
@@ -217,7 +218,7 @@ class AsyncSubscriber(Ears):
 
     def _say(self, word: bytes, digest: bytes) -> None:
         if self._wire is not None:
-            self._wire.tell(driver.packed((word, _channel(digest))))
+            self._wire.tell(driver.packed((word, self._memory.channel(digest))))
 
     async def _run(self) -> None:
         while not self._done():
@@ -252,12 +253,8 @@ def _emptied(ears: int) -> bool:
     return True
 
 
-def _channel(digest: bytes) -> bytes:
-    return TAGS[digest[0]] + digest.hex().encode()
-
-
 def _digest(channel: bytes) -> bytes:
     try:
-        return bytes.fromhex(channel[-32:].decode())
+        return bytes.fromhex(channel.partition(b"@")[0][-32:].decode())
     except ValueError:
         return b""

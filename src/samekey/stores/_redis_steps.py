@@ -108,7 +108,7 @@ def _write(command: StoreCommand, before: Record | None, memory: Memory, now: in
                 return before
             stamp, value = yield Request(bucket, READ, (record_key,), ())
         else:
-            request, drafted = _request(command, record_key, before, after, moment)
+            request, drafted = _request(command, record_key, before, after, moment, memory)
             reply = yield request
             if len(reply) == 3:
                 memory.heard(int(reply[0]))
@@ -132,7 +132,7 @@ def _write(command: StoreCommand, before: Record | None, memory: Memory, now: in
 
 
 def _request(
-    command: StoreCommand, record_key: bytes, before: Record, after: Record | None, moment: float
+    command: StoreCommand, record_key: bytes, before: Record, after: Record | None, moment: float, memory: Memory
 ) -> tuple[Request, Any]:
     bucket = before.key.digest[0]
     drafted = None if after is None else draft(after, before, moment)
@@ -140,7 +140,7 @@ def _request(
     words = [
         _head(before, after, moment) + (b"1" if isinstance(command, _TOLD) else b"0")
         # Fixed places too: when Redis may forget it, and what becomes of it in the set of unsettled keys.
-        + _retention(after, before, moment) + index,
+        + _retention(after, before, moment) + index + memory.told_in,
         b"" if drafted is None else drafted.body,
     ]  # fmt: skip
     if _audited(command):
@@ -222,7 +222,6 @@ def _risky(boundary: str) -> bool:
 
 
 def key_of(key: Key) -> bytes:
-    """Also the channel on which those who wait for it are told."""
     digest = key.digest
     return b"%b%b" % (TAGS[digest[0]], hexlify(digest))
 

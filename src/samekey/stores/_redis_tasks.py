@@ -35,7 +35,7 @@ class AsyncLane:
         self._loop = asyncio.get_running_loop()
         self._leaving: list[tuple[Job, asyncio.Future[None]]] = []  # for the next trip
         self._away: dict[bytes, list[tuple[Job, asyncio.Future[None]]]] = {}  # by digest: who came after
-        self._trips = 0
+        self._trips: set[_Trip] = set()
         self._queue: deque[tuple[Sequence[Job] | Callable[[], Any], asyncio.Future[None]]] = deque()
         self._pump: asyncio.Task[None] | None = None
         self._closed = False
@@ -50,13 +50,13 @@ class AsyncLane:
         name = job.name
         behind = self._away.get(name) if name else None
         if behind is None:
+            if self._trips and not self._leaving:
+                self._loop.call_soon(self._leave)
+            self._leaving.append((job, future))
             if name:
                 self._away[name] = _NONE
-            self._leaving.append((job, future))
             if not self._trips or len(self._leaving) >= TOGETHER:
                 self._leave()
-            elif len(self._leaving) == 1:
-                self._loop.call_soon(self._leave)
         elif behind is _NONE:
             # The answer on its way may be older than this question. All who come meanwhile are asked for at once.
             self._away[name] = [(job, future)]
@@ -72,6 +72,7 @@ class AsyncLane:
     async def close(self) -> None:
         self._closed = True
         while self._trips or self._leaving or (self._pump is not None and not self._pump.done()):
+            self._leave()  # no more company to wait for
             await asyncio.sleep(CLOSE_LOOK_SECONDS)
         for link in list(self.links.links.values()):
             await link.wire.close()
@@ -91,10 +92,15 @@ class AsyncLane:
             for job, future in leaving:
                 self._hand_over(job, future)
         elif leaving:
-            for job, _ in leaving:
-                job.advance(None)
-            self._trips += 1
-            self.travel(_Trip(self, link, leaving))
+            trip = _Trip(self, link, leaving)
+            try:
+                for job, _ in leaving:
+                    job.advance(None)
+                self._trips.add(trip)
+                self.travel(trip)
+            except BaseException:
+                self.interrupted(trip)
+                raise
 
     def travel(self, trip: _Trip) -> None:
         """Away with those who want something; those who are done are home."""
@@ -114,7 +120,9 @@ class AsyncLane:
                 data.append(packed)
         trip.travellers = going
         if not going:
-            self._trips -= 1
+            self._trips.discard(trip)
+            if self._leaving:  # as a rule they have left by themselves
+                self._leave()
             return
         try:
             link.wire.ask(b"".join(data), len(data), trip)
@@ -133,11 +141,19 @@ class AsyncLane:
 
     def stranded(self, trip: _Trip) -> None:
         """No answer for any of them."""
-        self._trips -= 1
+        self._trips.discard(trip)
         self.links.drop(trip.link)
         for job, future in trip.travellers:
             job.requests[0].lost = True
             self._hand_over(job, future)
+
+    def interrupted(self, trip: _Trip) -> None:
+        """Ctrl-C has left the loop while they were on their way: nobody knows how far each came."""
+        self._trips.discard(trip)
+        for job, future in trip.travellers:
+            future.cancel()
+            for another, waiting in self._away.pop(job.name, _NONE):
+                self._enqueue((another,), waiting)
 
     def _home(self, job: Job, future: asyncio.Future[None]) -> None:
         if not future.done():  # cancelled: whoever asked has gone, and asks again if it matters
@@ -244,15 +260,19 @@ class _Trip:
         self.lane, self.link, self.travellers = lane, link, travellers
 
     def heard(self, answers: list[Any]) -> None:
-        odd = False
-        for (job, _), answer in zip(self.travellers, answers, strict=True):
-            if answer.__class__ is list:
-                job.advance(answer)
-            else:
-                odd = True
-        if odd:
-            self.lane.part(self, answers)
-        self.lane.travel(self)
+        try:
+            odd = False
+            for (job, _), answer in zip(self.travellers, answers, strict=True):
+                if answer.__class__ is list:
+                    job.advance(answer)
+                else:
+                    odd = True
+            if odd:
+                self.lane.part(self, answers)
+            self.lane.travel(self)
+        except BaseException:
+            self.lane.interrupted(self)
+            raise
 
     def lost(self, lost: driver.Lost) -> None:
         self.lane.stranded(self)

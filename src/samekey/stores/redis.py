@@ -318,12 +318,12 @@ class AsyncRedisStore:
     async def close(self) -> None:
         self._closed = True
         running = asyncio.get_running_loop()
-        for loop, links in self._loops.items():
+        while self._loops:
+            loop, links = self._loops.popitem()
             if loop is running and links.pid == os.getpid():
                 await links.close()
             else:
                 links.abandon()
-        self._loops.clear()
         await asyncio.to_thread(self.sync.close)
 
     def _lane(self) -> AsyncLane:
@@ -336,8 +336,10 @@ class AsyncRedisStore:
         links = self._loops.get(loop)
         if links is not None and links.pid == os.getpid():
             return links
-        for gone in [one for one in self._loops if one.is_closed()]:
-            self._loops.pop(gone).abandon()
+        for one in list(self._loops):  # other threads begin and end theirs meanwhile
+            gone = self._loops.pop(one, None) if one.is_closed() else None
+            if gone is not None:
+                gone.abandon()
         if links is not None:
             _INHERITED.append(links)
         links = self._loops[loop] = _Loop(self.sync._links())

@@ -6,7 +6,7 @@
 --         the new attempt (32), the least new token, or zero to keep it (16); '1' to tell those who wait, or '0';
 --         when it may be forgotten (17): '-' never, '+' so many microseconds from now, '@' at that time;
 --         and in the set of unsettled keys (17): '=' as it is, '-' no longer, '+' from now on with this score
---         (zero: made anew)
+--         (zero: made anew); then what the channel of those who wait has after the key: messages know no databases
 --       2 the new body, or '' to delete the record
 --       3 the entry for the audit log, if there is one
 --
@@ -64,6 +64,7 @@ if ARGV[3] then
   redis.call('RPUSH', KEYS[3], now .. ARGV[3])
 end
 if sub(head, 149, 149) == '1' then
-  redis.call('PUBLISH', key, #value <= TOLD_MAX and now .. value or now)
+  -- A hint: it is written, whether this user may tell anyone or not.
+  redis.pcall('PUBLISH', key .. sub(head, 184), #value <= TOLD_MAX and now .. value or now)
 end
 return {now, false, token}

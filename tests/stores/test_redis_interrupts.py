@@ -1,0 +1,308 @@
+"""Interrupts: Ctrl-C, or a signal handler that raises when a time limit is over, at every place where they may strike.
+
+Whoever is interrupted takes nobody with it: no reply of its is left for the next caller, and its turn is passed on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import linecache
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+import samekey
+from samekey import Guard
+from samekey.core.commands import Open, Read, Settle, Wait
+from samekey.core.errors import StoreUnavailable
+from samekey.core.fingerprint import Fingerprint
+from samekey.core.key import make_key
+from samekey.core.record import Record
+from samekey.core.states import Role, State
+from samekey.drivers.redis import Wire
+from samekey.stores import _redis_lanes
+from samekey.stores.redis import AsyncRedisStore, RedisStore
+from samekey.testing.proxy import FaultProxy
+from samekey.testing.redis_servers import RedisServer, redis_server, until
+from samekey.testing.servers import NoServer
+
+A, B = "a" * 32, "b" * 32
+ROOM = str(Path(samekey.__file__).parent)
+ANSWER_SECONDS = 20.0  # nobody waits so long for an answer, unless there will be none
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    with redis_server() as running:
+        yield running
+
+
+@pytest.fixture
+def store(server: RedisServer) -> Iterator[RedisStore]:
+    ours = RedisStore(server.url())
+    yield ours
+    ours.close()
+
+
+def opening(text: str | None = None, *, by: str = A) -> Open:
+    return Open(make_key("own", text or uuid4().hex), by, Fingerprint(b"\x01" * 32, "1", ()), "opaque", 30.0, False)
+
+
+def soon(condition: Callable[[], object]) -> None:
+    try:
+        until(condition)
+    except NoServer:  # for tests: their servers' patience
+        raise AssertionError("it did not come") from None
+
+
+class Strike:
+    """An interrupt at the n-th line of this thread in our own files that have to do with Redis.
+
+    A line that comes again and again, as those do that greet 256 buckets, counts twice.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.left, self.where = number, ""
+        self._last: dict[FrameType, int] = {}
+        self._visits: Counter[tuple[CodeType, int]] = Counter()
+
+    @property
+    def struck(self) -> bool:
+        return self.left <= 0
+
+    def calls(self, frame: FrameType, event: str, arg: Any) -> Any:
+        name = frame.f_code.co_filename
+        return self.lines if name.startswith(ROOM) and "_redis_" in name else None
+
+    def lines(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if event == "line" and self._may_strike(frame):
+            self.left -= 1
+            if self.left == 0:
+                self.where = f"{frame.f_code.co_qualname}:{frame.f_lineno}"
+                raise KeyboardInterrupt
+        return self.lines
+
+    def _may_strike(self, frame: FrameType) -> bool:
+        """Not on the bare word `try`, nor when a with-block is being left: Python looks for signals after calls."""
+        line, last = frame.f_lineno, self._last.get(frame, 0)
+        self._last[frame] = line
+        self._visits[frame.f_code, line] += 1
+        if self._visits[frame.f_code, line] > 2:
+            return False
+        text = linecache.getline(frame.f_code.co_filename, line).strip()
+        return text != "try:" and not (text.startswith("with ") and last > line)
+
+
+@contextmanager
+def interrupted_at(number: int) -> Iterator[Strike]:
+    strike, before = Strike(number), sys.gettrace()
+    sys.settrace(strike.calls)
+    try:
+        yield strike
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(before)
+
+
+# -- replies -------------------------------------------------------------------------------------------------
+
+
+class TimeLimit(Exception):
+    """What a signal handler raises, as those of task queues do."""
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, TimeLimit])
+@pytest.mark.parametrize("nth", [1, 2])
+def test_a_reply_to_who_was_interrupted_is_nobody_else_s(server, monkeypatch, kind, nth):
+    """After the bytes of a claim, or of a settle, have left: the next caller's key was completed, and is replayed."""
+    effects: list[str] = []
+
+    def twice() -> str:
+        effects.append("twice")
+        return "paid again"
+
+    keys = [uuid4().hex for _ in range(3)]
+    with Guard(server.url()) as guard:
+        for key in keys:
+            guard.run("charge", lambda: "paid", key=key, payload=1)
+        send, sent = Wire.send, count(1)
+
+        def striking(self: Wire, data: bytes, replies: int) -> int:
+            owed = send(self, data, replies)
+            if next(sent) == nth:
+                raise kind
+            return owed
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Wire, "send", striking)
+            with pytest.raises(kind):
+                guard.run("charge", lambda: "other", key=uuid4().hex, payload=1)
+        again = [guard.run("charge", twice, key=key, payload=1) for key in keys]
+
+    assert [(one.result, one.replayed) for one in again] == [("paid", True)] * 3
+    assert effects == []
+
+
+def claim(store: RedisStore) -> None:
+    store.open(opening())
+
+
+def settle(store: RedisStore) -> None:
+    store.settle(Settle(store.open(opening()), Role.HOLDER, State.COMPLETED, A, b"done", None, "", 3600.0))
+
+
+def claim_two(store: RedisStore) -> None:
+    store.batch([opening(), opening()])
+
+
+def meet(store: RedisStore) -> None:
+    for link in store._here.lane.links.links.values():
+        link.wire.close()
+    store.open(opening())
+
+
+@pytest.mark.parametrize("work", [claim, settle, claim_two, RedisStore.health, meet])
+def test_an_interrupt_at_any_line_leaves_nothing_to_the_next_caller(store, work: Callable[[RedisStore], Any]):
+    paid = store.open(opening())
+    store.settle(Settle(paid, Role.HOLDER, State.COMPLETED, A, b"paid", None, "", 3600.0))
+    for number in count(1):
+        with interrupted_at(number) as strike:
+            work(store)
+        assert store._here.lane._leader is None, strike.where
+        found = store.open(opening(paid.key.text, by=B))
+        mine = opening(by=B)
+
+        assert (found.state, found.result, found.attempt) == (State.COMPLETED, b"paid", A)
+        assert store.open(mine).fence == (store.read(Read(mine.key)) or paid).fence
+        assert store.read(Read(make_key("own", "nobody's"))) is None
+        if not strike.struck:
+            break
+    assert number > 20
+
+
+def test_an_interrupt_at_any_line_of_a_loop_leaves_nothing_to_its_next_task(server, store):
+    """A loop that Ctrl-C has left and that is run again, as in a notebook: its connections go on, or are left."""
+    paid = store.open(opening())
+    store.settle(Settle(paid, Role.HOLDER, State.COMPLETED, A, b"paid", None, "", 3600.0))
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda loop, context: None)  # tasks that were interrupted, and nobody asks after
+    ours = AsyncRedisStore(server.url())
+
+    async def together(*commands: Open) -> list[Record]:
+        async with asyncio.timeout(ANSWER_SECONDS):
+            return await asyncio.gather(*[ours.open(command) for command in commands])
+
+    async def apart(*commands: Open) -> None:  # what became of one is not told to the others
+        await asyncio.wait([asyncio.create_task(ours.open(command)) for command in commands])
+
+    loop.run_until_complete(together(opening()))
+    for number in count(1):
+        with interrupted_at(number) as strike:
+            loop.run_until_complete(apart(opening(), opening(), opening()))
+        mine = opening(by=B)
+        found, held = loop.run_until_complete(together(opening(paid.key.text, by=B), mine))
+
+        assert (found.state, found.result, found.attempt) == (State.COMPLETED, b"paid", A), strike.where
+        assert (held.key, held.attempt) == (mine.key, B), strike.where
+        if not strike.struck:
+            break
+    assert number > 20
+    loop.run_until_complete(asyncio.wait_for(ours.close(), ANSWER_SECONDS))
+    for task in asyncio.all_tasks(loop):
+        task.cancel()
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+
+
+# -- turns -----------------------------------------------------------------------------------------------------
+
+
+def test_an_interrupt_at_any_line_of_who_leads_takes_nobody_with_it(server):
+    """It waits for its turn, sends for those behind it and hands the lead on; wherever it ends, they are answered.
+
+    Or told that nobody knows, where it ended halfway through taking in their own answer: it is found by asking again.
+    """
+    with FaultProxy(server.port) as proxy, ThreadPoolExecutor(5) as pool:
+        store = RedisStore(f"redis://127.0.0.1:{proxy.port}")
+        lane = store._here.lane
+        store.read(Read(make_key("own", "warm")))
+        for number in count(1):
+            commands, over = [opening() for _ in range(4)], threading.Event()
+            others: list[Future[Record]] = []
+
+            def crowd(commands=commands, others=others, over=over) -> None:
+                soon(lambda: lane._queue or over.is_set())
+                others += [pool.submit(store.open, command) for command in commands[1:]]
+                soon(lambda: len(lane._queue) >= 3 + (not over.is_set()))
+                proxy.release()
+
+            proxy.hold()
+            others.append(pool.submit(store.open, commands[0]))
+            soon(lambda: lane._leader is not None)
+            crowded = pool.submit(crowd)
+            with interrupted_at(number) as strike:
+                store.open(opening())
+            over.set()
+            crowded.result(ANSWER_SECONDS)
+
+            for command, other in zip(commands, others, strict=True):
+                try:
+                    record = other.result(ANSWER_SECONDS)
+                except StoreUnavailable as error:
+                    if "interrupted" not in str(error):
+                        raise
+                    record = store.open(command)
+                assert (record.key, record.attempt, record.state) == (command.key, A, State.STARTED)
+            assert lane._leader is None, strike.where
+            assert not lane._queue
+            if not strike.struck:
+                break
+        assert number > 20
+        store.close()
+
+
+def test_a_lead_that_nobody_has_any_more_is_taken_over(store, monkeypatch):
+    """Interrupted twice in the same instant; and what it left on its connections is left to it."""
+    lane = store._here.lane
+    command = opening()
+    store.open(opening())
+    (link,) = lane.links.links.values()
+    lane._leader = [object()]
+    monkeypatch.setattr(_redis_lanes, "TURN_SECONDS", 0.01)
+
+    assert store.open(command).key == command.key
+    assert lane._leader is None
+    assert link not in lane.links.links.values()
+    link.wire.close()
+
+
+# -- waiting ---------------------------------------------------------------------------------------------------
+
+
+def test_an_interrupt_at_any_line_of_who_waits_deafens_nobody(server, store):
+    """Whoever waits next is subscribed for, and told by a message rather than by looking again."""
+    held = store.open(opening())
+    for number in count(1):
+        ours = RedisStore(server.url())
+        subscriber = ours._here.subscriber
+        ours.read(Read(held.key))
+        with interrupted_at(number) as strike:
+            ours.wait(Wait(held), 0.0)
+
+        with subscriber.watching(held.key):
+            soon(lambda: held.key.digest.hex() in "".join(server.call("PUBSUB", "CHANNELS", "samekey:*")))
+        ours.close()
+        if not strike.struck:
+            break
+    assert number > 20
