@@ -31,6 +31,7 @@ from samekey.core.transaction import (
     Act,
     AsyncTransaction,
     Commit,
+    RecordGone,
     Release,
     RollbackTo,
     Savepoint,
@@ -178,7 +179,7 @@ class _InTransaction:
             if not self._transaction.in_transaction:
                 raise SavepointGone("no transaction")
             record = yield from self._patiently(partial(self._carry_out, *acts))
-        except (SavepointGone, TransactionAborted) as error:
+        except (SavepointGone, RecordGone, TransactionAborted) as error:
             if isinstance(error, SavepointGone):
                 self._claim_marked = False
             told = self._broken(error)
@@ -206,6 +207,11 @@ class _InTransaction:
                 f"a statement in the effect of {self.call.key} failed and its error was swallowed, so the database "
                 "aborted the transaction: nothing of the effect is kept. Let the error out, or put the statement "
                 "into a savepoint of its own"
+            )
+        if isinstance(error, RecordGone):
+            return (
+                f"the record of {self.call.key} is not where it was claimed: the effect changed which tables its "
+                "connection sees (search_path, USE), so nothing of it is kept. Put that back before it returns"
             )
         if self._transaction.lost:
             return f"the connection was lost while the effect of {self.call.key} ran: record and effect are rolled back"

@@ -67,6 +67,10 @@ class SavepointGone(StoreError):
     """The transaction is not the one in which the savepoint was set."""
 
 
+class RecordGone(StoreError):
+    """What was claimed in this transaction is not there: the connection sees other tables now."""
+
+
 class TransactionAborted(StoreError):
     """A statement failed before, and the database refuses every other one until a rollback."""
 

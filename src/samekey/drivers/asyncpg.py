@@ -82,6 +82,6 @@ def numbered(text: str) -> str:
     parts = re.split(r"%s::(\w+)", text)
     said = parts[0]
     for number, (kind, rest) in enumerate(zip(parts[1::2], parts[2::2], strict=True), start=1):
-        said += f"${number}::text::{kind}" if kind in ("uuid", "bigint", "integer") else f"${number}::{kind}"
+        said += f"${number}::text::{kind}" if kind in ("uuid", "bigint", "integer", "oid") else f"${number}::{kind}"
         said += rest
     return said

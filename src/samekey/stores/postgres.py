@@ -171,9 +171,9 @@ class PostgresStore:
         """This store inside the transactions of a caller's connection to the same database."""
         return PostgresTransaction(self.name, link_of(connection, asynchronous=False), self.identity)
 
-    def identity(self) -> str:
-        """Which tables these are, whatever the address calls them."""
-        if self._identity is None:
+    def identity(self, seen: str = "") -> str:
+        """Which tables these are, whatever the address calls them; looked at again where others were seen."""
+        if self._identity is None or seen not in ("", self._identity):
             desk = self._links().desk
             try:
                 ((self._identity,),) = desk.ask((IDENTITY, ()))
@@ -341,11 +341,12 @@ class AsyncPostgresStore:
         """This store inside the transactions of a caller's async connection to the same database."""
         return AsyncPostgresTransaction(self.name, link_of(connection, asynchronous=True), self.identity)
 
-    async def identity(self) -> str:
+    async def identity(self, seen: str = "") -> str:
         """Which tables these are; the sync twin knows, and needs a connection for it only once."""
-        if self.sync._identity is None:
-            await asyncio.to_thread(self.sync.identity)
-        return self.sync.identity()
+        known = self.sync._identity
+        if known is None or seen not in ("", known):
+            known = await asyncio.to_thread(self.sync.identity, seen)
+        return known
 
     async def close(self) -> None:
         self._closed = True
