@@ -12,11 +12,13 @@ steps calls it, or calls and awaits it.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from weakref import ref
 
 from samekey.core.attempt import attempt, note
 from samekey.core.call import Answer, Call, Failed
@@ -39,7 +41,7 @@ from samekey.core.transaction import (
     Transaction,
     TransactionAborted,
 )
-from samekey.held import AsyncHeld, Held, depth
+from samekey.held import AsyncHeld, Held, depth, lineage
 from samekey.loops import running
 from samekey.performing import AsyncPerformer, Performer
 from samekey.rules import new_attempt
@@ -52,12 +54,18 @@ _log = logging.getLogger("samekey")
 
 Steps = Generator[Any, Any, Any]  # yields what is to be called
 
+# Who is at work on which connection, the innermost of them: by id, which stands as long as the performer is there.
+_at_work: dict[int, ref[_InTransaction]] = {}
+_mutex = threading.RLock()  # a hold that is thrown away leaves in the garbage collector, which may come in here
+
 
 class _InTransaction:
     """What both colours share: savepoints around the core's commands."""
 
     call: Call
     _patience_ends: float
+    _working = False
+    _outer: ref[_InTransaction] | None = None  # who is at work on this connection around us
 
     def _prepare(self, transaction: Transaction | AsyncTransaction, begins: bool) -> None:
         self._transaction = transaction
@@ -72,6 +80,7 @@ class _InTransaction:
     def _whole(self, work: Callable[[], Any]) -> Steps:
         """One attempt in one transaction; what we began ourselves and lost against another is begun again."""
         for tries_left in reversed(range(TRANSACTIONS_MAX)):
+            self._arrive()
             begins = self._begins and not self._transaction.in_transaction
             again = begins and tries_left > 0
             self._undone = self._over = False
@@ -100,6 +109,7 @@ class _InTransaction:
         if self._began and self._transaction.in_transaction:
             yield self._transaction.commit
         self._began = False
+        self._depart()
 
     def _leave(self) -> Steps:
         """It did not come to an end: nothing of it stays."""
@@ -113,6 +123,38 @@ class _InTransaction:
                 yield partial(self._carry_out, RollbackTo(CLAIM, self._depth), Release(CLAIM, self._depth))
         except StoreError:
             pass  # the connection is gone, and the transaction with it
+        finally:
+            self._depart()
+
+    def _arrive(self) -> None:
+        """One at a time on a connection, or one inside the effect of the other.
+
+        Savepoints are a stack: whoever goes back to one of them takes along what others did on top of it, and
+        the names of two who know nothing of each other are the same.
+        """
+        place = id(self._transaction.connection)
+        with _mutex:
+            known = _at_work.get(place)
+            other = None if known is None else known()
+            if other is not None and other._working:
+                if other.call.attempt not in lineage():
+                    raise Misconfigured(
+                        f"the connection is in the middle of another guarded call ({other.call.key}): one at a time, "
+                        "or one inside the effect of the other. Give each task and each thread a connection of its own"
+                    )
+                self._outer = known
+            self._working = True
+            _at_work[place] = ref(self)
+
+    def _depart(self) -> None:
+        if self._working:
+            place = id(self._transaction.connection)
+            with _mutex:
+                self._working = False
+                if _at_work.get(place) == ref(self):
+                    del _at_work[place]
+                    if self._outer is not None:
+                        _at_work[place] = self._outer
 
     # -- the core's commands -------------------------------------------------------------------------------
 
@@ -268,6 +310,7 @@ class AtomicPerformer(_InTransaction, Performer):
         steps = attempt(self.call)
 
         def work() -> Any:
+            self._arrive()
             reached = drive(steps, self.perform, until=RunEffect)
             self._go(self._mark_effect() if isinstance(reached, RunEffect) else self._end())
             return reached
@@ -350,6 +393,7 @@ class AsyncAtomicPerformer(_InTransaction, AsyncPerformer):
         steps = attempt(self.call)
 
         async def work() -> Any:
+            self._arrive()
             reached = await adrive(steps, self.perform, until=RunEffect)
             await self._go(self._mark_effect() if isinstance(reached, RunEffect) else self._end())
             return reached
@@ -371,6 +415,7 @@ class AsyncAtomicPerformer(_InTransaction, AsyncPerformer):
             _log.warning(
                 "a hold of %s was never entered, and stays claimed: roll its transaction back", self.call.key.operation
             )
+            self._depart()
             return
         leaving = self._go(self._leave())
         try:

@@ -7,7 +7,7 @@ the trips are what costs. `guard.on(connection)` and `Atomic` are made of nothin
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from samekey.core.commands import StoreCommand
 from samekey.core.errors import StoreError
@@ -83,6 +83,10 @@ class Transaction(Protocol):
     commits_along: bool  # and a commit behind a settle neither
 
     @property
+    def connection(self) -> Any:
+        """Whose transactions these are: what the caller gave, or the one thing that it stands for."""
+
+    @property
     def in_transaction(self) -> bool:
         """Whether a transaction is open now."""
 
@@ -125,6 +129,8 @@ class AsyncTransaction(Protocol):
     commits_along: bool
     immediate: bool  # nothing in it waits for anything: an abandoned hold can be undone by the garbage collector
 
+    @property
+    def connection(self) -> Any: ...
     @property
     def in_transaction(self) -> bool: ...
     @property

@@ -49,6 +49,10 @@ class _Shared:
     _begins = False  # with the next trip
 
     @property
+    def given(self) -> Any:
+        return self._connection
+
+    @property
     def in_transaction(self) -> bool:
         pgconn = self._connection.pgconn
         if pgconn.pipeline_status != PipelineStatus.OFF:

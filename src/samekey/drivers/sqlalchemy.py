@@ -49,6 +49,10 @@ class _Shared:
         self._nested: Any = None  # the session's own savepoint around the effect
 
     @property
+    def given(self) -> Any:
+        return self._given
+
+    @property
     def marks_ahead(self) -> bool:
         return not self._orm and self._inner is not None and bool(self._inner.marks_ahead)
 

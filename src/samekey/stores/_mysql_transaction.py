@@ -63,7 +63,7 @@ class MysqlTransaction:
         self.name = address.name
         self._links = links
         self._address = address
-        self._connection: driver.Connection = connection
+        self.connection = self._connection = connection
 
     def same_database(self) -> bool:
         """Whether the connection's tables are the store's own, on the same server."""
@@ -227,6 +227,7 @@ class AsyncMysqlTransaction:
     def __init__(self, sync: MysqlTransaction) -> None:
         self._sync = sync
         self.name = sync.name
+        self.connection = sync.connection
         self.conflicts, self.worth_waiting = sync.conflicts, sync.worth_waiting
 
     @property

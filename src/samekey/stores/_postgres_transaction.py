@@ -67,6 +67,10 @@ class Link(Protocol):
     errors: tuple[type[BaseException], ...]  # what the driver raises
 
     @property
+    def given(self) -> Any:
+        """The one thing that the caller's connection is, by whatever proxy it came."""
+
+    @property
     def in_transaction(self) -> bool: ...
     @property
     def begins_by_itself(self) -> bool: ...
@@ -92,6 +96,8 @@ class AsyncLink(Protocol):
     takes_queries: bool
     errors: tuple[type[BaseException], ...]
 
+    @property
+    def given(self) -> Any: ...
     @property
     def in_transaction(self) -> bool: ...
     @property
@@ -137,6 +143,10 @@ class _Shared:
     _link: Any
     name: str
     _table = 0  # the oid of the store's own, once it is known
+
+    @property
+    def connection(self) -> Any:
+        return self._link.given
 
     @property
     def marks_ahead(self) -> bool:
