@@ -72,6 +72,7 @@ class _InTransaction:
         self._begins = begins  # what nobody else began
         self._depth = depth()  # the effects around us may have savepoints on the same connection
         self._began = self._claim_marked = self._effect_marked = self._checked = self._undone = False
+        self._stuck = False  # there was nothing to come back to
         self._over = False  # our own transaction was committed together with what was settled
         self._outcome: Outcome | None = None  # of the effect, until its savepoint is dealt with
 
@@ -113,18 +114,17 @@ class _InTransaction:
 
     def _leave(self) -> Steps:
         """It did not come to an end: nothing of it stays."""
-        began, marked = self._began, self._claim_marked
-        self._began = self._claim_marked = self._effect_marked = False
         self._outcome = None
         try:
-            if began:
+            if self._began:
                 yield self._transaction.rollback
-            elif marked and self._transaction.in_transaction:
+            elif self._claim_marked and self._transaction.in_transaction:
                 yield partial(self._carry_out, RollbackTo(CLAIM, self._depth), Release(CLAIM, self._depth))
         except StoreError:
-            pass  # the connection is gone, and the transaction with it
-        finally:
-            self._depart()
+            # The connection is gone, and the transaction with it; or it is not the transaction that we marked.
+            self._stuck = not self._transaction.lost
+        self._began = self._claim_marked = self._effect_marked = False  # not before: interrupted, it is done again
+        self._depart()
 
     def _arrive(self) -> None:
         """One at a time on a connection, or one inside the effect of the other.
@@ -222,8 +222,6 @@ class _InTransaction:
                 raise SavepointGone("no transaction")
             record = yield from self._patiently(partial(self._carry_out, *acts))
         except (SavepointGone, RecordGone, TransactionAborted) as error:
-            if isinstance(error, SavepointGone):
-                self._claim_marked = False
             told = self._broken(error)
             if isinstance(outcome, Raised):
                 note(outcome.error, f"samekey: {told}")  # its own error matters more
@@ -240,7 +238,7 @@ class _InTransaction:
         there = self._transaction.in_transaction
         yield from self._leave()
         self._undone = True
-        if isinstance(outcome, Raised) and not there and not self._transaction.lost:
+        if isinstance(outcome, Raised) and (self._stuck or not there) and not self._transaction.lost:
             note(outcome.error, f"samekey: {self._broken(None)}")  # `with connection:` rolls back on every error
 
     def _broken(self, error: StoreError | None) -> str:
@@ -426,8 +424,10 @@ class AsyncAtomicPerformer(_InTransaction, AsyncPerformer):
             _log.warning("a hold of %s was never entered, and stays claimed", self.call.key.operation)
 
     async def perform(self, command: Any) -> Any:
-        if isinstance(command, (StoreCommand, Undo)):
+        if isinstance(command, StoreCommand):
             return await self._go(self._obey(command))
+        if isinstance(command, Undo):  # begun is done, whoever is cancelled once more
+            return await running().shielded(lambda: self._go(self._obey(command)))
         return await super().perform(command)
 
     async def _run_effect(self, command: RunEffect) -> Outcome:

@@ -197,9 +197,7 @@ def store_error(address: Address, error: pymysql.Error) -> StoreError | Misconfi
     if code in _NOT_ALLOWED or code == ER.BAD_DB_ERROR:
         return Misconfigured(f"{name}: {_told(error)}")
     if code in _SESSION_FORBIDS:
-        return Misconfigured(
-            f"{name}: this session or transaction forbids a claim, which is a write: {_told(error)}"
-        )
+        return Misconfigured(f"{name}: this session or transaction forbids a claim, which is a write: {_told(error)}")
     if code in _READ_ONLY:
         return StoreUnavailable(f"{name} is read-only now: a replica, or a primary that is being replaced")
     if code == ER.LOCK_WAIT_TIMEOUT:

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from samekey import InProgress, KeyReused, Misconfigured, NotDone, Policy, Refused, StoreUnavailable
+from samekey.core.transaction import RollbackTo
+from samekey.stores._postgres_transaction import AsyncPostgresTransaction
 from tests.guard.atomic_postgres.conftest import Shop
 from tests.guard.atomic_postgres.libraries import LIBRARIES, Conn, finished
 
@@ -426,3 +428,34 @@ async def test_a_cancelled_effect_leaves_nothing(shop: Shop, conn: Conn):
             await task
 
     assert (conn.in_transaction, shop.orders(), shop.state()) == (False, [], "none")
+
+
+@pytest.mark.parametrize("library", [name for name, one in LIBRARIES.items() if one.asynchronous], indirect=True)
+async def test_cancelled_again_while_it_is_undone(shop: Shop, conn: Conn, monkeypatch: pytest.MonkeyPatch):
+    """The second cancellation comes on the way back to the claim; the caller's transaction goes on."""
+    inside = asyncio.Event()
+    carry_out = AsyncPostgresTransaction.carry_out
+
+    async def cancelled_once_more(self: Any, *acts: Any, patience: float) -> Any:
+        if isinstance(acts[0], RollbackTo):
+            task.cancel()
+            await asyncio.sleep(0)
+        return await carry_out(self, *acts, patience=patience)
+
+    async def effect(conn: Conn) -> str:
+        await conn.insert(shop.order("o-1"))
+        inside.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    await conn.begin()
+    task = asyncio.create_task(shop.on(conn, effect))
+    await inside.wait()
+    monkeypatch.setattr(AsyncPostgresTransaction, "carry_out", cancelled_once_more)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await conn.insert(shop.order("after"))
+    await conn.commit()
+
+    assert (shop.orders(), shop.state()) == (["after"], "none")

@@ -401,6 +401,32 @@ def test_a_session_that_the_effect_ended_is_told(guard: Guard, engine: sqlalchem
             guard.on(session).run(name, effect, key="o-1", payload={})
 
 
+@pytest.mark.parametrize("error", [ValueError("bug"), NotDone("funds")])
+@pytest.mark.parametrize("how", ["commit", "rollback"])
+def test_a_session_whose_savepoint_the_effect_ended_keeps_nothing_of_it(
+    guard: Guard, engine: sqlalchemy.Engine, url: str, name: str, how: str, error: Exception
+):
+    """Back to before the claim: that savepoint is ours, and still there."""
+    with Session(engine) as session:
+
+        def effect() -> None:
+            nested = session.get_nested_transaction()
+            assert nested is not None
+            session.add(Order(id=name))
+            getattr(nested, how)()
+            session.execute(sqlalchemy.text(f"INSERT INTO orders VALUES ('{name} later', '')"))
+            raise error
+
+        session.add(Order(id=f"{name} before"))
+        with pytest.raises(type(error)):
+            guard.on(session).run(name, effect, key="o-1", payload={})
+        session.add(Order(id=f"{name} after"))
+        session.commit()
+
+    found = [count(url, f"{name}{which}") for which in (" before", "", " later", " after")]
+    assert (found, guard.peek(name, "o-1")) == ([1, 0, 0, 1], None)
+
+
 def test_sessions_of_a_registry_and_nested_blocks(guard: Guard, engine: sqlalchemy.Engine, url: str, name: str):
     registry = scoped_session(sessionmaker(engine))
 
