@@ -121,7 +121,12 @@ class PsycopgLink(_Shared):
         connection = self._connection
         queries = self._queries(operations, psycopg.ClientCursor)
         with connection.lock:
-            results = connection.wait(travelling(connection.pgconn, queries, prepared_in(connection)))
+            steps = travelling(connection.pgconn, queries, prepared_in(connection))
+            try:
+                results = connection.wait(steps)
+            except BaseException:
+                _break_off(connection, steps)
+                raise
         return row_of(results, connection.info.encoding)
 
     def effect_returned(self) -> None:
@@ -151,11 +156,23 @@ class AsyncPsycopgLink(_Shared):
         connection = self._connection
         queries = self._queries(operations, psycopg.AsyncClientCursor)
         async with connection.lock:
-            results = await connection.wait(travelling(connection.pgconn, queries, prepared_in(connection)))
+            steps = travelling(connection.pgconn, queries, prepared_in(connection))
+            try:
+                results = await connection.wait(steps)
+            except BaseException:
+                _break_off(connection, steps)
+                raise
         return row_of(results, connection.info.encoding)
 
     async def effect_returned(self) -> None:
         """Nothing is written late."""
+
+
+def _break_off(connection: Any, steps: Waiting) -> None:
+    """Interrupted on the way: now, and not when the last traceback that knows these steps is thrown away."""
+    steps.close()
+    if not connection.closed and connection.pgconn.pipeline_status != PipelineStatus.OFF:
+        connection.pgconn.finish()  # the interrupt came on the way out
 
 
 def begin_statement(connection: Any) -> str:
@@ -230,8 +247,8 @@ def travelling(pgconn: Any, queries: list[Query], known: Prepared | None) -> Wai
 def _turn(pgconn: Any, queries: Sequence[Query], known: Prepared | None) -> Waiting:
     results: list[Any] = []
     making: dict[int, bytes] = {}  # which result is that of which statement's preparation
-    pgconn.enter_pipeline_mode()
     try:
+        pgconn.enter_pipeline_mode()
         for number, query in enumerate(queries):
             if known is None or not query.name:
                 pgconn.send_query_params(query.sql, query.values, None, query.formats, BINARY if query.formats else 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -567,6 +568,53 @@ def test_the_same_database_by_another_name_is_the_same(guard: Guard, url: str, n
     assert other != url
     with psycopg.connect(other) as connection:
         assert guard.on(connection).run(name, lambda: 1, key="o-1", payload={}).result == 1
+
+
+class TimeLimit(Exception):
+    """As a task queue raises it out of a signal handler."""
+
+
+@pytest.mark.parametrize("where", ["claim", "settle"])
+def test_an_interrupt_on_the_way_is_what_comes_out(
+    guard: Guard, connection: psycopg.Connection[Any], url: str, name: str, where: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Nobody knows how far the statements came: the connection is given up, and its transaction with it."""
+    inside = guard.on(connection)
+
+    def interrupted(steps: Any, *rest: Any, **more: Any) -> Any:
+        next(steps)
+        raise TimeLimit
+
+    def effect() -> None:
+        connection.execute("INSERT INTO orders VALUES (%s, '')", (name,))
+        if where == "settle":
+            monkeypatch.setattr(connection, "wait", interrupted)
+
+    connection.execute("SELECT 1")
+    if where == "claim":
+        monkeypatch.setattr(connection, "wait", interrupted)
+    with pytest.raises(TimeLimit):
+        inside.run(name, effect, key="o-1", payload={})
+
+    assert connection.closed
+    assert (count(url, name), guard.peek(name, "o-1")) == (0, None)
+
+
+async def test_a_task_cancelled_on_the_way_is_cancelled(url: str, name: str, monkeypatch: pytest.MonkeyPatch):
+    async with AsyncGuard(url) as guard, await psycopg.AsyncConnection.connect(url) as connection:
+
+        async def interrupted(steps: Any, *rest: Any, **more: Any) -> Any:
+            next(steps)
+            raise asyncio.CancelledError
+
+        async def effect() -> None:
+            await connection.execute("INSERT INTO orders VALUES (%s, '')", (name,))
+            monkeypatch.setattr(connection, "wait", interrupted)
+
+        with pytest.raises(asyncio.CancelledError):
+            await guard.on(connection).run(name, effect, key="o-1", payload={})
+        assert connection.closed
+    assert count(url, name) == 0
 
 
 def test_other_tables_of_the_same_database_are_not_the_same(guard: Guard, url: str):
