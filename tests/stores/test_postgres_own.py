@@ -1087,6 +1087,60 @@ def test_missing_tables_are_told_with_the_command_that_makes_them(server, scene)
     store.close()
 
 
+def _drop_all(url: str) -> None:
+    with psycopg.connect(url, autocommit=True) as admin:
+        admin.execute("DROP TABLE samekey_records, samekey_meta, samekey_audit CASCADE")
+        admin.execute("DROP SEQUENCE samekey_tokens")
+        functions = admin.execute("SELECT oid::regprocedure::text FROM pg_proc WHERE proname LIKE 'samekey%'")
+        for (function,) in functions.fetchall():
+            admin.execute(f"DROP FUNCTION {function}")
+
+
+@pytest.mark.parametrize("colour", ["sync", "async"])
+async def test_tables_that_were_made_anew_are_noticed(server, scene, colour):
+    """Under a process that runs: it goes on with the new ones, and says that memory was lost."""
+    url = server.create_database()
+    driver.migrate(url)
+    store: Any = PostgresStore(url) if colour == "sync" else AsyncPostgresStore(url)
+
+    async def said(answer: Any) -> Any:
+        return await answer if colour == "async" else answer
+
+    for number in range(3):
+        before = await said(store.open(scene.opening(str(number))))
+    known = (await said(store.health())).incarnation
+    _drop_all(url)
+    driver.migrate(url)
+    after = await said(store.open(scene.opening("2")))
+    health = await said(store.health())
+
+    assert (before.after_loss, after.after_loss) == (False, True)
+    assert health.incarnation != known
+    assert any("lost its memory" in warning for warning in health.warnings)
+    await said(store.close())
+    with contextlib.closing(PostgresStore(url)) as later:  # whoever was not there before is told too
+        assert later.open(scene.opening("3")).after_loss
+
+
+def test_tables_that_were_restored_from_a_dump_are_noticed(server, scene):
+    """They have the epoch that they had; what was claimed after the dump is gone."""
+    url = server.create_database()
+    driver.migrate(url)
+    with contextlib.closing(PostgresStore(url)) as store:
+        store.open(scene.opening("lost"))
+        with psycopg.connect(url, autocommit=True) as admin:
+            dump = admin.execute("SELECT name, value FROM samekey_meta").fetchall()
+        _drop_all(url)
+        driver.migrate(url)
+        with psycopg.connect(url, autocommit=True) as admin:
+            admin.execute("TRUNCATE samekey_meta")
+            admin.cursor().executemany("INSERT INTO samekey_meta VALUES (%s, %s)", dump)
+        assert store.open(scene.opening("lost")).after_loss
+
+    with contextlib.closing(PostgresStore(url)) as later:
+        assert later.open(scene.opening("later")).after_loss
+
+
 def test_migrating_is_done_once_by_many(server):
     """Several processes start at once: one migrates, the others find it done; a dry run changes nothing."""
     url = server.create_database()

@@ -221,7 +221,8 @@ def prepared_in(connection: Any) -> Prepared | None:
     return known
 
 
-_NOT_AS_KNOWN = (b"26000", b"42P05")  # no such prepared statement; one of that name is there
+_OTHER_FUNCTIONS = b"0A000"  # "cached plan must not change result type": the tables were made anew
+_NOT_AS_KNOWN = (b"26000", b"42P05", _OTHER_FUNCTIONS)  # no such prepared statement; one of that name is there
 _STEP = "SAVEPOINT samekey_step"
 
 Waiting = Generator[Wait, Ready, list[Any]]  # yields whenever the socket has to be waited for
@@ -235,11 +236,15 @@ def travelling(pgconn: Any, queries: list[Query], known: Prepared | None) -> Wai
     if not queries[0].sql.startswith((b"BEGIN", b"SAVEPOINT")):
         queries = [_plain(_STEP), *queries]  # what is released behind it takes it along
     results = yield from _turn(pgconn, queries, known)
-    if results and results[-1].error_field(DiagnosticField.SQLSTATE) in _NOT_AS_KNOWN:
+    state = results[-1].error_field(DiagnosticField.SQLSTATE) if results else None
+    if state in _NOT_AS_KNOWN:
         known.forget()
         first = queries[0].sql.decode()
         began = first.startswith("BEGIN")
-        yield from _turn(pgconn, [_plain("ROLLBACK" if began else f"ROLLBACK TO {first}")], None)
+        back = [_plain("ROLLBACK" if began else f"ROLLBACK TO {first}")]
+        if state == _OTHER_FUNCTIONS:
+            back += [_plain(f"DEALLOCATE {query.name.decode()}") for query in counted_on]
+        yield from _turn(pgconn, back, None)
         results = yield from _turn(pgconn, queries if began else queries[1:], None)
     return results
 

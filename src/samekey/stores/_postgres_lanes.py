@@ -224,7 +224,9 @@ class Lane:
         if self._closed:
             raise Closed(f"{self._address.name} was closed")
         if self._connection is None or self._connection.closed:
-            self._connection, self.facts = driver.connect(self._address, durable=self._durable, desk=self._desk)
+            self._connection, self.facts = driver.connect(
+                self._address, durable=self._durable, desk=self._desk, before=self.facts
+            )
             self._known.lost_at = self.facts.lost_at
         try:
             return work(self._connection)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from samekey.core.commands import (
@@ -163,9 +164,9 @@ class PostgresStore:
         return [audit_of(row) for row in self._links().desk.ask(audit_statement(limit))]
 
     def health(self) -> Health:
-        desk = self._links().desk
-        desk.ask(("SELECT 1", ()))
-        return _health(self._address, desk.facts)
+        here = self._links()
+        here.desk.ask(("SELECT 1", ()))
+        return _health(self._address, here.desk.facts, here.lanes)
 
     def join(self, connection: Any) -> PostgresTransaction:
         """This store inside the transactions of a caller's connection to the same database."""
@@ -333,9 +334,9 @@ class AsyncPostgresStore:
         return [audit_of(row) for row in await self._links().desk.ask(audit_statement(limit))]
 
     async def health(self) -> Health:
-        desk = self._links().desk
-        await desk.ask(("SELECT 1", ()))
-        return _health(self._address, desk.facts)
+        links = self._links()
+        await links.desk.ask(("SELECT 1", ()))
+        return _health(self._address, links.desk.facts, links.lanes)
 
     def join(self, connection: Any) -> AsyncPostgresTransaction:
         """This store inside the transactions of a caller's async connection to the same database."""
@@ -420,12 +421,19 @@ def _only_settles(jobs: Sequence[Job]) -> bool:
 def _incarnation(lanes: Sequence[Lane | AsyncLane]) -> str:
     """As whichever connection learned last; "" before there is one."""
     known = [lane.facts for lane in lanes if lane.facts is not None]
-    return max(known, key=lambda facts: facts.lost_at or 0.0).incarnation if known else ""
+    return _newest(known).incarnation if known else ""
 
 
-def _health(address: driver.Address, facts: driver.Facts | None) -> Health:
+def _newest(known: Sequence[driver.Facts]) -> driver.Facts:
+    return max(known, key=lambda facts: facts.lost_at or 0.0)
+
+
+def _health(address: driver.Address, facts: driver.Facts | None, lanes: Sequence[Lane | AsyncLane]) -> Health:
     if facts is None:
         raise StoreUnavailable(f"{address.name} was closed")
+    # A loss that another connection heard of is one for all.
+    newest = _newest([facts, *(lane.facts for lane in lanes if lane.facts is not None)])
+    facts = replace(facts, incarnation=newest.incarnation, lost_at=newest.lost_at)
     warnings = facts.warnings(address.durability)
     if address.pgbouncer:
         warnings = (*warnings, "behind PgBouncer nobody is notified: waiters look again every 250 ms")

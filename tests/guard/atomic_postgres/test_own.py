@@ -805,6 +805,32 @@ def test_prepared_statements_may_vanish_inside_the_effect(
     assert {record.state.value for key in ran if (record := guard.peek(name, key)) is not None} == {"completed"}
 
 
+def test_tables_made_anew_are_told_once_and_then_used(server: Any, name: str):
+    """Also by a connection that has our statements prepared for the tables before."""
+    url = server.create_database()
+    migrate(url)
+    with Guard(url) as guard, psycopg.connect(url, prepare_threshold=0) as connection:
+        for number in range(2):
+            guard.on(connection).run(name, lambda: 1, key=str(number), payload={})
+        connection.commit()
+        with psycopg.connect(url, autocommit=True) as admin:
+            admin.execute("DROP TABLE samekey_records, samekey_meta, samekey_audit CASCADE")
+            admin.execute("DROP SEQUENCE samekey_tokens")
+            functions = admin.execute("SELECT oid::regprocedure::text FROM pg_proc WHERE proname LIKE 'samekey%'")
+            for (function,) in functions.fetchall():
+                admin.execute(f"DROP FUNCTION {function}")
+        migrate(url)
+
+        with pytest.raises(Misconfigured, match="made anew"):
+            guard.on(connection).run(name, lambda: 1, key="0", payload={})
+        connection.rollback()
+        for number in range(3):
+            assert not guard.on(connection).run(name, lambda: 1, key=str(number), payload={}).replayed
+            connection.commit()
+        with psycopg.connect(url) as another:
+            assert guard.on(another).run(name, lambda: 1, key="0", payload={}).replayed
+
+
 def test_a_statement_of_the_same_name_is_not_ours(guard: Guard, connection: psycopg.Connection[Any], name: str):
     """As behind a PgBouncer that gives a session to one client after the other."""
     connection.execute("PREPARE samekey_open_waiting AS SELECT 1")

@@ -633,8 +633,9 @@ $$;
 
 
 -- Which incarnation of the data is this? When it is not the one that was here before, records may be missing: say
--- since when. Kept in the table, so that a process started after the failover knows it too.
-CREATE FUNCTION samekey_greet(p_incarnation text) RETURNS double precision LANGUAGE plpgsql AS $$
+-- since when. Kept in the table, so that a process started after the failover knows it too. p_before is what this client
+-- knew of: where the tables were made anew, the clients are the only ones who remember that there were others.
+CREATE FUNCTION samekey_greet(p_incarnation text, p_before text) RETURNS double precision LANGUAGE plpgsql AS $$
 DECLARE
   known text;
 BEGIN
@@ -648,11 +649,16 @@ BEGIN
       ON CONFLICT (name) DO UPDATE SET value = excluded.value;
     END IF;
   END IF;
+  IF p_before <> p_incarnation THEN  -- found out by somebody else already, or never: then since these tables are there
+    INSERT INTO samekey_meta (name, value) SELECT 'lost_at', value FROM samekey_meta WHERE name = 'born'
+    ON CONFLICT (name) DO NOTHING;
+  END IF;
   RETURN (SELECT value::double precision FROM samekey_meta WHERE name = 'lost_at');
 END
 $$;
 
 INSERT INTO samekey_meta (name, value) VALUES
   ('epoch', gen_random_uuid()::text),  -- tables that were dropped and made again are another incarnation
+  ('born', date_part('epoch', clock_timestamp())::text),
   ('schema', '1'),
   ('oldest_client', '1');              -- the oldest schema whose code still works with this one
