@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -31,7 +32,7 @@ from samekey.core.states import Role, State
 from samekey.drivers import _psycopg_connection, _psycopg_exchange
 from samekey.drivers import psycopg as driver
 from samekey.ops import Ops
-from samekey.stores import _postgres_batches
+from samekey.stores import _postgres_batches, _postgres_lanes
 from samekey.stores.postgres import AsyncPostgresStore, PostgresStore
 from samekey.testing._store_scenarios.agreement import _compare, _moment
 from samekey.testing._store_scenarios.scene import LEASE, A, B, Scene, settling
@@ -552,6 +553,64 @@ def test_ctrl_c_in_the_leader_does_not_take_the_others_with_it(store, scene, mon
     assert said.count("interrupted") == 1
     assert {one for one in said if one != "interrupted"} <= {attempt(number) for number in range(8)}
     assert store.open(scene.opening("after")).attempt == A
+
+
+class TimeLimit(Exception):
+    """As a task queue raises it out of a signal handler."""
+
+
+@contextlib.contextmanager
+def interrupted_at(number: int):
+    """A signal whose handler raises, at so-manieth place of the lanes' own at which Python looks for signals.
+
+    That is as a function begins, and as one written in C has returned: a profiler hears of both.
+    """
+    places = itertools.count(1)
+    struck: list[int] = []
+
+    def look(frame: Any, event: str, _: Any) -> None:
+        if event in ("call", "c_return") and frame.f_code.co_filename == _postgres_lanes.__file__:
+            if next(places) == number:
+                struck.append(frame.f_lineno)
+                raise TimeLimit
+
+    sys.setprofile(look)
+    try:
+        yield struck
+    except TimeLimit:
+        pass
+    finally:
+        sys.setprofile(None)
+
+
+@pytest.mark.parametrize("followed", [False, True], ids=["alone", "followed"])
+def test_a_lane_outlives_an_interrupt_anywhere(store, scene, monkeypatch, followed):
+    """Whoever leads may be interrupted anywhere: the lead is handed on, and nobody waits for it in vain."""
+    monkeypatch.setattr(_postgres_lanes, "TURN_SECONDS", 1.0)  # whoever is forgotten is found out
+    store.open(scene.opening("connected"))
+    lane, send = store._links().claims, store._links().claims._send
+
+    with ThreadPoolExecutor(2) as pool:
+
+        def with_others_behind_us(query: Any) -> Any:
+            monkeypatch.setattr(lane, "_send", send)
+            behind.extend(pool.submit(store.open, scene.opening(f"{number} {which}")) for which in "ab")
+            _until(lambda: len(lane._queue) == 2)
+            return send(query)
+
+        for number in itertools.count(1):
+            behind: list[Any] = []
+            monkeypatch.setattr(lane, "_send", with_others_behind_us if followed else send)
+            with interrupted_at(number) as struck:
+                store.open(scene.opening(str(number)))
+            monkeypatch.setattr(lane, "_send", send)
+            assert store.open(scene.opening(f"{number} after")).attempt == A
+            assert [one.result(10).attempt for one in behind] == [A] * len(behind)
+            assert (lane._leader, list(lane._queue), lane._crowd._waking) == (None, [], set())
+            if not struck:
+                break
+
+    assert number > 15, "hardly anything was interrupted"
 
 
 def _until(look: Any, seconds: float = 10.0) -> Any:
