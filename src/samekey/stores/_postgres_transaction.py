@@ -439,7 +439,8 @@ def told(name: str, error: BaseException, acts: Sequence[Act], *, lost: bool) ->
                 key=text,
                 retry_after=0.0,
             )
-        case "55P03":
+        case str() if state == "55P03" or (state == "57014" and isinstance(command, Open)):
+            # Or the caller's own statement_timeout was over first: a claim takes no time but for waiting.
             return InProgress(
                 f"{key} is held by another transaction that has not ended; try again with the same key",
                 key=text,

@@ -25,7 +25,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from samekey import AsyncGuard, Atomic, Guard, Misconfigured, NotDone, Policy, StoreUnavailable
+from samekey import AsyncGuard, Atomic, Guard, InProgress, Misconfigured, NotDone, Policy, StoreUnavailable
 from samekey.core.errors import StoreBusy
 from samekey.drivers.psycopg import migrate
 from samekey.testing.servers import NoServer
@@ -258,6 +258,17 @@ def test_a_read_only_transaction_is_told(guard: Guard, connection: psycopg.Conne
     connection.read_only = True
     with pytest.raises(Misconfigured, match="read-only"):
         guard.on(connection).run(name, lambda: 1, key="o-1", payload={})
+
+
+def test_a_statement_timeout_while_waiting_for_the_key_is_told_as_in_progress(
+    guard: Guard, connection: psycopg.Connection[Any], url: str, name: str
+):
+    guard.on(connection).run(name, lambda: 1, key="o-1", payload={})
+    with psycopg.connect(url) as other:
+        other.execute("SET LOCAL statement_timeout = '100ms'")
+        with pytest.raises(InProgress):
+            guard.on(other).run(name, lambda: 2, key="o-1", payload={})
+        assert other.execute("SELECT 1").fetchone() == (1,)  # the transaction goes on
 
 
 def test_a_store_that_is_down_does_not_mean_run_in_a_transaction(url: str, name: str):
