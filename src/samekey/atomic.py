@@ -12,11 +12,13 @@ steps calls it, or calls and awaits it.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from weakref import ref
 
 from samekey.core.attempt import attempt, note
 from samekey.core.call import Answer, Call, Failed
@@ -31,6 +33,7 @@ from samekey.core.transaction import (
     Act,
     AsyncTransaction,
     Commit,
+    RecordGone,
     Release,
     RollbackTo,
     Savepoint,
@@ -38,7 +41,7 @@ from samekey.core.transaction import (
     Transaction,
     TransactionAborted,
 )
-from samekey.held import AsyncHeld, Held, depth
+from samekey.held import AsyncHeld, Held, depth, lineage
 from samekey.loops import running
 from samekey.performing import AsyncPerformer, Performer
 from samekey.rules import new_attempt
@@ -51,18 +54,25 @@ _log = logging.getLogger("samekey")
 
 Steps = Generator[Any, Any, Any]  # yields what is to be called
 
+# Who is at work on which connection, the innermost of them: by id, which stands as long as the performer is there.
+_at_work: dict[int, ref[_InTransaction]] = {}
+_mutex = threading.RLock()  # a hold that is thrown away leaves in the garbage collector, which may come in here
+
 
 class _InTransaction:
     """What both colours share: savepoints around the core's commands."""
 
     call: Call
     _patience_ends: float
+    _working = False
+    _outer: ref[_InTransaction] | None = None  # who is at work on this connection around us
 
     def _prepare(self, transaction: Transaction | AsyncTransaction, begins: bool) -> None:
         self._transaction = transaction
         self._begins = begins  # what nobody else began
         self._depth = depth()  # the effects around us may have savepoints on the same connection
         self._began = self._claim_marked = self._effect_marked = self._checked = self._undone = False
+        self._stuck = False  # there was nothing to come back to
         self._over = False  # our own transaction was committed together with what was settled
         self._outcome: Outcome | None = None  # of the effect, until its savepoint is dealt with
 
@@ -71,6 +81,7 @@ class _InTransaction:
     def _whole(self, work: Callable[[], Any]) -> Steps:
         """One attempt in one transaction; what we began ourselves and lost against another is begun again."""
         for tries_left in reversed(range(TRANSACTIONS_MAX)):
+            self._arrive()
             begins = self._begins and not self._transaction.in_transaction
             again = begins and tries_left > 0
             self._undone = self._over = False
@@ -99,6 +110,7 @@ class _InTransaction:
         if self._began and self._transaction.in_transaction:
             yield self._transaction.commit
         self._began = False
+        self._depart()
 
     def _leave(self) -> Steps:
         """It did not come to an end: nothing of it stays."""
@@ -109,8 +121,40 @@ class _InTransaction:
             elif self._claim_marked and self._transaction.in_transaction:
                 yield partial(self._carry_out, RollbackTo(CLAIM, self._depth), Release(CLAIM, self._depth))
         except StoreError:
-            pass  # the connection is gone, and the transaction with it
+            # The connection is gone, and the transaction with it; or it is not the transaction that we marked.
+            self._stuck = not self._transaction.lost
         self._began = self._claim_marked = self._effect_marked = False  # not before: interrupted, it is done again
+        self._depart()
+
+    def _arrive(self) -> None:
+        """One at a time on a connection, or one inside the effect of the other.
+
+        Savepoints are a stack: whoever goes back to one of them takes along what others did on top of it, and
+        the names of two who know nothing of each other are the same.
+        """
+        place = id(self._transaction.connection)
+        with _mutex:
+            known = _at_work.get(place)
+            other = None if known is None else known()
+            if other is not None and other._working:
+                if other.call.attempt not in lineage():
+                    raise Misconfigured(
+                        f"the connection is in the middle of another guarded call ({other.call.key}): one at a time, "
+                        "or one inside the effect of the other. Give each task and each thread a connection of its own"
+                    )
+                self._outer = known
+            self._working = True
+            _at_work[place] = ref(self)
+
+    def _depart(self) -> None:
+        if self._working:
+            place = id(self._transaction.connection)
+            with _mutex:
+                self._working = False
+                if _at_work.get(place) == ref(self):
+                    del _at_work[place]
+                    if self._outer is not None:
+                        _at_work[place] = self._outer
 
     # -- the core's commands -------------------------------------------------------------------------------
 
@@ -177,9 +221,7 @@ class _InTransaction:
             if not self._transaction.in_transaction:
                 raise SavepointGone("no transaction")
             record = yield from self._patiently(partial(self._carry_out, *acts))
-        except (SavepointGone, TransactionAborted) as error:
-            if isinstance(error, SavepointGone):
-                self._claim_marked = False
+        except (SavepointGone, RecordGone, TransactionAborted) as error:
             told = self._broken(error)
             if isinstance(outcome, Raised):
                 note(outcome.error, f"samekey: {told}")  # its own error matters more
@@ -196,7 +238,7 @@ class _InTransaction:
         there = self._transaction.in_transaction
         yield from self._leave()
         self._undone = True
-        if isinstance(outcome, Raised) and not there and not self._transaction.lost:
+        if isinstance(outcome, Raised) and (self._stuck or not there) and not self._transaction.lost:
             note(outcome.error, f"samekey: {self._broken(None)}")  # `with connection:` rolls back on every error
 
     def _broken(self, error: StoreError | None) -> str:
@@ -205,6 +247,11 @@ class _InTransaction:
                 f"a statement in the effect of {self.call.key} failed and its error was swallowed, so the database "
                 "aborted the transaction: nothing of the effect is kept. Let the error out, or put the statement "
                 "into a savepoint of its own"
+            )
+        if isinstance(error, RecordGone):
+            return (
+                f"the record of {self.call.key} is not where it was claimed: the effect changed which tables its "
+                "connection sees (search_path, USE), so nothing of it is kept. Put that back before it returns"
             )
         if self._transaction.lost:
             return f"the connection was lost while the effect of {self.call.key} ran: record and effect are rolled back"
@@ -261,6 +308,7 @@ class AtomicPerformer(_InTransaction, Performer):
         steps = attempt(self.call)
 
         def work() -> Any:
+            self._arrive()
             reached = drive(steps, self.perform, until=RunEffect)
             self._go(self._mark_effect() if isinstance(reached, RunEffect) else self._end())
             return self.handed_out(reached, steps)
@@ -346,6 +394,7 @@ class AsyncAtomicPerformer(_InTransaction, AsyncPerformer):
         steps = attempt(self.call)
 
         async def work() -> Any:
+            self._arrive()
             reached = await adrive(steps, self.perform, until=RunEffect)
             await self._go(self._mark_effect() if isinstance(reached, RunEffect) else self._end())
             return self.handed_out(reached, steps)
@@ -367,6 +416,7 @@ class AsyncAtomicPerformer(_InTransaction, AsyncPerformer):
             _log.warning(
                 "a hold of %s was never entered, and stays claimed: roll its transaction back", self.call.key.operation
             )
+            self._depart()
             return
         leaving = self._go(self._leave())
         try:
@@ -377,8 +427,10 @@ class AsyncAtomicPerformer(_InTransaction, AsyncPerformer):
             _log.warning("a hold of %s was never entered, and stays claimed", self.call.key.operation)
 
     async def perform(self, command: Any) -> Any:
-        if isinstance(command, (StoreCommand, Undo)):
+        if isinstance(command, StoreCommand):
             return await self._go(self._obey(command))
+        if isinstance(command, Undo):  # begun is done, whoever is cancelled once more
+            return await running().shielded(lambda: self._go(self._obey(command)))
         return await super().perform(command)
 
     async def _run_effect(self, command: RunEffect) -> Outcome:

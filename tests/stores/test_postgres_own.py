@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -31,7 +32,7 @@ from samekey.core.states import Role, State
 from samekey.drivers import _psycopg_connection, _psycopg_exchange
 from samekey.drivers import psycopg as driver
 from samekey.ops import Ops
-from samekey.stores import _postgres_batches
+from samekey.stores import _postgres_batches, _postgres_lanes
 from samekey.stores.postgres import AsyncPostgresStore, PostgresStore
 from samekey.testing._store_scenarios.agreement import _compare, _moment
 from samekey.testing._store_scenarios.scene import LEASE, A, B, Scene, settling
@@ -552,6 +553,64 @@ def test_ctrl_c_in_the_leader_does_not_take_the_others_with_it(store, scene, mon
     assert said.count("interrupted") == 1
     assert {one for one in said if one != "interrupted"} <= {attempt(number) for number in range(8)}
     assert store.open(scene.opening("after")).attempt == A
+
+
+class TimeLimit(Exception):
+    """As a task queue raises it out of a signal handler."""
+
+
+@contextlib.contextmanager
+def interrupted_at(number: int):
+    """A signal whose handler raises, at so-manieth place of the lanes' own at which Python looks for signals.
+
+    That is as a function begins, and as one written in C has returned: a profiler hears of both.
+    """
+    places = itertools.count(1)
+    struck: list[int] = []
+
+    def look(frame: Any, event: str, _: Any) -> None:
+        if event in ("call", "c_return") and frame.f_code.co_filename == _postgres_lanes.__file__:
+            if next(places) == number:
+                struck.append(frame.f_lineno)
+                raise TimeLimit
+
+    sys.setprofile(look)
+    try:
+        yield struck
+    except TimeLimit:
+        pass
+    finally:
+        sys.setprofile(None)
+
+
+@pytest.mark.parametrize("followed", [False, True], ids=["alone", "followed"])
+def test_a_lane_outlives_an_interrupt_anywhere(store, scene, monkeypatch, followed):
+    """Whoever leads may be interrupted anywhere: the lead is handed on, and nobody waits for it in vain."""
+    monkeypatch.setattr(_postgres_lanes, "TURN_SECONDS", 1.0)  # whoever is forgotten is found out
+    store.open(scene.opening("connected"))
+    lane, send = store._links().claims, store._links().claims._send
+
+    with ThreadPoolExecutor(2) as pool:
+
+        def with_others_behind_us(query: Any) -> Any:
+            monkeypatch.setattr(lane, "_send", send)
+            behind.extend(pool.submit(store.open, scene.opening(f"{number} {which}")) for which in "ab")
+            _until(lambda: len(lane._queue) == 2)
+            return send(query)
+
+        for number in itertools.count(1):
+            behind: list[Any] = []
+            monkeypatch.setattr(lane, "_send", with_others_behind_us if followed else send)
+            with interrupted_at(number) as struck:
+                store.open(scene.opening(str(number)))
+            monkeypatch.setattr(lane, "_send", send)
+            assert store.open(scene.opening(f"{number} after")).attempt == A
+            assert [one.result(10).attempt for one in behind] == [A] * len(behind)
+            assert (lane._leader, list(lane._queue), lane._crowd._waking) == (None, [], set())
+            if not struck:
+                break
+
+    assert number > 15, "hardly anything was interrupted"
 
 
 def _until(look: Any, seconds: float = 10.0) -> Any:
@@ -1085,6 +1144,60 @@ def test_missing_tables_are_told_with_the_command_that_makes_them(server, scene)
     with pytest.raises(Misconfigured, match="samekey migrate"):
         store.settle(settling(store.open(scene.opening()), State.COMPLETED))
     store.close()
+
+
+def _drop_all(url: str) -> None:
+    with psycopg.connect(url, autocommit=True) as admin:
+        admin.execute("DROP TABLE samekey_records, samekey_meta, samekey_audit CASCADE")
+        admin.execute("DROP SEQUENCE samekey_tokens")
+        functions = admin.execute("SELECT oid::regprocedure::text FROM pg_proc WHERE proname LIKE 'samekey%'")
+        for (function,) in functions.fetchall():
+            admin.execute(f"DROP FUNCTION {function}")
+
+
+@pytest.mark.parametrize("colour", ["sync", "async"])
+async def test_tables_that_were_made_anew_are_noticed(server, scene, colour):
+    """Under a process that runs: it goes on with the new ones, and says that memory was lost."""
+    url = server.create_database()
+    driver.migrate(url)
+    store: Any = PostgresStore(url) if colour == "sync" else AsyncPostgresStore(url)
+
+    async def said(answer: Any) -> Any:
+        return await answer if colour == "async" else answer
+
+    for number in range(3):
+        before = await said(store.open(scene.opening(str(number))))
+    known = (await said(store.health())).incarnation
+    _drop_all(url)
+    driver.migrate(url)
+    after = await said(store.open(scene.opening("2")))
+    health = await said(store.health())
+
+    assert (before.after_loss, after.after_loss) == (False, True)
+    assert health.incarnation != known
+    assert any("lost its memory" in warning for warning in health.warnings)
+    await said(store.close())
+    with contextlib.closing(PostgresStore(url)) as later:  # whoever was not there before is told too
+        assert later.open(scene.opening("3")).after_loss
+
+
+def test_tables_that_were_restored_from_a_dump_are_noticed(server, scene):
+    """They have the epoch that they had; what was claimed after the dump is gone."""
+    url = server.create_database()
+    driver.migrate(url)
+    with contextlib.closing(PostgresStore(url)) as store:
+        store.open(scene.opening("lost"))
+        with psycopg.connect(url, autocommit=True) as admin:
+            dump = admin.execute("SELECT name, value FROM samekey_meta").fetchall()
+        _drop_all(url)
+        driver.migrate(url)
+        with psycopg.connect(url, autocommit=True) as admin:
+            admin.execute("TRUNCATE samekey_meta")
+            admin.cursor().executemany("INSERT INTO samekey_meta VALUES (%s, %s)", dump)
+        assert store.open(scene.opening("lost")).after_loss
+
+    with contextlib.closing(PostgresStore(url)) as later:
+        assert later.open(scene.opening("later")).after_loss
 
 
 def test_migrating_is_done_once_by_many(server):

@@ -7,7 +7,7 @@ the trips are what costs. `guard.on(connection)` and `Atomic` are made of nothin
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from samekey.core.commands import StoreCommand
 from samekey.core.errors import StoreError
@@ -67,6 +67,10 @@ class SavepointGone(StoreError):
     """The transaction is not the one in which the savepoint was set."""
 
 
+class RecordGone(StoreError):
+    """What was claimed in this transaction is not there: the connection sees other tables now."""
+
+
 class TransactionAborted(StoreError):
     """A statement failed before, and the database refuses every other one until a rollback."""
 
@@ -77,6 +81,10 @@ class Transaction(Protocol):
     name: str
     marks_ahead: bool  # a savepoint behind a claim costs no trip of its own
     commits_along: bool  # and a commit behind a settle neither
+
+    @property
+    def connection(self) -> Any:
+        """Whose transactions these are: what the caller gave, or the one thing that it stands for."""
 
     @property
     def in_transaction(self) -> bool:
@@ -121,6 +129,8 @@ class AsyncTransaction(Protocol):
     commits_along: bool
     immediate: bool  # nothing in it waits for anything: an abandoned hold can be undone by the garbage collector
 
+    @property
+    def connection(self) -> Any: ...
     @property
     def in_transaction(self) -> bool: ...
     @property

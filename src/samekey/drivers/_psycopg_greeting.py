@@ -114,7 +114,8 @@ SELECT current_setting('server_version'), current_setting('fsync'), current_sett
 _SCHEMA = """
 SELECT (SELECT value FROM samekey_meta WHERE name = 'schema'),
        (SELECT value FROM samekey_meta WHERE name = 'oldest_client'),
-       (SELECT value FROM samekey_meta WHERE name = 'epoch')
+       -- Restored from a dump, the tables have the epoch that they had, and another oid.
+       (SELECT value FROM samekey_meta WHERE name = 'epoch') || '/' || to_regclass('samekey_records')::oid
 """
 
 # The timeline of the file that is written now: the control file's own is that of the last checkpoint, and late.
@@ -126,8 +127,13 @@ SELECT system_identifier::text || '/' || substr(pg_walfile_name(pg_current_wal_l
 _NOT_TOLD = ("0A000", "42501", "42883", "55000")  # not supported, not permitted, not there, not now
 
 
-def greeting(address: Address, durable: bool, desk: bool) -> Generator[tuple[str, Values] | Facts, Any, None]:
-    """What is said on every new connection, one statement after the other, and at the end what was learned."""
+def greeting(
+    address: Address, durable: bool, desk: bool, before: Facts | None
+) -> Generator[tuple[str, Values] | Facts, Any, None]:
+    """What is said on every new connection, one statement after the other, and at the end what was learned.
+
+    `before` is what the connection before this one had learned.
+    """
     facts = yield _FACTS, ()
     *known, in_recovery, migrated, followers = facts
     if in_recovery:
@@ -151,7 +157,8 @@ def greeting(address: Address, durable: bool, desk: bool) -> Generator[tuple[str
             raise
         incarnation = "unknown"  # a managed server that does not tell: the tables' own epoch has to do
     incarnation = f"{incarnation}/{epoch}"
-    (lost_at,) = yield "SELECT samekey_greet(%s)", (incarnation,)
+    known_before = None if before is None else before.incarnation
+    (lost_at,) = yield "SELECT samekey_greet(%s::text, %s::text)", (incarnation, known_before)
     server, fsync, full_page_writes, _, standbys, encoding, isolation = known
     yield Facts(
         server=server.partition(" ")[0],

@@ -49,6 +49,10 @@ class _Shared:
     _begins = False  # with the next trip
 
     @property
+    def given(self) -> Any:
+        return self._connection
+
+    @property
     def in_transaction(self) -> bool:
         pgconn = self._connection.pgconn
         if pgconn.pipeline_status != PipelineStatus.OFF:
@@ -117,7 +121,12 @@ class PsycopgLink(_Shared):
         connection = self._connection
         queries = self._queries(operations, psycopg.ClientCursor)
         with connection.lock:
-            results = connection.wait(travelling(connection.pgconn, queries, prepared_in(connection)))
+            steps = travelling(connection.pgconn, queries, prepared_in(connection))
+            try:
+                results = connection.wait(steps)
+            except BaseException:
+                _break_off(connection, steps)
+                raise
         return row_of(results, connection.info.encoding)
 
     def effect_returned(self) -> None:
@@ -147,11 +156,23 @@ class AsyncPsycopgLink(_Shared):
         connection = self._connection
         queries = self._queries(operations, psycopg.AsyncClientCursor)
         async with connection.lock:
-            results = await connection.wait(travelling(connection.pgconn, queries, prepared_in(connection)))
+            steps = travelling(connection.pgconn, queries, prepared_in(connection))
+            try:
+                results = await connection.wait(steps)
+            except BaseException:
+                _break_off(connection, steps)
+                raise
         return row_of(results, connection.info.encoding)
 
     async def effect_returned(self) -> None:
         """Nothing is written late."""
+
+
+def _break_off(connection: Any, steps: Waiting) -> None:
+    """Interrupted on the way: now, and not when the last traceback that knows these steps is thrown away."""
+    steps.close()
+    if not connection.closed and connection.pgconn.pipeline_status != PipelineStatus.OFF:
+        connection.pgconn.finish()  # the interrupt came on the way out
 
 
 def begin_statement(connection: Any) -> str:
@@ -200,7 +221,8 @@ def prepared_in(connection: Any) -> Prepared | None:
     return known
 
 
-_NOT_AS_KNOWN = (b"26000", b"42P05")  # no such prepared statement; one of that name is there
+_OTHER_FUNCTIONS = b"0A000"  # "cached plan must not change result type": the tables were made anew
+_NOT_AS_KNOWN = (b"26000", b"42P05", _OTHER_FUNCTIONS)  # no such prepared statement; one of that name is there
 _STEP = "SAVEPOINT samekey_step"
 
 Waiting = Generator[Wait, Ready, list[Any]]  # yields whenever the socket has to be waited for
@@ -214,11 +236,15 @@ def travelling(pgconn: Any, queries: list[Query], known: Prepared | None) -> Wai
     if not queries[0].sql.startswith((b"BEGIN", b"SAVEPOINT")):
         queries = [_plain(_STEP), *queries]  # what is released behind it takes it along
     results = yield from _turn(pgconn, queries, known)
-    if results and results[-1].error_field(DiagnosticField.SQLSTATE) in _NOT_AS_KNOWN:
+    state = results[-1].error_field(DiagnosticField.SQLSTATE) if results else None
+    if state in _NOT_AS_KNOWN:
         known.forget()
         first = queries[0].sql.decode()
         began = first.startswith("BEGIN")
-        yield from _turn(pgconn, [_plain("ROLLBACK" if began else f"ROLLBACK TO {first}")], None)
+        back = [_plain("ROLLBACK" if began else f"ROLLBACK TO {first}")]
+        if state == _OTHER_FUNCTIONS:
+            back += [_plain(f"DEALLOCATE {query.name.decode()}") for query in counted_on]
+        yield from _turn(pgconn, back, None)
         results = yield from _turn(pgconn, queries if began else queries[1:], None)
     return results
 
@@ -226,8 +252,8 @@ def travelling(pgconn: Any, queries: list[Query], known: Prepared | None) -> Wai
 def _turn(pgconn: Any, queries: Sequence[Query], known: Prepared | None) -> Waiting:
     results: list[Any] = []
     making: dict[int, bytes] = {}  # which result is that of which statement's preparation
-    pgconn.enter_pipeline_mode()
     try:
+        pgconn.enter_pipeline_mode()
         for number, query in enumerate(queries):
             if known is None or not query.name:
                 pgconn.send_query_params(query.sql, query.values, None, query.formats, BINARY if query.formats else 0)

@@ -6,7 +6,7 @@ Without the driver: it is given a function that runs a statement and returns its
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -163,16 +163,14 @@ def greet(address: Address, run: Run) -> Facts:
     )
 
 
-def place(rows: Iterable[tuple[Any, ...]]) -> str:
-    """Which server it is, from its variables; MariaDB has no id of its own."""
-    return _place_of({_word(name).lower(): _word(value) for name, value in rows})
-
-
-def _word(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)  # as the connection is set
+def place_of(known: str) -> str:
+    """What a server has to be asked to say this place, as an expression: one row, whatever the session's limits are."""
+    said = "CONCAT_WS(':', @@hostname, @@port, @@server_id)" if ":" in known else "@@server_uuid"
+    return f"CAST({said} AS BINARY)"
 
 
 def _place_of(said: Mapping[str, str]) -> str:
+    # MariaDB has no id of its own.
     return said.get("server_uuid") or f"{said['hostname']}:{said['port']}:{said['server_id']}"
 
 

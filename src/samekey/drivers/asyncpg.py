@@ -34,6 +34,11 @@ class AsyncpgLink:
         self._begun: Any = None
 
     @property
+    def given(self) -> Any:
+        # A pool's proxy stands for the connection for as long as it is lent.
+        return getattr(self._connection, "_con", None) or self._connection
+
+    @property
     def in_transaction(self) -> bool:
         return not self.lost and bool(self._connection.is_in_transaction())
 
@@ -42,8 +47,7 @@ class AsyncpgLink:
         return bool(self._connection.is_closed())
 
     async def underlying(self) -> Any:
-        # A pool's proxy stands for the connection for as long as it is lent.
-        return getattr(self._connection, "_con", self._connection)
+        return self.given
 
     async def begin(self) -> None:
         # The library's own: in a transaction begun by hand it refuses connection.transaction().
@@ -82,6 +86,6 @@ def numbered(text: str) -> str:
     parts = re.split(r"%s::(\w+)", text)
     said = parts[0]
     for number, (kind, rest) in enumerate(zip(parts[1::2], parts[2::2], strict=True), start=1):
-        said += f"${number}::text::{kind}" if kind in ("uuid", "bigint", "integer") else f"${number}::{kind}"
+        said += f"${number}::text::{kind}" if kind in ("uuid", "bigint", "integer", "oid") else f"${number}::{kind}"
         said += rest
     return said

@@ -39,6 +39,13 @@ class DjangoLink:
         self._promised: dict[tuple[str, int], list[Any]] = {}  # the on_commit functions known at each savepoint
 
     @property
+    def given(self) -> Any:
+        # A proxy stands for the connection that this thread has by the same name.
+        if isinstance(self._connection, ConnectionProxy):
+            return transaction.get_connection(self._connection.alias)
+        return self._connection
+
+    @property
     def errors(self) -> tuple[type[BaseException], ...]:
         return (Error, *(() if self._inner is None else self._inner.errors))
 

@@ -106,17 +106,19 @@ def check_durability(given: Any) -> Durability:
 # -- connections -------------------------------------------------------------------------------------------
 
 
-def connect(address: Address, *, durable: bool = True, desk: bool = False) -> tuple[Connection, Facts]:
+def connect(
+    address: Address, *, durable: bool = True, desk: bool = False, before: Facts | None = None
+) -> tuple[Connection, Facts]:
     """A connection to the primary, checked.
 
     `durable=False` where an acknowledged write may be lost in a crash; `desk=True` for operators, whose
-    statements may read whole tables and take their time.
+    statements may read whole tables and take their time. `before` is what the last connection had learned.
     """
     with translated(address):
         connection = Connection.connect(address.url, **_arguments(address))
         _set_up(address, connection, desk)
         try:
-            steps = greeting(address, durable, desk)
+            steps = greeting(address, durable, desk, before)
             said: tuple[str, Values] | Facts = next(steps)
             while not isinstance(said, Facts):
                 try:
@@ -131,13 +133,15 @@ def connect(address: Address, *, durable: bool = True, desk: bool = False) -> tu
     return connection, said
 
 
-async def connect_async(address: Address, *, durable: bool = True, desk: bool = False) -> tuple[AsyncConnection, Facts]:
+async def connect_async(
+    address: Address, *, durable: bool = True, desk: bool = False, before: Facts | None = None
+) -> tuple[AsyncConnection, Facts]:
     """The same, awaited."""
     with translated(address):
         connection = await AsyncConnection.connect(address.url, **_arguments(address))
         _set_up(address, connection, desk)
         try:
-            steps = greeting(address, durable, desk)
+            steps = greeting(address, durable, desk, before)
             said: tuple[str, Values] | Facts = next(steps)
             while not isinstance(said, Facts):
                 try:
@@ -261,7 +265,8 @@ def is_conflict(error: BaseException) -> bool:
         | errors.SerializationFailure
         | errors.ReadOnlySqlTransaction  # demoted under us: the next connection finds the new primary
         | errors.InvalidSqlStatementName  # somebody said DISCARD ALL
-        | errors.DuplicatePreparedStatement,
+        | errors.DuplicatePreparedStatement
+        | errors.FeatureNotSupported,  # "cached plan must not change result type": the tables were made anew
     )
 
 
@@ -269,7 +274,10 @@ def is_spent(error: BaseException) -> bool:
     """Whether the connection is of no use any more."""
     return (is_lost(error) and not isinstance(error, errors.QueryCanceled)) or isinstance(
         error,
-        errors.ReadOnlySqlTransaction | errors.InvalidSqlStatementName | errors.DuplicatePreparedStatement,
+        errors.ReadOnlySqlTransaction
+        | errors.InvalidSqlStatementName
+        | errors.DuplicatePreparedStatement
+        | errors.FeatureNotSupported,
     )
 
 

@@ -34,7 +34,7 @@ from samekey.drivers._pymysql_greeting import (
     Facts as Facts,
 )
 from samekey.drivers._pymysql_greeting import (
-    place as place,
+    place_of as place_of,
 )
 from samekey.drivers._urls import split, unsplit
 
@@ -160,6 +160,9 @@ _NOT_ALLOWED = {
     ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR, ER.TABLEACCESS_DENIED_ERROR, ER.COLUMNACCESS_DENIED_ERROR,
     ER.SPECIFIC_ACCESS_DENIED_ERROR, 1698,
 }  # fmt: skip
+_ELSEWHERE = _NOT_THERE | _NOT_ALLOWED | {ER.BAD_DB_ERROR, ER.NO_DB_ERROR, ER.UNKNOWN_SYSTEM_VARIABLE}
+_SESSION_FORBIDS = {ER.TOO_BIG_SELECT, 1792}  # max_join_size; a read-only transaction
+_TIMED_OUT = {1969, 3024}  # MariaDB's max_statement_time, MySQL's max_execution_time
 _READ_ONLY = {ER.OPTION_PREVENTS_STATEMENT, 1836}
 _FULL = {ER.DISK_FULL, ER.RECORD_FILE_FULL}
 _CANNOT_KEEP = {ER.DATA_TOO_LONG, ER.TRUNCATED_WRONG_VALUE_FOR_FIELD, ER.WARN_DATA_OUT_OF_RANGE}
@@ -193,6 +196,8 @@ def store_error(address: Address, error: pymysql.Error) -> StoreError | Misconfi
         return Misconfigured(f"{name} has no samekey tables, or not all of them. Make them with: {migrate_line(name)}")
     if code in _NOT_ALLOWED or code == ER.BAD_DB_ERROR:
         return Misconfigured(f"{name}: {_told(error)}")
+    if code in _SESSION_FORBIDS:
+        return Misconfigured(f"{name}: this session or transaction forbids a claim, which is a write: {_told(error)}")
     if code in _READ_ONLY:
         return StoreUnavailable(f"{name} is read-only now: a replica, or a primary that is being replaced")
     if code == ER.LOCK_WAIT_TIMEOUT:
@@ -228,6 +233,16 @@ def is_rolled_back(error: BaseException) -> bool:
 def is_busy(error: BaseException) -> bool:
     """Whether another transaction holds the row; this one goes on all the same."""
     return isinstance(error, pymysql.Error) and number(error) == ER.LOCK_WAIT_TIMEOUT
+
+
+def is_timed_out(error: BaseException) -> bool:
+    """Whether the session allows its statements less time than this one took: in a claim, waiting for a row."""
+    return isinstance(error, pymysql.Error) and number(error) in _TIMED_OUT
+
+
+def is_elsewhere(error: BaseException) -> bool:
+    """Whether this connection sees no tables of ours, or is to another kind of server."""
+    return isinstance(error, pymysql.Error) and number(error) in _ELSEWHERE
 
 
 def is_spent(error: BaseException) -> bool:

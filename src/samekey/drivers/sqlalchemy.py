@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_s
 from sqlalchemy.orm import Session, scoped_session
 
 from samekey.core.drive import adrive, drive
-from samekey.core.errors import Misconfigured
+from samekey.core.errors import Misconfigured, StoreUnavailable
 from samekey.core.transaction import EFFECT, Mark, Release, RollbackTo, Savepoint, SavepointGone
 
 Operation = Mark | tuple[str, tuple[Any, ...]]
@@ -47,6 +47,10 @@ class _Shared:
         self._inner: Any = None  # the driver's link, of the connection that the last trip went over
         self._raw: Any = None
         self._nested: Any = None  # the session's own savepoint around the effect
+
+    @property
+    def given(self) -> Any:
+        return self._given
 
     @property
     def marks_ahead(self) -> bool:
@@ -91,7 +95,13 @@ class _Shared:
         row, straight = None, []
         for operation in operations:
             if self._orm and isinstance(operation, RollbackTo) and self._nested is not None:
-                yield from self._undo_nested()
+                try:
+                    yield from self._undo_nested()
+                except SavepointGone:
+                    if operation.name == EFFECT:
+                        raise
+                    # The effect ended it by itself; where we go back to lies before it. The session must look again.
+                    self._given.expire_all()
             if not (self._orm and isinstance(operation, Savepoint | RollbackTo | Release) and operation.name == EFFECT):
                 straight.append(operation)
                 continue
@@ -104,7 +114,12 @@ class _Shared:
     def _straight(self, operations: Sequence[Operation]) -> Steps:
         if not operations:
             return None
-        yield from self._find()
+        try:
+            yield from self._find()
+        except exc.PendingRollbackError as error:
+            if self.lost:
+                raise StoreUnavailable(f"the connection was lost, and its transaction with it ({error})") from error
+            raise
         return (yield lambda: self._inner.trip(operations))
 
     def _undo_nested(self) -> Steps:

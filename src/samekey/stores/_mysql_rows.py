@@ -30,6 +30,8 @@ Run = Callable[[str], tuple[Sequence[Row], int]]  # a statement's rows, and how 
 CAS_MAX = 50  # lost races for one row before we call the store busy; each one means somebody else won
 SWEEP_MAX = 1000  # rows in one delete: milliseconds, so that no claim waits for a sweep
 
+CLOCK_SET_SECONDS = 900  # a session's clock that is so much beside the server's was set; zones differ by 1800 or more
+
 _STATES = {state.value: state for state in State}
 
 # UTC, and so the same in every time zone and on both sides of a summer's end; in microseconds.
@@ -56,11 +58,20 @@ SELECT {CLOCK}, CAST(m.value AS SIGNED), {_SHOWN}
  WHERE m.name = 'last_token'
 """  # noqa: S608 - constants only
 
+# The same on a caller's connection, where SET timestamp may have set every clock but SYSDATE. Corrected by what lies
+# between that one and NOW, which are in one time zone; by more than a wait may take, the zone's own offset could be
+# another one then, so there is no clock to be had (null).
+_BESIDE = "TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6))"
+CLOCK_OF_A_CALLER = f"IF(ABS({_BESIDE}) < {CLOCK_SET_SECONDS} * 1000000, {CLOCK} + {_BESIDE}, NULL)"
+
+LOOK_INSIDE = _LOOK.replace(CLOCK, CLOCK_OF_A_CALLER, 1) + " LIMIT 1"
+
 # Inside a caller's transaction: past its snapshot, and nobody changes the row until it ends.
+# LIMIT, here and where a caller's connection is asked: it has the last word over the session's sql_select_limit.
 LOOK_AND_HOLD = f"""
-SELECT {CLOCK}, 0, {_SHOWN}
+SELECT {CLOCK_OF_A_CALLER}, 0, {_SHOWN}
   FROM samekey_records AS r WHERE r.digest = %s
-   FOR UPDATE
+ LIMIT 1 FOR UPDATE
 """  # noqa: S608 - constants only
 
 _NAMES = ", ".join(_COLUMNS)
@@ -137,9 +148,9 @@ def execute(run: Run, command: StoreCommand) -> Done:
     raise StoreUnavailable(f"{command.key} changes faster than it can be written")
 
 
-def look(run: Run, key: Key) -> tuple[Record | None, Moment]:
+def look(run: Run, key: Key, statement: str = _LOOK) -> tuple[Record | None, Moment]:
     """The record of this key, if there is one, and the server's clock."""
-    rows, _ = run(_LOOK % literal(key.digest))
+    rows, _ = run(statement % literal(key.digest))
     return (None if rows[0][2] is None else record_of(rows[0], key)), moment_of(rows[0])
 
 
@@ -279,6 +290,11 @@ def _literals(values: Iterable[Any]) -> str:
 
 def moment_of(row: Row) -> Moment:
     """The server's clock, as this row brought it: one clock for leases, retention and people."""
+    if row[0] is None:
+        raise Misconfigured(
+            "the clock of this session was set (SET timestamp), and leases and retention go by the server's: "
+            "say SET timestamp = DEFAULT before the guard is asked"
+        )
     now = int(row[0])
     return Moment(now / 1e6, now / 1e6, "", max(now, int(row[1]) + 1))
 

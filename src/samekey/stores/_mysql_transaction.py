@@ -18,17 +18,19 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, NoReturn, TypeVar
 
-from samekey.core.commands import Open, Read, StoreCommand
+from samekey.core.commands import Open, Read, Settle, StoreCommand
 from samekey.core.errors import InProgress, Misconfigured, StoreError, StoreUnavailable, TransactionConflict
 from samekey.core.record import Record
 from samekey.core.register import apply, expired, seen_at
-from samekey.core.transaction import Act, SavepointGone
+from samekey.core.states import Role
+from samekey.core.transaction import Act, RecordGone, SavepointGone
 from samekey.drivers import pymysql as driver
 from samekey.loops import running
 from samekey.stores._mysql_links import Links, TooLarge, without_result
 from samekey.stores._mysql_rows import (
     CAS_MAX,
     LOOK_AND_HOLD,
+    LOOK_INSIDE,
     delete,
     insert_all,
     literal,
@@ -46,8 +48,7 @@ _HASTE = "SET @samekey_wait = @@innodb_lock_wait_timeout, innodb_lock_wait_timeo
 _HASTE_OVER = "SET innodb_lock_wait_timeout = @samekey_wait"
 
 # A locking read makes no snapshot: that is for the caller's own first look, which may come after a long wait of ours.
-_EPOCH = "SELECT CAST(value AS BINARY) FROM samekey_meta WHERE name = 'epoch' LOCK IN SHARE MODE"
-_PLACE = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('hostname', 'port', 'server_id', 'server_uuid')"
+_WHERE = "SELECT CAST(value AS BINARY), %s FROM samekey_meta WHERE name = 'epoch' LIMIT 1 LOCK IN SHARE MODE"
 
 
 class MysqlTransaction:
@@ -63,24 +64,23 @@ class MysqlTransaction:
         self.name = address.name
         self._links = links
         self._address = address
-        self._connection: driver.Connection = connection
+        self.connection = self._connection = connection
 
     def same_database(self) -> bool:
         """Whether the connection's tables are the store's own, on the same server."""
         links = self._links()
         with links.borrowed():
             pass  # so that we know our own
-        try:
-            rows, _ = driver.run(self._connection, _EPOCH)
-            said, _ = driver.run(self._connection, _PLACE)
-        except driver.DriverError as error:
-            if driver.is_lost(error) or driver.is_rolled_back(error):
-                self._tell(error, None)
-            return False  # no such table, or none that this user may see
         facts = links.facts
-        if facts is None or not rows:
+        if facts is None:
             return False
-        return bool(rows[0][0].decode() == facts.epoch and driver.place(said) == facts.place)
+        try:
+            rows, _ = driver.run(self._connection, _WHERE % driver.place_of(facts.place))
+        except driver.DriverError as error:
+            if not driver.is_elsewhere(error):
+                self._tell(error, None)
+            return False
+        return [tuple(map(bytes.decode, row)) for row in rows] == [(facts.epoch, facts.place)]
 
     @property
     def in_transaction(self) -> bool:
@@ -158,7 +158,7 @@ class MysqlTransaction:
                 self._statement(_HASTE_OVER)
 
     def _read(self, command: Read) -> Record | None:
-        record, moment = look(self._statement, command.key)
+        record, moment = look(self._statement, command.key, LOOK_INSIDE)
         if record is None:  # not in our snapshot: is it there by now?
             (record, moment), _ = self._links().insist(lambda run: look(run, command.key))
         return None if record is None or expired(record, moment) else seen_at(record, moment)
@@ -167,9 +167,12 @@ class MysqlTransaction:
         for _ in range(CAS_MAX):
             rows, _ = self._statement(LOOK_AND_HOLD % literal(command.key.digest))
             if not rows:
+                self._require_moved(command)
                 return None
             before, moment = record_of(rows[0], command.key), moment_of(rows[0])
             after = apply(before, command, moment)
+            if after is before:
+                self._require_moved(command)
             if after is None:
                 wrote = delete(self._statement, before)
             else:
@@ -177,6 +180,11 @@ class MysqlTransaction:
             if wrote:
                 return None if after is None else self._links().shown(after, moment)
         raise StoreUnavailable(f"{command.key} changes although it is held")
+
+    def _require_moved(self, command: StoreCommand) -> None:
+        """It changed nothing: but what a holder claimed in this very transaction must be there to be settled."""
+        if isinstance(command, Settle) and command.role is Role.HOLDER:
+            raise RecordGone(f"{self.name}: the record that was claimed is not here")
 
     # -- statements ----------------------------------------------------------------------------------------
 
@@ -203,7 +211,7 @@ class MysqlTransaction:
             ) from error
         if driver.no_such_savepoint(error):
             raise SavepointGone(f"{self.name}: {error}") from error
-        if driver.is_busy(error):
+        if driver.is_busy(error) or (isinstance(command, Open) and driver.is_timed_out(error)):
             raise InProgress(
                 f"{key} is held by another transaction that has not ended; try again with the same key",
                 key=text,
@@ -227,6 +235,7 @@ class AsyncMysqlTransaction:
     def __init__(self, sync: MysqlTransaction) -> None:
         self._sync = sync
         self.name = sync.name
+        self.connection = sync.connection
         self.conflicts, self.worth_waiting = sync.conflicts, sync.worth_waiting
 
     @property

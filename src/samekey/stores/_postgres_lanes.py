@@ -7,6 +7,9 @@ for all, answers all, and hands the lead on.
 Threads that were answered together wake up one after the other, and the first one would find the next lane free and
 go alone, before the rest of them has had its say: half of all commits were for one. So whoever is about to lead
 while others are still waking up lets these come first. Lanes of tasks (`_postgres_tasks`) need no such thing.
+
+A signal's handler may raise anywhere in here, in the main thread. So who leads is known by what it wants done, which
+the caller has in hand before it asks, and whoever leaves looks whether it leads; to hand the lead on twice is once.
 """
 
 from __future__ import annotations
@@ -31,13 +34,12 @@ TURN_SECONDS = 60.0  # many times what the statements before us may take; only f
 class Asked:
     """What one caller wants, and how it is told that it is its turn, or over."""
 
-    __slots__ = ("again", "bell", "finished", "gone", "jobs", "leads", "next")
+    __slots__ = ("again", "bell", "finished", "gone", "jobs", "next")
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self.jobs = jobs
         self.bell = threading.Lock()  # held until rung: the cheapest thing a thread can sleep on
         self.bell.acquire()
-        self.leads = False
         self.finished = False
         self.again = False
         self.gone = False  # interrupted while it waited
@@ -49,18 +51,18 @@ class Crowd:
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
-        self._waking = 0
+        self._waking: set[Asked] = set()
         self._leaders: list[ThreadBell] = []
 
-    def rung(self, count: int) -> None:
+    def rung(self, some: Sequence[Asked]) -> None:
         with self._mutex:
-            self._waking += count
+            self._waking.update(some)
 
-    def awake(self) -> None:
+    def awake(self, one: Asked) -> None:
         leaders: list[ThreadBell] = []
         with self._mutex:
-            self._waking -= 1
-            if self._waking == 0:
+            self._waking.discard(one)
+            if not self._waking:
                 leaders, self._leaders = self._leaders, leaders
         for leader in leaders:
             leader.ring()
@@ -88,40 +90,58 @@ class Lane:
         self._connection: driver.Connection | None = None
         self._mutex = threading.Lock()
         self._queue: deque[Asked] = deque()
-        self._busy = False
+        self._leader: Sequence[Job] | None = None  # what whoever leads wants done
+        self._heir: Asked | None = None  # to whom the lead was given last
         self._closed = False
         self.facts: driver.Facts | None = None
         self._known = Facts()
 
     def perform(self, jobs: Sequence[Job]) -> None:
         """Carry these out, alone or together with whatever others want at the same time."""
-        asked = self._line_up(jobs)
-        if asked is not None:
-            self._await_turn(asked)
-            if asked.finished:
-                return
-            if asked.again:
-                return self.perform([job for job in jobs if not job.done])
         others: list[Asked] = []
         try:
+            asked = self._line_up(jobs)
+            if asked is not None:
+                self._await_turn(asked)
+                if asked.finished:
+                    return
+                if asked.again:
+                    return self.perform([job for job in jobs if not job.done])
             self._crowd.let_come()
             self._gather(others, len(jobs))
             together = [*jobs, *(job for one in others for job in one.jobs)] if others else jobs
             self._drive(carrying_all(together, self._address, self._known))
+        except BaseException:
+            self._withdraw(jobs)
+            raise
         finally:
-            self._pass_on(others)
+            if self._leader is jobs:
+                try:
+                    self._pass_on(jobs, others)
+                except BaseException:  # interrupted in there
+                    self._pass_on(jobs, others)
+                    raise
 
     def ask(self, statement: Statement) -> list[Any]:
         """The rows of one statement that is no command, in our turn."""
-        asked = self._line_up(())
-        if asked is not None:
-            self._await_turn(asked)
+        turn: list[Job] = []  # nobody else's
         try:
+            asked = self._line_up(turn)
+            if asked is not None:
+                self._await_turn(asked)
             with driver.translated(self._address):
                 rows: list[Any] = self._on_connection(lambda link: link.execute(*statement, binary=True).fetchall())
                 return rows
+        except BaseException:
+            self._withdraw(turn)
+            raise
         finally:
-            self._pass_on([])
+            if self._leader is turn:
+                try:
+                    self._pass_on(turn, [])
+                except BaseException:
+                    self._pass_on(turn, [])
+                    raise
 
     def close(self) -> None:
         self._closed = True
@@ -133,8 +153,8 @@ class Lane:
     def _line_up(self, jobs: Sequence[Job]) -> Asked | None:
         """Our place behind those who are there already; None where nobody is, and we lead."""
         with self._mutex:
-            if not self._busy:
-                self._busy = True
+            if self._leader is None:
+                self._leader = jobs
                 return None
             asked = Asked(jobs)
             self._queue.append(asked)
@@ -146,20 +166,28 @@ class Lane:
         finally:
             if asked.finished or asked.again:
                 self._wake(asked.next)
-                self._crowd.awake()
+                self._crowd.awake(asked)
+            elif self._leader is asked.jobs and self._queue and self._queue[0] is asked:
+                self._queue.popleft()  # whoever gave us the lead was interrupted before this
 
     def _await_bell(self, asked: Asked) -> None:
         try:
-            if not asked.bell.acquire(timeout=TURN_SECONDS):
+            rung = asked.bell.acquire(timeout=TURN_SECONDS)
+            # Whoever should have rung may have been interrupted; then it is our turn, or over, all the same.
+            if not (rung or asked.finished or asked.again or self._leader is asked.jobs):
                 raise StoreUnavailable(f"no turn on a connection to {self._address.name} within {TURN_SECONDS:.0f} s")
-        except BaseException:  # also Ctrl-C: nobody may wait for our lead
+        except BaseException:
             with self._mutex:
-                if asked in self._queue:
-                    self._queue.remove(asked)
                 asked.gone = True
-            if asked.leads:
-                self._pass_on([])
             raise
+
+    def _withdraw(self, jobs: Sequence[Job]) -> None:
+        """We were interrupted, or told that it takes too long: nobody may wait for our lead."""
+        if self._queue:
+            with self._mutex:
+                for asked in [one for one in self._queue if one.jobs is jobs]:
+                    asked.gone = True
+                    self._queue.remove(asked)
 
     def _gather(self, others: list[Asked], count: int) -> None:
         """Whoever lines up behind us, as many as may travel together."""
@@ -169,29 +197,29 @@ class Lane:
                     others.append(self._queue.popleft())
                     count += len(others[-1].jobs)
 
-    def _pass_on(self, others: list[Asked]) -> None:
-        """These have their answers; whoever is first in the line leads now."""
+    def _pass_on(self, jobs: Sequence[Job], others: list[Asked]) -> None:
+        """These have their answers; whoever is first in the line leads now. Said twice, it is done once."""
         if others:
             with self._mutex:
-                others = [one for one in others if not one.gone]
-                for one, after in zip_longest(others, others[1:]):
+                waiting = [one for one in others if not (one.gone or one.finished or one.again)]
+                for one, after in zip_longest(waiting, waiting[1:]):
                     one.next = after
                     one.finished = all(job.done for job in one.jobs)
                     one.again = not one.finished  # we were interrupted: it asks for itself
-            self._crowd.rung(len(others))
-            self._wake(others[0] if others else None)
+            self._crowd.rung(waiting)
+            self._wake(next((one for one in others if one.finished or one.again), None))
+            others.clear()
         with self._mutex:
-            heir = self._queue.popleft() if self._queue else None
-            if heir is None:
-                self._busy = False
-            else:
-                heir.leads = True
-        if heir is not None:
-            heir.bell.release()
+            if self._leader is jobs:
+                self._heir = heir = self._queue[0] if self._queue else None
+                self._leader = None if heir is None else heir.jobs
+                if heir is not None:
+                    self._queue.popleft()
+        self._wake(self._heir)
 
     def _wake(self, one: Asked | None) -> None:
         """Wake this one, who wakes the next: all at once they would only fight for the interpreter."""
-        if one is not None:
+        if one is not None and one.bell.locked():
             one.bell.release()
 
     # -- sending -------------------------------------------------------------------------------------------
@@ -224,7 +252,9 @@ class Lane:
         if self._closed:
             raise Closed(f"{self._address.name} was closed")
         if self._connection is None or self._connection.closed:
-            self._connection, self.facts = driver.connect(self._address, durable=self._durable, desk=self._desk)
+            self._connection, self.facts = driver.connect(
+                self._address, durable=self._durable, desk=self._desk, before=self.facts
+            )
             self._known.lost_at = self.facts.lost_at
         try:
             return work(self._connection)

@@ -225,7 +225,7 @@ class AsyncLane:
             raise Closed(f"{self._address.name} was closed")
         if self._connection is None or self._connection.closed:
             self._connection, self.facts = await driver.connect_async(
-                self._address, durable=self._durable, desk=self._desk
+                self._address, durable=self._durable, desk=self._desk, before=self.facts
             )
             self._known.lost_at = self.facts.lost_at
         try:

@@ -24,6 +24,7 @@ from samekey.core.transaction import (
     Act,
     Commit,
     Mark,
+    RecordGone,
     Release,
     RollbackTo,
     Savepoint,
@@ -40,7 +41,8 @@ Identity = str
 RETRY_SECONDS = 1.0  # what a caller is told to wait: the other transaction took longer than the patience already
 
 # Not by address: two names may lead to one server, and one name to two. The same tables of the same database of the
-# same cluster; to_regclass follows the connection's own search_path, as the statements do.
+# same cluster; to_regclass follows the connection's own search_path, as the statements do. A connection never changes
+# its database, so that is asked once; its search_path may change any time, so every claim names the table (oid).
 _TABLES = "oid || '/' || coalesce(to_regclass('samekey_records')::oid, 0)"
 IDENTITY = f"""
 SELECT (SELECT system_identifier FROM pg_control_system()) || '/' || {_TABLES}
@@ -53,7 +55,7 @@ FROM pg_database WHERE datname = current_database()
 """  # noqa: S608
 NOT_TOLD = ("0A000", "42501", "42883", "55000")  # not supported, not permitted, not there, not now
 
-_known: WeakKeyDictionary[Any, Identity] = WeakKeyDictionary()  # a connection never changes its database
+_known: WeakKeyDictionary[Any, Identity] = WeakKeyDictionary()  # of connections that were the store's own
 
 
 class Link(Protocol):
@@ -63,6 +65,10 @@ class Link(Protocol):
     commits_along: bool
     takes_queries: bool  # in binary, beside statements in text; their answer comes back as libpq has it
     errors: tuple[type[BaseException], ...]  # what the driver raises
+
+    @property
+    def given(self) -> Any:
+        """The one thing that the caller's connection is, by whatever proxy it came."""
 
     @property
     def in_transaction(self) -> bool: ...
@@ -90,6 +96,8 @@ class AsyncLink(Protocol):
     takes_queries: bool
     errors: tuple[type[BaseException], ...]
 
+    @property
+    def given(self) -> Any: ...
     @property
     def in_transaction(self) -> bool: ...
     @property
@@ -134,6 +142,11 @@ class _Shared:
 
     _link: Any
     name: str
+    _table = 0  # the oid of the store's own, once it is known
+
+    @property
+    def connection(self) -> Any:
+        return self._link.given
 
     @property
     def marks_ahead(self) -> bool:
@@ -157,7 +170,11 @@ class _Shared:
 
     def _operations(self, acts: Sequence[Act], patience: float) -> list[Operation]:
         binary = self._link.takes_queries
-        return [operation(act, patience, binary=binary) for act in acts]
+        return [operation(act, self._table, patience, binary=binary) for act in acts]
+
+    def _is_ours(self, found: Identity, ours: Identity) -> bool:
+        self._table = int(ours.rpartition("/")[2])
+        return found == ours
 
     def conflicts(self, error: BaseException) -> bool:
         return sqlstate(error) in _CONFLICTS
@@ -166,6 +183,8 @@ class _Shared:
         return False  # the server waited already
 
     def _tell(self, error: BaseException, acts: Sequence[Act]) -> NoReturn:
+        if sqlstate(error) == OTHER_TABLES:
+            _known.clear()  # the search_path was changed; or the tables were made anew, and so are the store's own
         if any(isinstance(act, Commit) for act in acts) and (self._link.lost or _is_constraint(error)):
             self._tell_commit(error)
         raise told(self.name, error, acts, lost=self._link.lost) from error
@@ -189,22 +208,24 @@ class _Shared:
 class PostgresTransaction(_Shared):
     """The store's commands inside a transaction of the caller's connection."""
 
-    def __init__(self, name: str, link: Link, identity: Callable[[], Identity]) -> None:
+    def __init__(self, name: str, link: Link, identity: Callable[[Identity], Identity]) -> None:
         self.name = name
         self._link: Link = link
-        self._identity = identity  # of the store
+        self._identity = identity  # of the store, which looks again where it is another one than this
 
     def same_database(self) -> bool:
         connection = self._link.underlying()
-        if connection not in _known:
-            try:
-                found = self._link.trip(_asking(IDENTITY))
-            except self._link.errors as error:
-                if sqlstate(error) not in NOT_TOLD:
-                    self._tell(error, ())
-                found = self._link.trip((RollbackTo("same", 0), (IDENTITY_UNTOLD, ()), Release("same", 0)))
-            _known[connection] = _identity(found)
-        return _known[connection] == self._identity()
+        known = _known.get(connection, "")
+        if self._is_ours(known, self._identity(known)):
+            return True
+        try:
+            found = self._link.trip(_asking(IDENTITY))
+        except self._link.errors as error:
+            if sqlstate(error) not in NOT_TOLD:
+                self._tell(error, ())
+            found = self._link.trip((RollbackTo("same", 0), (IDENTITY_UNTOLD, ()), Release("same", 0)))
+        known = _known[connection] = _identity(found)
+        return self._is_ours(known, self._identity(known))
 
     def begin(self) -> None:
         try:
@@ -244,22 +265,24 @@ class AsyncPostgresTransaction(_Shared):
 
     immediate = False
 
-    def __init__(self, name: str, link: AsyncLink, identity: Callable[[], Any]) -> None:
+    def __init__(self, name: str, link: AsyncLink, identity: Callable[[Identity], Any]) -> None:
         self.name = name
         self._link: AsyncLink = link
         self._identity = identity
 
     async def same_database(self) -> bool:
         connection = await self._link.underlying()
-        if connection not in _known:
-            try:
-                found = await self._link.trip(_asking(IDENTITY))
-            except self._link.errors as error:
-                if sqlstate(error) not in NOT_TOLD:
-                    self._tell(error, ())
-                found = await self._link.trip((RollbackTo("same", 0), (IDENTITY_UNTOLD, ()), Release("same", 0)))
-            _known[connection] = _identity(found)
-        return bool(_known[connection] == await self._identity())
+        known = _known.get(connection, "")
+        if self._is_ours(known, await self._identity(known)):
+            return True
+        try:
+            found = await self._link.trip(_asking(IDENTITY))
+        except self._link.errors as error:
+            if sqlstate(error) not in NOT_TOLD:
+                self._tell(error, ())
+            found = await self._link.trip((RollbackTo("same", 0), (IDENTITY_UNTOLD, ()), Release("same", 0)))
+        known = _known[connection] = _identity(found)
+        return self._is_ours(known, await self._identity(known))
 
     async def begin(self) -> None:
         try:
@@ -297,20 +320,24 @@ class AsyncPostgresTransaction(_Shared):
 # -- words -----------------------------------------------------------------------------------------------------
 
 
-def operation(act: Act, patience: float, *, binary: bool) -> Operation:
+def operation(act: Act, table: int, patience: float, *, binary: bool) -> Operation:
     if not isinstance(act, StoreCommand):
         return act
     waits = str(max(1, round(patience * 1000)))
-    if binary and (query := inside(act, waits)) is not None:
+    if binary and (query := inside(act, table, waits)) is not None:
         return query
     text, values = single(act)
-    if isinstance(act, Read) or _is_ours(act):
-        return text, values  # a read waits for nobody, and whoever holds a key has its row already
-    return (_CLAIM if isinstance(act, Open) else patient(text)), (waits, *values)
+    if _is_ours(act):
+        return _SETTLE_OR_FAIL, values  # whoever holds a key has its row already, and waits for nobody
+    if isinstance(act, Read):
+        return text + _HERE, (*values, str(table))
+    return (_CLAIM if isinstance(act, Open) else patient(text)), (str(table), waits, *values)
 
 
 # The claim, which every transaction makes, has a function that waits: planned once for each connection.
-_CLAIM = CALLS[Open].single.replace("samekey_open(", "samekey_open_waiting(%s::text, ", 1)
+_CLAIM = CALLS[Open].single.replace("samekey_open(", "samekey_open_waiting(%s::oid, %s::text, ", 1)
+_SETTLE_OR_FAIL = CALLS[Settle].single.replace(") AS r", ", true) AS r", 1)
+_HERE = " AND samekey_here(%s::oid)"
 
 
 @lru_cache(maxsize=32)
@@ -324,7 +351,7 @@ def patient(text: str) -> str:
     function = function.replace("%s::uuid", "CASE WHEN w.now IS NOT NULL THEN %s::uuid END", 1)
     return (
         f"{columns}, set_config('lock_timeout', b.before, true)"
-        " FROM (SELECT current_setting('lock_timeout') AS before OFFSET 0) AS b,"
+        " FROM (SELECT current_setting('lock_timeout') AS before WHERE samekey_here(%s::oid) OFFSET 0) AS b,"
         " LATERAL (SELECT set_config('lock_timeout', CASE WHEN b.before IS NOT NULL THEN %s::text END, true) AS now"
         f" OFFSET 0) AS w, LATERAL {function} AS r"
     )
@@ -356,6 +383,7 @@ def _command(acts: Sequence[Act]) -> StoreCommand | None:
 # -- errors ------------------------------------------------------------------------------------------------------
 
 _CONFLICTS = ("40001", "40P01")
+OTHER_TABLES, NO_RECORD = "SK001", "SK002"  # raised by our own functions
 
 
 def _is_constraint(error: BaseException) -> bool:
@@ -389,6 +417,13 @@ def told(name: str, error: BaseException, acts: Sequence[Act], *, lost: bool) ->
             return TransactionAborted(f"{name}: {first}")
         case "3B001" | "25P01":
             return SavepointGone(f"{name}: {first}")
+        case str() if state == OTHER_TABLES:
+            return Misconfigured(
+                f"the connection sees other samekey tables than {name}: it cannot be atomic. Its search_path was "
+                "changed, or the tables were made anew"
+            )
+        case str() if state == NO_RECORD:
+            return RecordGone(f"{name}: {first}")
         case "40001":
             return TransactionConflict(
                 f"{key}: another transaction wrote this after yours had begun, and REPEATABLE READ and SERIALIZABLE "
@@ -404,7 +439,8 @@ def told(name: str, error: BaseException, acts: Sequence[Act], *, lost: bool) ->
                 key=text,
                 retry_after=0.0,
             )
-        case "55P03":
+        case str() if state == "55P03" or (state == "57014" and isinstance(command, Open)):
+            # Or the caller's own statement_timeout was over first: a claim takes no time but for waiting.
             return InProgress(
                 f"{key} is held by another transaction that has not ended; try again with the same key",
                 key=text,

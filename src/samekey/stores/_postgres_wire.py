@@ -52,12 +52,12 @@ def single(command: StoreCommand) -> Query:
     return _SINGLE[kind].one(values)
 
 
-def inside(command: StoreCommand, lock_timeout: str) -> Query | None:
+def inside(command: StoreCommand, table: int, lock_timeout: str) -> Query | None:
     """What every transaction of a caller's asks: the claim, which waits so many milliseconds; the holder's settle."""
     if isinstance(command, Open):
-        return _OPEN_WAITING.one((lock_timeout, *CALLS[Open].values(command)))
+        return _OPEN_WAITING.one((table, lock_timeout, *CALLS[Open].values(command)))
     if isinstance(command, Settle) and command.role is Role.HOLDER:
-        return single(command)
+        return _SETTLE_OR_FAIL.one(CALLS[Settle].values(command))
     return None
 
 
@@ -200,11 +200,22 @@ _ONE: dict[str, Callable[[Any], bytes]] = {
     "bigint": _pack_long,
     "integer": _pack_int,
     "boolean": lambda value: b"\x01" if value else b"\x00",
+    "oid": struct.Struct(">I").pack,
 }
 
 _head = struct.Struct(">iiIii").pack  # dimensions, whether there are nulls, the elements' type, how many, from where
 _NULL = b"\xff\xff\xff\xff"
-_OIDS = {"uuid": 2950, "bytea": 17, "text": 25, "word": 25, "float8": 701, "bigint": 20, "integer": 23, "boolean": 16}
+_OIDS = {
+    "uuid": 2950,
+    "bytea": 17,
+    "text": 25,
+    "word": 25,
+    "float8": 701,
+    "bigint": 20,
+    "integer": 23,
+    "boolean": 16,
+    "oid": 26,
+}
 
 
 def _array(kind: str) -> Callable[[tuple[Any, ...]], bytes]:
@@ -250,8 +261,9 @@ _SINGLE: dict[type[StoreCommand], Shape] = {
 }
 _SINGLE[Read] = Shape("samekey_read", ["uuid"], "r, clock_timestamp()", "FROM samekey_records AS r WHERE r.digest = $*")
 _OPEN_WAITING = Shape(
-    "samekey_open_waiting", ["text", *CALLS[Open].types], "samekey_open_waiting($*), clock_timestamp()"
+    "samekey_open_waiting", ["oid", "text", *CALLS[Open].types], "samekey_open_waiting($*), clock_timestamp()"
 )
+_SETTLE_OR_FAIL = Shape("samekey_settle", CALLS[Settle].types, "samekey_settle($*, true), clock_timestamp()")
 _MANY: dict[type[StoreCommand], Shape] = {
     kind: Shape(
         f"{call.function}s",

@@ -30,7 +30,7 @@ class SqliteTransaction:
         self.name = name
         self._path = path  # of the store's own file
         self._moment = moment
-        self._connection = connection
+        self.connection = self._connection = connection
 
     def same_database(self) -> bool:
         """Whether the connection's main database is the store's own file."""
@@ -110,6 +110,7 @@ class AsyncSqliteTransaction:
     def __init__(self, sync: SqliteTransaction) -> None:
         self._sync = sync
         self.name = sync.name
+        self.connection = sync.connection
         self.conflicts, self.worth_waiting = sync.conflicts, sync.worth_waiting
 
     @property

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from samekey.core.commands import (
@@ -163,17 +164,17 @@ class PostgresStore:
         return [audit_of(row) for row in self._links().desk.ask(audit_statement(limit))]
 
     def health(self) -> Health:
-        desk = self._links().desk
-        desk.ask(("SELECT 1", ()))
-        return _health(self._address, desk.facts)
+        here = self._links()
+        here.desk.ask(("SELECT 1", ()))
+        return _health(self._address, here.desk.facts, here.lanes)
 
     def join(self, connection: Any) -> PostgresTransaction:
         """This store inside the transactions of a caller's connection to the same database."""
         return PostgresTransaction(self.name, link_of(connection, asynchronous=False), self.identity)
 
-    def identity(self) -> str:
-        """Which tables these are, whatever the address calls them."""
-        if self._identity is None:
+    def identity(self, seen: str = "") -> str:
+        """Which tables these are, whatever the address calls them; looked at again where others were seen."""
+        if self._identity is None or seen not in ("", self._identity):
             desk = self._links().desk
             try:
                 ((self._identity,),) = desk.ask((IDENTITY, ()))
@@ -333,19 +334,20 @@ class AsyncPostgresStore:
         return [audit_of(row) for row in await self._links().desk.ask(audit_statement(limit))]
 
     async def health(self) -> Health:
-        desk = self._links().desk
-        await desk.ask(("SELECT 1", ()))
-        return _health(self._address, desk.facts)
+        links = self._links()
+        await links.desk.ask(("SELECT 1", ()))
+        return _health(self._address, links.desk.facts, links.lanes)
 
     def join(self, connection: Any) -> AsyncPostgresTransaction:
         """This store inside the transactions of a caller's async connection to the same database."""
         return AsyncPostgresTransaction(self.name, link_of(connection, asynchronous=True), self.identity)
 
-    async def identity(self) -> str:
+    async def identity(self, seen: str = "") -> str:
         """Which tables these are; the sync twin knows, and needs a connection for it only once."""
-        if self.sync._identity is None:
-            await asyncio.to_thread(self.sync.identity)
-        return self.sync.identity()
+        known = self.sync._identity
+        if known is None or seen not in ("", known):
+            known = await asyncio.to_thread(self.sync.identity, seen)
+        return known
 
     async def close(self) -> None:
         self._closed = True
@@ -419,12 +421,19 @@ def _only_settles(jobs: Sequence[Job]) -> bool:
 def _incarnation(lanes: Sequence[Lane | AsyncLane]) -> str:
     """As whichever connection learned last; "" before there is one."""
     known = [lane.facts for lane in lanes if lane.facts is not None]
-    return max(known, key=lambda facts: facts.lost_at or 0.0).incarnation if known else ""
+    return _newest(known).incarnation if known else ""
 
 
-def _health(address: driver.Address, facts: driver.Facts | None) -> Health:
+def _newest(known: Sequence[driver.Facts]) -> driver.Facts:
+    return max(known, key=lambda facts: facts.lost_at or 0.0)
+
+
+def _health(address: driver.Address, facts: driver.Facts | None, lanes: Sequence[Lane | AsyncLane]) -> Health:
     if facts is None:
         raise StoreUnavailable(f"{address.name} was closed")
+    # A loss that another connection heard of is one for all.
+    newest = _newest([facts, *(lane.facts for lane in lanes if lane.facts is not None)])
+    facts = replace(facts, incarnation=newest.incarnation, lost_at=newest.lost_at)
     warnings = facts.warnings(address.durability)
     if address.pgbouncer:
         warnings = (*warnings, "behind PgBouncer nobody is notified: waiters look again every 250 ms")

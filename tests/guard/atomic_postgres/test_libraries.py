@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import threading
 from typing import Any
 
 import pytest
 
 from samekey import InProgress, KeyReused, Misconfigured, NotDone, Policy, Refused, StoreUnavailable
+from samekey.core.transaction import RollbackTo
+from samekey.stores._postgres_transaction import AsyncPostgresTransaction
 from tests.guard.atomic_postgres.conftest import Shop
-from tests.guard.atomic_postgres.libraries import Conn
+from tests.guard.atomic_postgres.libraries import LIBRARIES, Conn, finished
 
 WORDS = [(NotDone("funds"), "released"), (Refused("stolen"), "closed")]
 
@@ -311,6 +315,62 @@ async def test_an_outer_word_undoes_what_inner_guards_did(shop: Shop, conn: Conn
     assert (shop.orders(), shop.state("outer"), shop.state("inner")) == ([], "released", "none")
 
 
+async def test_two_guarded_calls_at_once_on_one_connection_are_refused(shop: Shop, conn: Conn):
+    """Their savepoints are one stack: the word of one would take the other's effect along, or keep its own."""
+    refused: list[str] = []
+
+    async def rival() -> None:
+        with pytest.raises(Misconfigured, match="one at a time") as told:
+            await shop.on(conn, inserting(shop, "rival"), key="rival")
+        refused.append(str(told.value))
+
+    async def effect(conn: Conn) -> None:
+        await conn.insert(shop.order("o-1"))
+        if shop.library.asynchronous:
+            await asyncio.create_task(rival(), context=contextvars.Context())
+        else:
+            thread = threading.Thread(target=lambda: finished(rival()))
+            thread.start()
+            thread.join()
+        raise NotDone("funds")
+
+    await conn.begin()
+    with pytest.raises(NotDone):
+        await shop.on(conn, effect)
+    await conn.commit()
+    assert (len(refused), shop.orders(), shop.state(), shop.state("rival")) == (1, [], "released", "none")
+
+    await conn.begin()
+    await shop.on(conn, inserting(shop))
+    await shop.on(conn, inserting(shop, "rival"), key="rival")  # one after the other
+    await conn.commit()
+    assert shop.orders() == ["o-1", "rival"]
+
+
+@pytest.mark.parametrize("library", [name for name, one in LIBRARIES.items() if one.asynchronous], indirect=True)
+async def test_a_refused_rival_ends_nobodys_transaction(shop: Shop, conn: Conn):
+    """Also one that would have begun a transaction, beside another inside the same effect."""
+    inside, refused = asyncio.Event(), asyncio.Event()
+
+    async def first(conn: Conn) -> str:
+        inside.set()
+        await refused.wait()
+        return await conn.insert(shop.order("first"))
+
+    async def second() -> None:
+        await inside.wait()
+        with pytest.raises(Misconfigured, match="one at a time"):
+            await shop.once(conn, inserting(shop, "second"), key="second")
+        refused.set()
+
+    async def outer(conn: Conn) -> None:
+        await asyncio.gather(shop.once(conn, first, key="first"), second())
+
+    await shop.once(conn, outer, key="outer")
+
+    assert (shop.orders(), shop.state("outer"), shop.state("first")) == (["first"], "completed", "completed")
+
+
 async def test_a_hold_commits_with_the_caller(shop: Shop, conn: Conn):
     await conn.begin()
     inside = shop.guard.on(conn.raw)
@@ -368,3 +428,34 @@ async def test_a_cancelled_effect_leaves_nothing(shop: Shop, conn: Conn):
             await task
 
     assert (conn.in_transaction, shop.orders(), shop.state()) == (False, [], "none")
+
+
+@pytest.mark.parametrize("library", [name for name, one in LIBRARIES.items() if one.asynchronous], indirect=True)
+async def test_cancelled_again_while_it_is_undone(shop: Shop, conn: Conn, monkeypatch: pytest.MonkeyPatch):
+    """The second cancellation comes on the way back to the claim; the caller's transaction goes on."""
+    inside = asyncio.Event()
+    carry_out = AsyncPostgresTransaction.carry_out
+
+    async def cancelled_once_more(self: Any, *acts: Any, patience: float) -> Any:
+        if isinstance(acts[0], RollbackTo):
+            task.cancel()
+            await asyncio.sleep(0)
+        return await carry_out(self, *acts, patience=patience)
+
+    async def effect(conn: Conn) -> str:
+        await conn.insert(shop.order("o-1"))
+        inside.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    await conn.begin()
+    task = asyncio.create_task(shop.on(conn, effect))
+    await inside.wait()
+    monkeypatch.setattr(AsyncPostgresTransaction, "carry_out", cancelled_once_more)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await conn.insert(shop.order("after"))
+    await conn.commit()
+
+    assert (shop.orders(), shop.state()) == (["after"], "none")

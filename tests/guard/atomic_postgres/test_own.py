@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -24,7 +25,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from samekey import AsyncGuard, Atomic, Guard, Misconfigured, NotDone, Policy, StoreUnavailable
+from samekey import AsyncGuard, Atomic, Guard, InProgress, Misconfigured, NotDone, Policy, StoreUnavailable
 from samekey.core.errors import StoreBusy
 from samekey.drivers.psycopg import migrate
 from samekey.testing.servers import NoServer
@@ -259,6 +260,17 @@ def test_a_read_only_transaction_is_told(guard: Guard, connection: psycopg.Conne
         guard.on(connection).run(name, lambda: 1, key="o-1", payload={})
 
 
+def test_a_statement_timeout_while_waiting_for_the_key_is_told_as_in_progress(
+    guard: Guard, connection: psycopg.Connection[Any], url: str, name: str
+):
+    guard.on(connection).run(name, lambda: 1, key="o-1", payload={})
+    with psycopg.connect(url) as other:
+        other.execute("SET LOCAL statement_timeout = '100ms'")
+        with pytest.raises(InProgress):
+            guard.on(other).run(name, lambda: 2, key="o-1", payload={})
+        assert other.execute("SELECT 1").fetchone() == (1,)  # the transaction goes on
+
+
 def test_a_store_that_is_down_does_not_mean_run_in_a_transaction(url: str, name: str):
     """The store is the effect's own database: running without it would be running without a transaction."""
     ran = []
@@ -401,6 +413,32 @@ def test_a_session_that_the_effect_ended_is_told(guard: Guard, engine: sqlalchem
             guard.on(session).run(name, effect, key="o-1", payload={})
 
 
+@pytest.mark.parametrize("error", [ValueError("bug"), NotDone("funds")])
+@pytest.mark.parametrize("how", ["commit", "rollback"])
+def test_a_session_whose_savepoint_the_effect_ended_keeps_nothing_of_it(
+    guard: Guard, engine: sqlalchemy.Engine, url: str, name: str, how: str, error: Exception
+):
+    """Back to before the claim: that savepoint is ours, and still there."""
+    with Session(engine) as session:
+
+        def effect() -> None:
+            nested = session.get_nested_transaction()
+            assert nested is not None
+            session.add(Order(id=name))
+            getattr(nested, how)()
+            session.execute(sqlalchemy.text(f"INSERT INTO orders VALUES ('{name} later', '')"))
+            raise error
+
+        session.add(Order(id=f"{name} before"))
+        with pytest.raises(type(error)):
+            guard.on(session).run(name, effect, key="o-1", payload={})
+        session.add(Order(id=f"{name} after"))
+        session.commit()
+
+    found = [count(url, f"{name}{which}") for which in (" before", "", " later", " after")]
+    assert (found, guard.peek(name, "o-1")) == ([1, 0, 0, 1], None)
+
+
 def test_sessions_of_a_registry_and_nested_blocks(guard: Guard, engine: sqlalchemy.Engine, url: str, name: str):
     registry = scoped_session(sessionmaker(engine))
 
@@ -541,6 +579,53 @@ def test_the_same_database_by_another_name_is_the_same(guard: Guard, url: str, n
     assert other != url
     with psycopg.connect(other) as connection:
         assert guard.on(connection).run(name, lambda: 1, key="o-1", payload={}).result == 1
+
+
+class TimeLimit(Exception):
+    """As a task queue raises it out of a signal handler."""
+
+
+@pytest.mark.parametrize("where", ["claim", "settle"])
+def test_an_interrupt_on_the_way_is_what_comes_out(
+    guard: Guard, connection: psycopg.Connection[Any], url: str, name: str, where: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Nobody knows how far the statements came: the connection is given up, and its transaction with it."""
+    inside = guard.on(connection)
+
+    def interrupted(steps: Any, *rest: Any, **more: Any) -> Any:
+        next(steps)
+        raise TimeLimit
+
+    def effect() -> None:
+        connection.execute("INSERT INTO orders VALUES (%s, '')", (name,))
+        if where == "settle":
+            monkeypatch.setattr(connection, "wait", interrupted)
+
+    connection.execute("SELECT 1")
+    if where == "claim":
+        monkeypatch.setattr(connection, "wait", interrupted)
+    with pytest.raises(TimeLimit):
+        inside.run(name, effect, key="o-1", payload={})
+
+    assert connection.closed
+    assert (count(url, name), guard.peek(name, "o-1")) == (0, None)
+
+
+async def test_a_task_cancelled_on_the_way_is_cancelled(url: str, name: str, monkeypatch: pytest.MonkeyPatch):
+    async with AsyncGuard(url) as guard, await psycopg.AsyncConnection.connect(url) as connection:
+
+        async def interrupted(steps: Any, *rest: Any, **more: Any) -> Any:
+            next(steps)
+            raise asyncio.CancelledError
+
+        async def effect() -> None:
+            await connection.execute("INSERT INTO orders VALUES (%s, '')", (name,))
+            monkeypatch.setattr(connection, "wait", interrupted)
+
+        with pytest.raises(asyncio.CancelledError):
+            await guard.on(connection).run(name, effect, key="o-1", payload={})
+        assert connection.closed
+    assert count(url, name) == 0
 
 
 def test_other_tables_of_the_same_database_are_not_the_same(guard: Guard, url: str):
@@ -729,6 +814,32 @@ def test_prepared_statements_may_vanish_inside_the_effect(
     rows = connection.execute("SELECT id FROM orders WHERE id LIKE %s", (f"{name}-%",)).fetchall()
     assert (ran, len(rows)) == (["o-1", "o-2", "o-3"], 3)
     assert {record.state.value for key in ran if (record := guard.peek(name, key)) is not None} == {"completed"}
+
+
+def test_tables_made_anew_are_told_once_and_then_used(server: Any, name: str):
+    """Also by a connection that has our statements prepared for the tables before."""
+    url = server.create_database()
+    migrate(url)
+    with Guard(url) as guard, psycopg.connect(url, prepare_threshold=0) as connection:
+        for number in range(2):
+            guard.on(connection).run(name, lambda: 1, key=str(number), payload={})
+        connection.commit()
+        with psycopg.connect(url, autocommit=True) as admin:
+            admin.execute("DROP TABLE samekey_records, samekey_meta, samekey_audit CASCADE")
+            admin.execute("DROP SEQUENCE samekey_tokens")
+            functions = admin.execute("SELECT oid::regprocedure::text FROM pg_proc WHERE proname LIKE 'samekey%'")
+            for (function,) in functions.fetchall():
+                admin.execute(f"DROP FUNCTION {function}")
+        migrate(url)
+
+        with pytest.raises(Misconfigured, match="made anew"):
+            guard.on(connection).run(name, lambda: 1, key="0", payload={})
+        connection.rollback()
+        for number in range(3):
+            assert not guard.on(connection).run(name, lambda: 1, key=str(number), payload={}).replayed
+            connection.commit()
+        with psycopg.connect(url) as another:
+            assert guard.on(another).run(name, lambda: 1, key="0", payload={}).replayed
 
 
 def test_a_statement_of_the_same_name_is_not_ours(guard: Guard, connection: psycopg.Connection[Any], name: str):

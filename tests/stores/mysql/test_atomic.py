@@ -21,6 +21,7 @@ from samekey import (
     Busy,
     Guard,
     Held,
+    InProgress,
     KeyReused,
     Misconfigured,
     NotDone,
@@ -345,6 +346,97 @@ def test_a_connection_with_settings_of_its_own(guard, url):
         odd.commit()
 
     assert guard.run("order", lambda: "", key=key, payload=payload).result == result
+
+
+@pytest.mark.parametrize("limit", [0, 1])
+def test_a_session_that_wants_few_rows_gets_its_record(guard, url, limit):
+    with connected(url, init_command=f"SET sql_select_limit = {limit}") as odd:
+        odd.begin()
+        assert guard.on(odd).run("order", lambda: insert(odd), key="o-1", payload={}).result == "inserted o-1"
+        odd.commit()
+        odd.begin()
+        assert guard.on(odd).run("order", lambda: insert(odd), key="o-1", payload={}).replayed
+        odd.rollback()
+
+
+@pytest.mark.parametrize("where", ["before", "in the effect"])
+def test_a_session_whose_clock_was_set_is_refused(guard, url, link, where):
+    """Its records would be past their retention, or for ever before it: the next caller would run again."""
+    setting = "SET timestamp = 1000000000"
+    link.begin()
+    insert(link, "before")
+    if where == "before":
+        run(link, setting)
+    with pytest.raises(Misconfigured, match="SET timestamp = DEFAULT"):
+        guard.on(link).run("order", lambda: (insert(link), run(link, setting)), key="o-1", payload={})
+    link.commit()
+    assert (orders(url), guard.peek("order", "o-1")) == (["before"], None)
+
+    run(link, "SET timestamp = DEFAULT")
+    link.begin()
+    guard.on(link).run("order", lambda: insert(link), key="o-1", payload={})
+    link.commit()
+    assert orders(url) == ["before", "o-1"]
+
+
+def test_a_session_whose_clock_is_a_little_beside_has_the_servers(guard, url, link):
+    with connected(url) as other:
+        ((before,),) = run(other, "SELECT UNIX_TIMESTAMP()")
+    run(link, "SET timestamp = %s", int(before) - 600)
+    link.begin()
+    guard.on(link).run("order", lambda: insert(link), key="o-1", payload={})
+    link.commit()
+
+    record = guard.peek("order", "o-1")
+    assert record.created_at >= before
+    assert record.settled_at >= before
+
+
+def test_an_effect_that_goes_to_another_database_leaves_nothing(guard, samekey_mariadb, url, link):
+    """There are samekey tables there too; the record cannot be settled from there, and is not committed without."""
+    other = samekey_mariadb.create_database()
+    migrate(other)
+    for word in (None, NotDone("funds")):
+
+        def effect(word: Any = word) -> None:
+            insert(link)
+            run(link, f"USE {urlsplit(other).path[1:]}")
+            if word is not None:
+                raise word
+
+        link.begin()
+        insert(link, f"before {word}")
+        with pytest.raises(Misconfigured if word is None else NotDone) as told:
+            guard.on(link).run("order", effect, key="o-1", payload={})
+        assert "not where it was claimed" in f"{told.value} {getattr(told.value, '__notes__', '')}"
+        link.commit()
+        assert guard.peek("order", "o-1") is None
+        run(link, f"USE {urlsplit(url).path[1:]}")
+
+    assert orders(url) == ["before funds", "before None"]
+
+
+def test_what_a_session_forbids_is_told_as_such(guard, url):
+    """And not as another database."""
+    with connected(url, init_command="SET SESSION TRANSACTION READ ONLY") as odd:
+        odd.begin()
+        with pytest.raises(Misconfigured, match="READ ONLY"):
+            guard.on(odd).run("order", lambda: 1, key="o-1", payload={})
+        odd.rollback()
+
+
+def test_a_statement_that_may_not_wait_as_long_is_told_what_it_waits_for(guard, url, link):
+    link.begin()
+    ((version,),) = run(link, "SELECT VERSION()")
+    if "MariaDB" not in version:
+        pytest.skip("MySQL limits the time of plain reads only, which wait for nobody")
+    guard.on(link).run("order", lambda: insert(link), key="o-1", payload={})
+    with connected(url, init_command="SET max_statement_time = 0.2") as odd:
+        odd.begin()
+        with pytest.raises(InProgress):
+            guard.on(odd).run("order", lambda: insert(odd), key="o-1", payload={})
+        odd.rollback()
+    link.rollback()
 
 
 def test_a_connection_that_cannot_be_atomic_is_refused(guard, samekey_mariadb, link):

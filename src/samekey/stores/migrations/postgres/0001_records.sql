@@ -153,16 +153,31 @@ END
 $$;
 
 
+-- Whether a caller's session sees the very table that the store writes: its search_path may change between two calls,
+-- and every schema may have tables of these names.
+CREATE FUNCTION samekey_here(p_table oid) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  IF to_regclass('samekey_records')::oid IS DISTINCT FROM p_table THEN
+    RAISE EXCEPTION 'these are other samekey tables than those of the store' USING ERRCODE = 'SK001';
+  END IF;
+  RETURN true;
+END
+$$;
+
+
 -- The same inside a transaction of the caller's: waits for whoever holds the key as long as it is told, and leaves the
 -- caller's lock_timeout as it was. An error on the way is rolled back to a savepoint, and the setting with it.
 CREATE FUNCTION samekey_open_waiting(
-  p_lock_timeout text, p_digest uuid, p_operation text, p_tenant text, p_key text, p_attempt uuid, p_fingerprint bytea,
+  p_table oid, p_lock_timeout text, p_digest uuid, p_operation text, p_tenant text, p_key text, p_attempt uuid, p_fingerprint bytea,
   p_form text, p_fields text, p_boundary text, p_lease double precision, p_sends boolean, p_attributes text
 ) RETURNS samekey_records LANGUAGE plpgsql AS $$
 DECLARE
   r samekey_records;
   before text := current_setting('lock_timeout');
 BEGIN
+  IF to_regclass('samekey_records')::oid IS DISTINCT FROM p_table THEN
+    PERFORM samekey_here(p_table);  -- raises; compared in here first, because the call costs more than the answer
+  END IF;
   p_lock_timeout := set_config('lock_timeout', p_lock_timeout, true);  -- PERFORM would run a query for it
   r := samekey_open(
     p_digest, p_operation, p_tenant, p_key, p_attempt, p_fingerprint, p_form, p_fields, p_boundary, p_lease, p_sends,
@@ -331,10 +346,12 @@ $$;
 -- p_from: the states this role may leave for p_state, as `samekey.core.states.NEXT` says; p_who and p_why are JSON
 -- strings for the move, p_by is the plain name; p_operator_why is null except for people, whose actions are audited.
 -- p_seen_version: told in short if nothing happened to the record between what was seen and this write.
+-- p_or_fail: in a caller's transaction the holder's record is there, or these are other tables, or it is another
+-- transaction: then nothing of the effect may be committed, and a COMMIT may travel right behind us.
 CREATE FUNCTION samekey_settle(
   p_digest uuid, p_seen_token bigint, p_seen_attempt uuid, p_from text, p_spares_live boolean, p_for_all boolean,
   p_state text, p_by text, p_result bytea, p_error text, p_who text, p_why text, p_retain double precision,
-  p_next_round boolean, p_operator_why text, p_seen_version integer
+  p_next_round boolean, p_operator_why text, p_seen_version integer, p_or_fail boolean DEFAULT false
 ) RETURNS samekey_records LANGUAGE plpgsql AS $$
 DECLARE
   r samekey_records;
@@ -372,6 +389,9 @@ BEGIN
     r.token := p_seen_token;
     r.changed_at := wall;
     RETURN r;
+  END IF;
+  IF became IS NULL AND p_or_fail THEN
+    RAISE EXCEPTION 'the record that was claimed is not here' USING ERRCODE = 'SK002';
   END IF;
   SELECT * INTO r FROM samekey_records WHERE digest = p_digest;
   IF became IS NOT NULL AND p_operator_why IS NOT NULL THEN
@@ -613,8 +633,9 @@ $$;
 
 
 -- Which incarnation of the data is this? When it is not the one that was here before, records may be missing: say
--- since when. Kept in the table, so that a process started after the failover knows it too.
-CREATE FUNCTION samekey_greet(p_incarnation text) RETURNS double precision LANGUAGE plpgsql AS $$
+-- since when. Kept in the table, so that a process started after the failover knows it too. p_before is what this client
+-- knew of: where the tables were made anew, the clients are the only ones who remember that there were others.
+CREATE FUNCTION samekey_greet(p_incarnation text, p_before text) RETURNS double precision LANGUAGE plpgsql AS $$
 DECLARE
   known text;
 BEGIN
@@ -628,11 +649,16 @@ BEGIN
       ON CONFLICT (name) DO UPDATE SET value = excluded.value;
     END IF;
   END IF;
+  IF p_before <> p_incarnation THEN  -- found out by somebody else already, or never: then since these tables are there
+    INSERT INTO samekey_meta (name, value) SELECT 'lost_at', value FROM samekey_meta WHERE name = 'born'
+    ON CONFLICT (name) DO NOTHING;
+  END IF;
   RETURN (SELECT value::double precision FROM samekey_meta WHERE name = 'lost_at');
 END
 $$;
 
 INSERT INTO samekey_meta (name, value) VALUES
   ('epoch', gen_random_uuid()::text),  -- tables that were dropped and made again are another incarnation
+  ('born', date_part('epoch', clock_timestamp())::text),
   ('schema', '1'),
   ('oldest_client', '1');              -- the oldest schema whose code still works with this one
