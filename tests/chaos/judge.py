@@ -78,7 +78,9 @@ class Ledger:
             "troubles": self._troubles,
             "sightings": sum(map(len, self._sightings.values())),
             "contradictions": [
-                f"{key}: {why}" for key, seen in self._sightings.items() if (why := contradiction(seen))
+                f"{key}: {why}, in {sorted(seen)}"
+                for key, seen in self._sightings.items()
+                if (why := contradiction(seen))
             ],
         }
 

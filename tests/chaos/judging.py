@@ -38,11 +38,11 @@ def migrated(server: PrivatePostgres) -> str:
 def judged(what: str, verdict: Verdict) -> Verdict:
     """Nothing doubled, every key with one answer, every record one register, and nobody was surprised."""
     figure(f"chaos: {what}", verdict)
-    assert verdict.troubles == []
-    assert verdict.doubled == []
-    assert verdict.differing == []
-    assert verdict.unanswered == []
-    assert verdict.contradictions == []
+    assert verdict.troubles == [], (verdict.troubles, verdict.contradictions)
+    assert verdict.doubled == [], (verdict.doubled, verdict.contradictions)
+    assert verdict.differing == [], (verdict.differing, verdict.contradictions)
+    assert verdict.unanswered == [], (verdict.unanswered, verdict.contradictions)
+    assert verdict.contradictions == [], (verdict.contradictions, verdict.contradictions)
     assert verdict.sightings > 0
     assert verdict.answers > verdict.keys > 0
     assert verdict.done["kills"] > 0

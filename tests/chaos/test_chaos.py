@@ -63,6 +63,6 @@ def test_atomic_effects_are_as_many_as_keys(tmp_path):
 
 def test_the_judge_sees_a_doubled_effect(tmp_path):
     """An effect that is declared repeatable is repeated after a kill: a judge that finds nothing here is blind."""
-    verdict = Trial(f"sqlite:///{tmp_path}/keys.db?synchronous=normal", "repeatable", seconds=2).run()
+    trials = (Trial(f"sqlite:///{tmp_path}/keys{n}.db?synchronous=normal", "repeatable", seconds=2) for n in range(5))
 
-    assert verdict.doubled != []
+    assert any(trial.run().doubled for trial in trials)  # a kill may strike between two effects

@@ -899,6 +899,43 @@ def test_one_store_serves_several_loops(url, scene):
 # -- servers that come and go --------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("colour", ["sync", "async"])
+@pytest.mark.parametrize("together", [1, 2])
+def test_rows_that_a_dying_server_sends_are_no_answer(colour, together):
+    """It says its rows before it commits, and sends what it has said when it is stopped: nothing was committed."""
+    opening = Scene(0.02).opening
+    with postgres() as server:
+        url = server.create_database()
+        driver.migrate(url)
+        store = PostgresStore(url)
+        store.open(opening("known"))  # connected, and prepared
+        aside = AsyncPostgresStore(url)
+
+        async def claim(commands: list[Any]) -> Any:
+            await aside.open(opening("known"))
+            waiting.set()
+            return await aside.batch(commands)
+
+        commands = [opening(str(number)) for number in range(together)]
+        waiting = threading.Event()
+        server.sql("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")  # every commit waits from now on
+        server.sql("SELECT pg_reload_conf()")
+        _until(lambda: server.sql("SHOW synchronous_standby_names") == "nobody")
+        server.sql("CHECKPOINT")  # the one who makes commits wait has read it, too
+        with ThreadPoolExecutor(1) as pool:
+            if colour == "sync":
+                claiming = pool.submit(store.batch, commands)
+            else:
+                claiming = pool.submit(asyncio.run, claim(commands))
+                waiting.wait(20)
+            _until(lambda: "SyncRep" in server.sql("SELECT string_agg(wait_event, ' ') FROM pg_stat_activity"))
+            server.stop("immediate")
+            replies = claiming.result()
+
+        assert [type(reply) for reply in replies] == [StoreUnavailable] * together
+        store.close()
+
+
 @pytest.mark.slow
 def test_claims_survive_immediate_restarts(own_server):
     """Under load, three crashes of the server: no key is won twice, and what was answered is there afterwards."""

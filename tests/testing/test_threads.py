@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import logging.handlers
 import queue
 import sqlite3
 import threading
@@ -124,6 +126,25 @@ def test_a_crash_in_another_thread_is_a_crash(desk, way):
 @pytest.mark.parametrize("way", [way for way in WAYS if way != "thread"])  # that one answers None when its work fails
 def test_what_is_right_in_another_thread_passes(desk, way):
     assert crashed(WAYS[way](desk.careful), desk).holds
+
+
+def test_a_thread_that_writes_a_log_works_for_nobody(desk):
+    """What a handler logs is written down in a thread that was there before: that is no part of the handler."""
+    lines: queue.Queue[Any] = queue.Queue()
+    listener = logging.handlers.QueueListener(lines, logging.NullHandler())
+    log = logging.getLogger("samekey.tests.threads")
+    log.propagate, log.handlers = False, [logging.handlers.QueueHandler(lines)]
+    listener.start()
+    try:
+
+        def handler(order_id: str, amount: int) -> str:
+            log.error("sending")
+            return desk.careful(order_id, amount)
+
+        assert crashed(handler, desk).holds
+    finally:
+        listener.stop()
+        log.handlers = []
 
 
 def test_a_pool_is_traced_again_after_somebody_died_in_it(desk, pool):

@@ -199,7 +199,12 @@ class Silent(psycopg.OperationalError):
 
 def _checked(connection: Connection | AsyncConnection, answer: Any) -> Any:
     if answer.status != ROWS:
-        raise errors.error_from_result(answer)
+        error = errors.error_from_result(answer)
+        if (
+            error.sqlstate is None
+        ):  # not the server's word but libpq's: the connection ended, and what it did is not known
+            raise psycopg.OperationalError(str(error)) from error
+        raise error
     check_replicated(connection)
     return answer
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 BINARY = 1
 ROWS = 2  # PGRES_TUPLES_OK
+FAILED = 7  # PGRES_FATAL_ERROR
 PREPARED = 1  # PGRES_COMMAND_OK
 
 
@@ -55,6 +56,9 @@ def _answer(link: Any) -> Generator[bool, None, Any]:
         if not link.is_busy():
             break
     answer = link.get_result()
-    while link.get_result() is not None:
-        pass  # libpq wants to be asked until it has nothing more: then the next statement may be sent
+    # The server says its rows before it commits, and a server that dies says them in its last breath: they count only
+    # if nothing but the end comes after them.
+    while (more := link.get_result()) is not None:
+        if more.status == FAILED:
+            answer = more
     return answer

@@ -9,6 +9,7 @@ for one of them. Both are said (`elsewhere`), and what was to be seen by stoppin
 from __future__ import annotations
 
 import contextlib
+import logging.handlers
 import os
 import sys
 import threading
@@ -22,6 +23,7 @@ from samekey.testing.faulty import Crashed
 from samekey.testing.own_code import installed, ours
 
 _POOLS = f"{os.sep}anyio{os.sep}"  # an installed package whose threads run what they are given
+_LOGGERS = logging.handlers.__file__  # a QueueListener writes down what happened elsewhere
 
 
 class Moving:
@@ -132,7 +134,7 @@ class Bystanders:
 
 
 def _runs_anything(frame: FrameType | None) -> bool:
-    """Those of an installed package, and ours, do only their own work: they are not a call's."""
+    """Those of an installed package, of `logging`, and ours, do only their own work: they are not a call's."""
     if frame is None:  # it is gone
         return False
     first = ""
@@ -141,7 +143,7 @@ def _runs_anything(frame: FrameType | None) -> bool:
         if below.f_code.co_filename != threading.__file__:
             first = below.f_code.co_filename
         below = below.f_back
-    return _POOLS in first if installed(first) else not ours(first)
+    return _POOLS in first if installed(first) else first != _LOGGERS and not ours(first)
 
 
 def _processor_seconds(thread: threading.Thread) -> float:
