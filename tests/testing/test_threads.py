@@ -139,7 +139,7 @@ def test_a_thread_that_writes_a_log_works_for_nobody(desk):
 
         def handler(order_id: str, amount: int) -> str:
             log.error("sending")
-            return desk.careful(order_id, amount)
+            return str(desk.careful(order_id, amount))
 
         assert crashed(handler, desk).holds
     finally:
