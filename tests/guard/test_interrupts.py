@@ -7,6 +7,7 @@ moments, so each of them can be tried in its turn, and none by chance.
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import sqlite3
 import sys
@@ -37,6 +38,7 @@ def interrupted(work: Callable[[], Any], at: int, by: type[BaseException] = Keyb
             if seen == at:
                 raise by
 
+    gc.disable()  # other people's finalizers are no places of ours
     sys.setprofile(look)
     try:
         work()
@@ -44,6 +46,7 @@ def interrupted(work: Callable[[], Any], at: int, by: type[BaseException] = Keyb
         pass
     finally:
         sys.setprofile(None)
+        gc.enable()
     return seen >= at
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-import operator
 import pickle
+import sys
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -140,7 +140,8 @@ def test_methods_classmethods_and_staticmethods_work_when_once_is_next_to_the_fu
         assert Shop.static("o-1") == shop.static(order_id="o-1") == "static o-1"
     assert len(ledger) == 3
     assert shop.method.answer("o-1").replayed
-    assert Shop.of_class.answer("o-1").replayed
+    of_class = () if sys.version_info < (3, 13) else (Shop,)  # classmethod no longer hands its class on
+    assert Shop.of_class.answer(*of_class, "o-1").replayed
     assert Shop.static.answer("o-1").replayed
     assert shop.method.peek("o-1") is not None
 
@@ -218,8 +219,8 @@ def test_partials_and_callable_objects_need_a_name(place: Place, ledger: Ledger)
 
 
 def test_a_callable_that_does_not_tell_its_parameters_is_refused(place: Place):
-    with pytest.raises(Misconfigured, match=r"itemgetter.*parameters.*function of your own"):
-        place.guard().once(name="first", key=lambda *given: "k")(operator.itemgetter(0))
+    with pytest.raises(Misconfigured, match=r"max.*parameters.*function of your own"):
+        place.guard().once(name="largest", key=lambda *given: "k")(max)
 
 
 def test_generators_are_refused(place: Place):

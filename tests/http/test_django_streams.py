@@ -122,7 +122,7 @@ def test_a_stream_that_breaks_is_a_doubt(how: str, error: BaseException) -> None
         client = Client(source, how)
         try:
             await client.post()
-        except ConnectionError:
+        except (ConnectionError, asyncio.CancelledError):  # a task group swallows the latter, up to Python 3.12
             pass
 
         assert (len(client.body), await client.state()) == (1800, State.IN_DOUBT)
