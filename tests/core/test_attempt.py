@@ -144,6 +144,7 @@ def test_a_new_key_is_claimed_run_and_settled():
 
     assert done == Answer("receipt", State.COMPLETED, False, "o-1", 8, 3)
     assert (done.recorded, done.guarded) == (True, True)
+    assert opening(call).fingerprint == INTENT.fingerprint()
 
 
 def test_a_claim_that_sends_says_so():
