@@ -5,7 +5,7 @@ A script is a list of (command, reply); a reply that is an exception is raised a
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import make_dataclass, replace
 from typing import Any
 
 import pytest
@@ -45,7 +45,16 @@ from samekey.core.commands import (
     Wait,
 )
 from samekey.core.envelope import encode
-from samekey.core.errors import Fenced, InDoubt, InProgress, KeyReused, NotDone, Refused, StoreUnavailable
+from samekey.core.errors import (
+    Fenced,
+    InDoubt,
+    InProgress,
+    KeyReused,
+    NotDone,
+    Refused,
+    ResultNotKept,
+    StoreUnavailable,
+)
 from samekey.core.fingerprint import Intent
 from samekey.core.key import make_key
 from samekey.core.policy import Policy
@@ -135,6 +144,7 @@ def test_a_new_key_is_claimed_run_and_settled():
 
     assert done == Answer("receipt", State.COMPLETED, False, "o-1", 8, 3)
     assert (done.recorded, done.guarded) == (True, True)
+    assert opening(call).fingerprint == INTENT.fingerprint()
 
 
 def test_a_claim_that_sends_says_so():
@@ -412,6 +422,14 @@ def test_a_result_that_cannot_be_kept_is_completed_all_the_same():
     assert done.result == value
 
 
+def test_a_result_of_a_class_that_the_caller_declared_is_kept_wherever_it_is_made():
+    local = make_dataclass("Local", ["n"])
+    kept = encode(local(1), max_bytes=ROOM, types=[local])
+    settled = completed(result=kept)
+    done = held_and(calling(types=(local,)), Returned(local(1)), (settling(State.COMPLETED, result=kept), settled))
+    assert done.result == local(1)
+
+
 # -- a store that is away while we settle ------------------------------------------------------------------------
 
 
@@ -483,6 +501,20 @@ def test_a_success_that_comes_too_late_is_evidence_and_the_record_answers():
     assert (done.result, done.replayed) == ("receipt", True)
 
 
+def test_a_late_success_that_reads_like_theirs_is_evidence_all_the_same():
+    """Two effects with one receipt are two effects."""
+    theirs = completed(settled_by="they")
+    done = held_and(
+        calling(),
+        Returned("receipt"),
+        (settling(State.COMPLETED, result=RESULT), theirs),
+        (late(), theirs),
+        (Tell("late", theirs, "completed"), None),
+    )
+
+    assert (done.result, done.replayed) == ("receipt", True)
+
+
 def test_an_attempt_that_ended_twice_is_answered_with_its_first_end():
     """An effect that forks has the same attempt in two processes: whoever settles first speaks for both."""
     first = completed()
@@ -508,6 +540,16 @@ def test_an_attempt_that_ended_twice_is_answered_with_its_first_end():
     )
     assert isinstance(failed, Failed)
     assert str(failed.error) == "theirs"
+
+    happened = completed(result=None)  # with a result that could not be kept
+    with pytest.raises(ResultNotKept):
+        held_and(
+            calling(),
+            Raised(error),
+            (settling(State.CLOSED, result=result, error="Refused"), happened),
+            (late(state=State.CLOSED, result=result), happened),
+            (Tell("late", happened, "closed"), None),
+        )
 
 
 def test_our_own_word_that_was_redacted_meanwhile_is_still_ours():

@@ -452,10 +452,10 @@ def test_two_keys_with_one_canonical_form_are_refused():
 
         return Colour.RED
 
-    values: tuple[Any, ...] = (1, {})
-    for value in values:  # what is under them is not looked at, and need not have an order
-        assert refusal({"a": {Loner("x"): value, Loner("x"): value}}).path == "a"
-        assert refusal({"a": {red(): value, red(): value}}).path == "a"
+    others: tuple[Any, ...] = (1, {})
+    for other in others:  # what is under them is not looked at, and need not have an order
+        assert refusal({"a": {Loner("x"): 1, Loner("x"): other}}).path == "a"
+        assert refusal({"a": {red(): 1, red(): other}}).path == "a"
 
 
 def test_a_subclass_that_holds_nanoseconds_is_refused():

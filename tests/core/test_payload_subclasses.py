@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections import OrderedDict, defaultdict
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -132,6 +133,11 @@ def test_what_is_computed_anew_or_carried_by_nobody_does_not_count():
     assert same(Weak("x"), "x")
     assert same(Handle([1]), {1})
     assert same(Level.LOW, "low")
+
+
+@pytest.mark.parametrize("entries", [OrderedDict(a=1, at=2), defaultdict(int, a=1, at=2)], ids=["ordered", "default"])
+def test_what_is_ignored_is_ignored_in_a_subclass_that_carries_no_more(entries):
+    assert Intent({"order": entries}, ignore=["order.at"]).digest == Intent({"order": {"a": 1}}).digest
 
 
 def test_two_enums_of_one_name_are_one():

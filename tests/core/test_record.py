@@ -18,6 +18,7 @@ from samekey.core.record import (
     Move,
     Record,
     provider_key,
+    unreadable,
 )
 from samekey.core.states import State
 
@@ -126,6 +127,14 @@ def test_a_record_of_another_key_is_unreadable(other):
 def test_a_damaged_record_is_unreadable(damage):
     with pytest.raises(RecordUnreadable):
         unpack(damage(pack(RECORD)), KEY)
+
+
+def test_an_unreadable_row_says_whose_it_is_and_where_it_stands_as_far_as_that_can_be_read():
+    whose, nobodys = unreadable(KEY, 12.5, ValueError("odd")), unreadable(None, None, ValueError("odd"))
+
+    assert (whose.cursor, nobodys.cursor) == ((12.5, KEY.digest), None)
+    assert str(whose).startswith(f"the record of {KEY} is damaged")
+    assert str(nobodys).startswith("a record is damaged")
 
 
 def test_what_a_record_says_of_itself():

@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "src"
 CORE = SOURCES / "samekey" / "core"
 WAITING_SECONDS = 25  # for one test; none of these sleeps
+SLOW_SECONDS = 0.1  # a test that takes longer takes the time of many that say more
 LOOKED_SECONDS = 0.02  # assumed of a case that nobody looked at
 DIRECT = "tests/core/"  # tests that call core and nothing else: they are quick, and say most
 EXAMPLES_MAX = 40  # made up by Hypothesis, where a test does not say how many it wants
@@ -73,13 +74,21 @@ class Seen:
         """The tests for a mutant: those of core itself first, and of each test function the quickest case first.
 
         A line that runs at import is seen by all that use the file, most sharply by those that use few others; and by
-        those that run no line of core, for they look at what an import made.
+        those that run no line of core, for they look at what an import made. The slow ones come last.
         """
         names = self._by(mutant)
         if not names:
             using = {name for found in self._lines.get(mutant.module, {}).values() for name in found}
             using |= {name for name in self.seconds if name.startswith(DIRECT) and not self._width[name]}
-            return sorted(using, key=lambda name: (not name.startswith(DIRECT), self._width[name], self.seconds[name]))
+            return sorted(
+                using,
+                key=lambda name: (
+                    not name.startswith(DIRECT),
+                    self.seconds[name] > SLOW_SECONDS,
+                    self._width[name],
+                    self.seconds[name],
+                ),
+            )
         ranked: dict[str, int] = {}
         met: Counter[str] = Counter()
         quickest = sorted(names, key=lambda name: (self.seconds[name], name))

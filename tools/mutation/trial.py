@@ -20,10 +20,9 @@ from typing import Any
 
 from tools.mutation.child import Fate, in_a_child
 from tools.mutation.mutants import Mutant
-from tools.mutation.seen import OPTIONS, WAITING_SECONDS, Seen, path_of, quieten_hypothesis
+from tools.mutation.seen import OPTIONS, SLOW_SECONDS, WAITING_SECONDS, Seen, path_of, quieten_hypothesis
 
-FIRST = 15  # of the tests that told before, in the same function and in the same file,
-FIRST_SECONDS = 0.1  # if they are quick: a slow one would take the time of many that say more
+FIRST = 15  # of the tests that told before, in the same function and in the same file, if they are quick
 FEW_SECONDS = 0.3  # of tests in the first batch of the slow way; each batch after it has eight times as much
 
 # Tries a mutant, or the unchanged program, on tests that take so many seconds; None if it cannot be tried so.
@@ -85,7 +84,7 @@ class Trials:
         first: dict[str, None] = {}
         for place in _places(mutant):
             told = [name for name, _ in self._telling.get(place, Counter()).most_common() if name in among]
-            first |= dict.fromkeys([name for name in told if self._seen.sum([name]) <= FIRST_SECONDS][:FIRST])
+            first |= dict.fromkeys([name for name in told if self._seen.sum([name]) <= SLOW_SECONDS][:FIRST])
         return list(first), [name for name in names if name not in first]
 
     def _tried(self, way: Way, mutant: Mutant, names: Sequence[str]) -> Fate | None:
