@@ -27,7 +27,6 @@ from samekey.stores import _redis_lanes
 from samekey.stores.redis import AsyncRedisStore, RedisStore
 from samekey.testing.proxy import FaultProxy
 from samekey.testing.redis_servers import RedisServer, redis_server, until
-from samekey.testing.servers import NoServer
 from tests.stores.interrupts import TimeLimit, interrupted_at
 
 A, B = "a" * 32, "b" * 32
@@ -49,13 +48,6 @@ def store(server: RedisServer) -> Iterator[RedisStore]:
 
 def opening(text: str | None = None, *, by: str = A) -> Open:
     return Open(make_key("own", text or uuid4().hex), by, Fingerprint(b"\x01" * 32, "1", ()), "opaque", 30.0, False)
-
-
-def soon(condition: Callable[[], object]) -> None:
-    try:
-        until(condition)
-    except NoServer:  # for tests: their servers' patience
-        raise AssertionError("it did not come") from None
 
 
 # -- replies -------------------------------------------------------------------------------------------------
@@ -181,14 +173,14 @@ def test_an_interrupt_at_any_line_of_who_leads_takes_nobody_with_it(server):
             others: list[Future[Record]] = []
 
             def crowd(commands=commands, others=others, over=over) -> None:
-                soon(lambda: lane._queue or over.is_set())
+                until(lambda: lane._queue or over.is_set())
                 others += [pool.submit(store.open, command) for command in commands[1:]]
-                soon(lambda: len(lane._queue) >= 3 + (not over.is_set()))
+                until(lambda: len(lane._queue) >= 3 + (not over.is_set()))
                 proxy.release()
 
             proxy.hold()
             others.append(pool.submit(store.open, commands[0]))
-            soon(lambda: lane._leader is not None)
+            until(lambda: lane._leader is not None)
             crowded = pool.submit(crowd)
             with interrupted_at(number, "_redis_") as strike:
                 store.open(opening())
@@ -240,7 +232,7 @@ def test_an_interrupt_at_any_line_of_who_waits_deafens_nobody(server, store):
             ours.wait(Wait(held), 0.0)
 
         with subscriber.watching(held.key):
-            soon(lambda: held.key.digest.hex() in "".join(server.call("PUBSUB", "CHANNELS", "samekey:*")))
+            until(lambda: held.key.digest.hex() in "".join(server.call("PUBSUB", "CHANNELS", "samekey:*")))
         ours.close()
         if not strike.struck:
             break
