@@ -52,7 +52,10 @@ class DjangoLink:
 
     @property
     def in_transaction(self) -> bool:
-        return bool(self._connection.in_atomic_block or not self._connection.get_autocommit())
+        given = self.given
+        if given.connection is None:  # to ask it would be to connect, which may fail
+            return bool(given.in_atomic_block or not given.settings_dict["AUTOCOMMIT"])
+        return bool(given.in_atomic_block or not given.get_autocommit())
 
     @property
     def takes_queries(self) -> bool:

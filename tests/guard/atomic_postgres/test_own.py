@@ -31,7 +31,7 @@ from samekey.drivers.psycopg import migrate
 from samekey.testing.proxy import FaultProxy
 from samekey.testing.servers import NoServer
 from tests.guard.atomic_postgres.conftest import Shop
-from tests.guard.atomic_postgres.libraries import Asyncpg, Django, Order, Psycopg, finished
+from tests.guard.atomic_postgres.libraries import LIBRARIES, Asyncpg, Django, Order, Psycopg, finished
 from tests.guard.atomic_postgres.libraries import SqlalchemySession as OrmConn
 
 
@@ -939,3 +939,19 @@ def test_a_claim_outside_waits_for_the_transaction_that_has_the_key(guard, conne
     assert (answer.result, answer.replayed, answer.guarded) == ("atomic", True, True)
     assert others == [True] * 5
     assert "hot" not in ran
+
+
+@pytest.mark.parametrize("how", ["once", "on"])
+@pytest.mark.parametrize(
+    "library",
+    ["sqlalchemy-session", "sqlalchemy-async-session", "sqlalchemy-async-session-psycopg", "django"],
+)
+async def test_a_server_that_cannot_be_reached_is_told_by_those_who_connect_late(url: str, library: str, how: str):
+    """The connection is made when the guard first uses it: what fails then is no business of the library's callers."""
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        nobody = url.replace(f":{urlsplit(url).port}/", f":{door.getsockname()[1]}/")
+    shop = Shop(LIBRARIES[library], url)
+    conn = await LIBRARIES[library].connect(nobody)
+    with pytest.raises((StoreUnavailable, Misconfigured) if how == "on" else StoreUnavailable):
+        await getattr(shop, how)(conn, lambda conn: conn.insert("never"))
+    await shop.close()
