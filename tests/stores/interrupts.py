@@ -48,6 +48,10 @@ class Strike:
                 raise self._kind
         return self.lines
 
+    def forget(self) -> None:
+        """Let go of the frames: what is in them lives as long as they do."""
+        self._last.clear()
+
     def _may_strike(self, frame: FrameType) -> bool:
         """Not on the bare word `try`, nor when a with-block is being left: Python looks for signals after calls."""
         line, last = frame.f_lineno, self._last.get(frame, 0)
@@ -69,3 +73,4 @@ def interrupted_at(number: int, *words: str, kind: type[BaseException] = Keyboar
         pass
     finally:
         sys.settrace(before)
+        strike.forget()
