@@ -560,7 +560,7 @@ class TimeLimit(Exception):
 
 def test_a_reply_to_who_was_interrupted_is_nobody_else_s(url, guard, monkeypatch):
     """A time limit strikes after the bytes of one of our statements have left: nothing after it hears that reply."""
-    read = pymysql.connections.Connection._read_query_result
+    read = pymysql.connections.Connection._read_query_result  # type: ignore[attr-defined]
     for number in itertools.count(1):
         with connected(url) as link:
             replies = itertools.count(1)
