@@ -524,13 +524,13 @@ def test_ctrl_c_in_the_leader_does_not_take_the_others_with_it(store, scene, mon
     lane, send = store._links().claims, store._links().claims._send
     entered, go = threading.Event(), threading.Event()
 
-    def interrupted(statement: Any) -> Any:
+    def interrupted(statement: Any, turn: Any) -> Any:
         entered.set()
         go.wait(5)
         monkeypatch.setattr(lane, "_send", second)
-        return send(statement)
+        return send(statement, turn)
 
-    def second(statement: Any) -> Any:
+    def second(statement: Any, turn: Any) -> Any:
         monkeypatch.setattr(lane, "_send", send)
         raise KeyboardInterrupt
 
@@ -586,17 +586,18 @@ def interrupted_at(number: int):
 @pytest.mark.parametrize("followed", [False, True], ids=["alone", "followed"])
 def test_a_lane_outlives_an_interrupt_anywhere(store, scene, monkeypatch, followed):
     """Whoever leads may be interrupted anywhere: the lead is handed on, and nobody waits for it in vain."""
-    monkeypatch.setattr(_postgres_lanes, "TURN_SECONDS", 1.0)  # whoever is forgotten is found out
+    monkeypatch.setattr(_postgres_lanes, "TURN_SECONDS", 1.0)  # whoever is forgotten is found out,
+    monkeypatch.setattr(_postgres_lanes.Lane, "_taken_over", lambda lane, asked: False)  # and does not help itself
     store.open(scene.opening("connected"))
     lane, send = store._links().claims, store._links().claims._send
 
     with ThreadPoolExecutor(2) as pool:
 
-        def with_others_behind_us(query: Any) -> Any:
+        def with_others_behind_us(query: Any, turn: Any) -> Any:
             monkeypatch.setattr(lane, "_send", send)
             behind.extend(pool.submit(store.open, scene.opening(f"{number} {which}")) for which in "ab")
             _until(lambda: len(lane._queue) == 2)
-            return send(query)
+            return send(query, turn)
 
         for number in itertools.count(1):
             behind: list[Any] = []
@@ -611,6 +612,46 @@ def test_a_lane_outlives_an_interrupt_anywhere(store, scene, monkeypatch, follow
                 break
 
     assert number > 15, "hardly anything was interrupted"
+
+
+def test_a_lead_that_nobody_has_any_more_is_taken_over(store, scene, monkeypatch):
+    """Interrupted twice in the same instant; what it left on its connection is left to it."""
+    store.open(scene.opening("connected"))
+    lane = store._links().claims
+    connection, lane._leader = lane._connection, [object()]
+    monkeypatch.setattr(_postgres_lanes, "TURN_SECONDS", 0.01)
+
+    assert store.open(scene.opening("after")).attempt == A
+    assert (lane._leader, list(lane._queue)) == (None, [])
+    assert lane._connection is not connection
+    connection.close()
+
+
+def test_whoever_took_too_long_leaves_the_lane_to_those_who_took_over(store, scene, monkeypatch):
+    """It comes back in the middle of others' turn: it is told, and touches nothing of theirs."""
+    store.open(scene.opening("connected"))
+    lane = store._links().claims
+    left, send, slow, over = lane._connection, lane._send, threading.Event(), threading.Event()
+
+    def sleeping(query: Any, turn: Any) -> Any:
+        monkeypatch.setattr(lane, "_send", send)
+        slow.set()
+        assert over.wait(10)
+        return send(query, turn)
+
+    monkeypatch.setattr(lane, "_send", sleeping)
+    monkeypatch.setattr(_postgres_lanes, "TURN_SECONDS", 0.01)
+    with ThreadPoolExecutor(1) as pool:
+        late = pool.submit(store.open, scene.opening("late"))
+        assert slow.wait(10)
+        assert store.open(scene.opening("after")).attempt == A
+        connection = lane._connection
+        over.set()
+        with pytest.raises(StoreUnavailable, match="others have it now"):
+            late.result(10)
+    assert store.open(scene.opening("late")).attempt == A
+    assert lane._connection is connection
+    left.close()
 
 
 def _until(look: Any, seconds: float = 10.0) -> Any:
@@ -791,9 +832,9 @@ def test_waiters_of_one_process_cost_next_to_nothing(store, url, scene, monkeypa
     sent = []
     send = other._links().reads._send
 
-    def counted(statement: Any) -> Any:
+    def counted(statement: Any, turn: Any) -> Any:
         sent.append(1)
-        return send(statement)
+        return send(statement, turn)
 
     monkeypatch.setattr(other._links().reads, "_send", counted)
     with ThreadPoolExecutor(100) as pool:

@@ -6,22 +6,15 @@ Whoever is interrupted takes nobody with it: no reply of its is left for the nex
 from __future__ import annotations
 
 import asyncio
-import linecache
-import sys
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from itertools import count
-from pathlib import Path
-from types import CodeType, FrameType
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
-import samekey
 from samekey import Guard
 from samekey.core.commands import Open, Read, Settle, Wait
 from samekey.core.errors import StoreUnavailable
@@ -34,10 +27,9 @@ from samekey.stores import _redis_lanes
 from samekey.stores.redis import AsyncRedisStore, RedisStore
 from samekey.testing.proxy import FaultProxy
 from samekey.testing.redis_servers import RedisServer, redis_server, until
-from samekey.testing.servers import NoServer
+from tests.stores.interrupts import TimeLimit, interrupted_at
 
 A, B = "a" * 32, "b" * 32
-ROOM = str(Path(samekey.__file__).parent)
 ANSWER_SECONDS = 20.0  # nobody waits so long for an answer, unless there will be none
 
 
@@ -58,68 +50,7 @@ def opening(text: str | None = None, *, by: str = A) -> Open:
     return Open(make_key("own", text or uuid4().hex), by, Fingerprint(b"\x01" * 32, "1", ()), "opaque", 30.0, False)
 
 
-def soon(condition: Callable[[], object]) -> None:
-    try:
-        until(condition)
-    except NoServer:  # for tests: their servers' patience
-        raise AssertionError("it did not come") from None
-
-
-class Strike:
-    """An interrupt at the n-th line of this thread in our own files that have to do with Redis.
-
-    A line that comes again and again, as those do that greet 256 buckets, counts twice.
-    """
-
-    def __init__(self, number: int) -> None:
-        self.left, self.where = number, ""
-        self._last: dict[FrameType, int] = {}
-        self._visits: Counter[tuple[CodeType, int]] = Counter()
-
-    @property
-    def struck(self) -> bool:
-        return self.left <= 0
-
-    def calls(self, frame: FrameType, event: str, arg: Any) -> Any:
-        name = frame.f_code.co_filename
-        return self.lines if name.startswith(ROOM) and "_redis_" in name else None
-
-    def lines(self, frame: FrameType, event: str, arg: Any) -> Any:
-        if event == "line" and self._may_strike(frame):
-            self.left -= 1
-            if self.left == 0:
-                self.where = f"{frame.f_code.co_qualname}:{frame.f_lineno}"
-                raise KeyboardInterrupt
-        return self.lines
-
-    def _may_strike(self, frame: FrameType) -> bool:
-        """Not on the bare word `try`, nor when a with-block is being left: Python looks for signals after calls."""
-        line, last = frame.f_lineno, self._last.get(frame, 0)
-        self._last[frame] = line
-        self._visits[frame.f_code, line] += 1
-        if self._visits[frame.f_code, line] > 2:
-            return False
-        text = linecache.getline(frame.f_code.co_filename, line).strip()
-        return text != "try:" and not (text.startswith("with ") and last > line)
-
-
-@contextmanager
-def interrupted_at(number: int) -> Iterator[Strike]:
-    strike, before = Strike(number), sys.gettrace()
-    sys.settrace(strike.calls)
-    try:
-        yield strike
-    except KeyboardInterrupt:
-        pass
-    finally:
-        sys.settrace(before)
-
-
 # -- replies -------------------------------------------------------------------------------------------------
-
-
-class TimeLimit(Exception):
-    """What a signal handler raises, as those of task queues do."""
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, TimeLimit])
@@ -177,7 +108,7 @@ def test_an_interrupt_at_any_line_leaves_nothing_to_the_next_caller(store, work:
     paid = store.open(opening())
     store.settle(Settle(paid, Role.HOLDER, State.COMPLETED, A, b"paid", None, "", 3600.0))
     for number in count(1):
-        with interrupted_at(number) as strike:
+        with interrupted_at(number, "_redis_") as strike:
             work(store)
         assert store._here.lane._leader is None, strike.where
         found = store.open(opening(paid.key.text, by=B))
@@ -208,7 +139,7 @@ def test_an_interrupt_at_any_line_of_a_loop_leaves_nothing_to_its_next_task(serv
 
     loop.run_until_complete(together(opening()))
     for number in count(1):
-        with interrupted_at(number) as strike:
+        with interrupted_at(number, "_redis_") as strike:
             loop.run_until_complete(apart(opening(), opening(), opening()))
         mine = opening(by=B)
         found, held = loop.run_until_complete(together(opening(paid.key.text, by=B), mine))
@@ -242,16 +173,16 @@ def test_an_interrupt_at_any_line_of_who_leads_takes_nobody_with_it(server):
             others: list[Future[Record]] = []
 
             def crowd(commands=commands, others=others, over=over) -> None:
-                soon(lambda: lane._queue or over.is_set())
+                until(lambda: lane._queue or over.is_set())
                 others += [pool.submit(store.open, command) for command in commands[1:]]
-                soon(lambda: len(lane._queue) >= 3 + (not over.is_set()))
+                until(lambda: len(lane._queue) >= 3 + (not over.is_set()))
                 proxy.release()
 
             proxy.hold()
             others.append(pool.submit(store.open, commands[0]))
-            soon(lambda: lane._leader is not None)
+            until(lambda: lane._leader is not None)
             crowded = pool.submit(crowd)
-            with interrupted_at(number) as strike:
+            with interrupted_at(number, "_redis_") as strike:
                 store.open(opening())
             over.set()
             crowded.result(ANSWER_SECONDS)
@@ -297,11 +228,11 @@ def test_an_interrupt_at_any_line_of_who_waits_deafens_nobody(server, store):
         ours = RedisStore(server.url())
         subscriber = ours._here.subscriber
         ours.read(Read(held.key))
-        with interrupted_at(number) as strike:
+        with interrupted_at(number, "_redis_") as strike:
             ours.wait(Wait(held), 0.0)
 
         with subscriber.watching(held.key):
-            soon(lambda: held.key.digest.hex() in "".join(server.call("PUBSUB", "CHANNELS", "samekey:*")))
+            until(lambda: held.key.digest.hex() in "".join(server.call("PUBSUB", "CHANNELS", "samekey:*")))
         ours.close()
         if not strike.struck:
             break

@@ -30,6 +30,7 @@ from samekey.core.record import Record
 from samekey.core.states import Role, State
 from samekey.drivers import redis as driver
 from samekey.drivers._redis_wire import ANSWER_SECONDS, CONNECT_SECONDS
+from samekey.ops import Ops
 from samekey.stores._redis_front import RedisFront
 from samekey.stores._redis_jobs import REASK_SECONDS
 from samekey.stores.redis import AsyncRedisStore, RedisStore, _Loop
@@ -82,6 +83,36 @@ def counted(effects: list[int]) -> int:
 def there(record: Record | None) -> Record:
     assert record is not None
     return record
+
+
+# -- a value that is damaged -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("states", [(), (State.STARTED,)], ids=["walk", "index"])
+@pytest.mark.parametrize("limit", [1, 2, 3, 10])
+def test_a_damaged_record_does_not_hide_the_others_from_an_operator(server, store, states, limit):
+    """Each is named once, by its key or by where Redis has it, and the rest is listed."""
+    server.call("FLUSHALL")
+    held = [store.open(opening(f"o-{number}")) for number in range(7)]
+    server.call("SETRANGE", raw_key(held[2]), 120, "{" * 40)  # whose it is can be read
+    server.call("SET", raw_key(held[4]), "x")
+    server.call("SET", raw_key(held[5]), "")
+    server.call("SET", raw_key(held[6]), "y" * 300)
+    named: list[str] = []
+    listed: list[Record] = []
+    before = None
+    for _ in range(20):
+        page = Ops(store).list_records(Query(states=states, limit=limit, before=before))
+        listed += page.records
+        named += map(str, page.unreadable)
+        before = page.before
+        if before is None:
+            break
+
+    assert [record.key for record in listed] == [held[number].key for number in (3, 1, 0)]
+    damaged = [2, 4, 6] if not states else [2, 4, 5, 6]
+    assert sorted(at for at, one in enumerate(held) if any(raw_key(one) in text for text in named)) == damaged
+    assert len(named) == len(damaged)
 
 
 # -- a reply that is lost --------------------------------------------------------------------------------------

@@ -94,11 +94,12 @@ class AsyncConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
             else:
                 answered.set_exception(error)
 
-        self.start(query, landed)
         try:
+            self.start(query, landed)
             return await answered
-        except asyncio.CancelledError:
-            self.drop()  # in the middle of a statement: what it did is asked over another connection
+        except BaseException as error:
+            if not isinstance(error, psycopg.Error):
+                self.drop()  # in the middle of a statement: what it did is asked over another connection
             raise
 
     def start(self, query: Query, landed: Landed) -> None:
@@ -107,7 +108,7 @@ class AsyncConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
         if loop is None:
             loop = self._loop = asyncio.get_running_loop()
             self._watched = self.pgconn.socket
-            loop.add_reader(self._watched, self._step)
+            loop.add_reader(self._watched, self._called)
         self._landed = landed
         self._steps = exchange(self.pgconn, query, self.prepared)
         self._deadline = loop.time() + (self.silence_seconds or SILENCE_SECONDS)
@@ -124,6 +125,19 @@ class AsyncConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
             self._alarm = loop.call_at(self._deadline, self._struck, loop)
         else:
             self._land(None, Silent(f"no answer within {self.silence_seconds or SILENCE_SECONDS:.0f} s"))
+
+    def _called(self) -> None:
+        """By the event loop. Interrupted (a signal handler raised), the answer is lost: nobody waits for it in vain."""
+        landed = None
+        try:
+            landed = self._landed
+            self._step()
+        except BaseException:
+            landed = landed or self._landed
+            self.drop()
+            if landed is not None:
+                landed(None, Silent("interrupted"))
+            raise
 
     def _step(self) -> None:
         """Something came, or the socket takes more."""
@@ -145,7 +159,7 @@ class AsyncConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
         else:
             if writes != self._writes and self._loop is not None:
                 if writes:
-                    self._loop.add_writer(self._watched, self._step)
+                    self._loop.add_writer(self._watched, self._called)
                 else:
                     self._loop.remove_writer(self._watched)
                 self._writes = writes

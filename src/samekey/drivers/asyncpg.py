@@ -51,19 +51,24 @@ class AsyncpgLink:
 
     async def begin(self) -> None:
         # The library's own: in a transaction begun by hand it refuses connection.transaction().
-        begun = self._connection.transaction()
-        await begun.start()
-        self._begun = begun
+        self._begun = self._connection.transaction()  # noted first: cut short, there may be something to roll back
+        await self._begun.start()
 
     async def commit(self) -> None:
-        begun, self._begun = self._begun, None
-        if begun is not None:
-            await begun.commit()
+        if self._begun is not None:
+            await self._begun.commit()
+            self._begun = None
 
     async def rollback(self) -> None:
         begun, self._begun = self._begun, None
-        if begun is not None and not self.lost:
+        if begun is None or self.lost:
+            return
+        try:
             await begun.rollback()
+        except asyncpg.InterfaceError:
+            # Cancelled as it began or ended, the library gives a transaction up, and the server may be in it still: the
+            # next one on this connection would be a savepoint in there, which nobody ever commits.
+            self._connection.terminate()
 
     async def trip(self, operations: Sequence[Operation]) -> Any:
         row = None

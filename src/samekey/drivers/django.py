@@ -6,7 +6,8 @@ to a savepoint mends `needs_rollback`, and drops the `on_commit` functions that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from django.db import transaction
@@ -51,7 +52,10 @@ class DjangoLink:
 
     @property
     def in_transaction(self) -> bool:
-        return bool(self._connection.in_atomic_block or not self._connection.get_autocommit())
+        given = self.given
+        if given.connection is None:  # to ask it would be to connect, which may fail
+            return bool(given.in_atomic_block or not given.settings_dict["AUTOCOMMIT"])
+        return bool(given.in_atomic_block or not given.get_autocommit())
 
     @property
     def takes_queries(self) -> bool:
@@ -73,18 +77,33 @@ class DjangoLink:
         if transaction.get_connection(alias).connection is not self._connection.connection:
             raise Misconfigured(f"this connection is not the one Django uses for {alias!r} in this thread")
         begun = transaction.atomic(using=alias)
-        begun.__enter__()
-        self._begun = begun
+        with self._whole():
+            begun.__enter__()
+            self._begun = begun
 
     def commit(self) -> None:
-        begun, self._begun = self._begun, None
-        if begun is not None:
-            begun.__exit__(None, None, None)
+        with self._whole():
+            begun, self._begun = self._begun, None
+            if begun is not None:
+                begun.__exit__(None, None, None)
 
     def rollback(self) -> None:
-        begun, self._begun = self._begun, None
-        if begun is not None:
-            begun.__exit__(RolledBack, RolledBack(), None)
+        with self._whole():
+            begun, self._begun = self._begun, None
+            if begun is not None:
+                begun.__exit__(RolledBack, RolledBack(), None)
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """Interrupted halfway, Django would take a transaction for somebody else's for ever, and never commit it."""
+        try:
+            yield
+        except BaseException:
+            given, self._begun = self.given, None
+            if given.in_atomic_block or not given.autocommit:
+                given.in_atomic_block = False
+                given.close()  # the next one that it makes begins anew
+            raise
 
     def trip(self, operations: Sequence[Operation]) -> Any:
         back = next((one for one in operations if isinstance(one, RollbackTo)), None)

@@ -117,9 +117,15 @@ def _connect(address: Address, silence_seconds: int) -> Connection:
 
 def run(link: Connection, statement: str) -> tuple[Rows, int]:
     """The rows of a statement, and how many it changed."""
-    cursor = link.cursor(Cursor)  # the caller's own kind of cursor is for the caller's rows
-    changed = cursor.execute(statement)
-    return list(cursor.fetchall()) if cursor.description else [], changed
+    try:
+        cursor = link.cursor(Cursor)  # the caller's own kind of cursor is for the caller's rows
+        changed = cursor.execute(statement)
+        return list(cursor.fetchall()) if cursor.description else [], changed
+    except pymysql.Error:
+        raise
+    except BaseException:  # interrupted (Ctrl-C, a time limit): its reply would answer the next statement
+        abandon(link)
+        raise
 
 
 def abandon(link: Connection) -> None:

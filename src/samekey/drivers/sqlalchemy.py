@@ -62,7 +62,8 @@ class _Shared:
 
     @property
     def errors(self) -> tuple[type[BaseException], ...]:
-        return (exc.DBAPIError, *(() if self._inner is None else self._inner.errors))
+        # OSError: what asyncpg raises when it cannot connect.
+        return (exc.DBAPIError, OSError, *(() if self._inner is None else self._inner.errors))
 
     @property
     def in_transaction(self) -> bool:

@@ -16,9 +16,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
+from weakref import ref
 
 from samekey.core.commands import Begin, Open, Redact, Renew, Settle, StoreCommand, Take, Testify
 from samekey.core.errors import Misconfigured, SamekeyError, StoreUnavailable
@@ -66,6 +68,12 @@ class Closed(Unreachable):
     """The store was closed: nothing to wait for."""
 
 
+class Turn:
+    """A place among those who have a connection."""
+
+    __slots__ = ("__weakref__",)
+
+
 class Links:
     """Everything that belongs to one process, and is made anew after a fork; connections are made when needed."""
 
@@ -76,7 +84,8 @@ class Links:
         self.bells = Bells()
         self.watch = Watch(self)
         self._address = address
-        self._turns = threading.Semaphore(LINKS_MAX)
+        self._turns: SimpleQueue[Turn] = SimpleQueue()  # that are free
+        self._all_turns = [ref(Turn()) for _ in range(LINKS_MAX)]  # made, or made again, when they are wanted
         self._mutex = threading.Lock()
         self._free: list[tuple[driver.Connection, float]] = []  # and since when
         self._lost_at: float | None = None
@@ -87,8 +96,7 @@ class Links:
     @contextmanager
     def borrowed(self) -> Iterator[Run]:
         """A connection for one command, as a function that runs statements on it."""
-        if not self._turns.acquire(timeout=TURN_SECONDS):
-            raise StoreUnavailable(f"no connection to {self._address.name} was free within {TURN_SECONDS:.0f} s")
+        turn = self._turn()
         try:
             self._require_open()
             link = self._idle() or self.connect()
@@ -101,7 +109,23 @@ class Links:
                 raise
             self._give_back(link, usable=True)
         finally:
-            self._turns.release()
+            self._turns.put(turn)
+
+    def _turn(self) -> Turn:
+        with suppress(Empty):
+            return self._turns.get_nowait()
+        with self._mutex:
+            for at, known in enumerate(self._all_turns):
+                if known() is None:  # it is gone with whoever was interrupted, wherever that was
+                    turn = Turn()
+                    self._all_turns[at] = ref(turn)
+                    self._turns.put(turn)
+        try:
+            return self._turns.get(timeout=TURN_SECONDS)
+        except Empty:
+            raise StoreUnavailable(
+                f"no connection to {self._address.name} was free within {TURN_SECONDS:.0f} s"
+            ) from None
 
     @contextmanager
     def desk(self) -> Iterator[Run]:
@@ -319,23 +343,25 @@ class Watch:
     @contextmanager
     def watching(self, digest: bytes) -> Iterator[None]:
         """`with` somebody waits for this digest."""
-        with self._mutex:
-            self._digests[digest] = self._digests.get(digest, 0) + 1
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="samekey-watch", daemon=True)
-                self._thread.start()
+        counted = False
         try:
+            with self._mutex:
+                self._digests[digest], counted = self._digests.get(digest, 0) + 1, True
+                if self._thread is None or not self._thread.is_alive():  # interrupted before it was started
+                    self._thread = threading.Thread(target=self._run, name="samekey-watch", daemon=True)
+                    self._thread.start()
             yield
         finally:
             with self._mutex:
-                self._digests[digest] -= 1
-                if not self._digests[digest]:
-                    del self._digests[digest]
+                if counted:
+                    self._digests[digest] -= 1
+                    if not self._digests[digest]:
+                        del self._digests[digest]
 
     def close(self) -> None:
         self._stop.set()
         thread = self._thread
-        if thread is not None:
+        if thread is not None and thread.is_alive():
             thread.join(driver.CONNECT_SECONDS)
 
     def _run(self) -> None:

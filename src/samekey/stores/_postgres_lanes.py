@@ -10,6 +10,7 @@ while others are still waking up lets these come first. Lanes of tasks (`_postgr
 
 A signal's handler may raise anywhere in here, in the main thread. So who leads is known by what it wants done, which
 the caller has in hand before it asks, and whoever leaves looks whether it leads; to hand the lead on twice is once.
+Whoever was interrupted at that, too, has left a lead that nobody has: after a very long wait it is taken over.
 """
 
 from __future__ import annotations
@@ -34,10 +35,11 @@ TURN_SECONDS = 60.0  # many times what the statements before us may take; only f
 class Asked:
     """What one caller wants, and how it is told that it is its turn, or over."""
 
-    __slots__ = ("again", "bell", "finished", "gone", "jobs", "next")
+    __slots__ = ("again", "behind", "bell", "finished", "gone", "jobs", "next")
 
-    def __init__(self, jobs: Sequence[Job]) -> None:
+    def __init__(self, jobs: Sequence[Job], behind: Sequence[Job]) -> None:
         self.jobs = jobs
+        self.behind = behind  # whose turn it was when we came
         self.bell = threading.Lock()  # held until rung: the cheapest thing a thread can sleep on
         self.bell.acquire()
         self.finished = False
@@ -110,7 +112,7 @@ class Lane:
             self._crowd.let_come()
             self._gather(others, len(jobs))
             together = [*jobs, *(job for one in others for job in one.jobs)] if others else jobs
-            self._drive(carrying_all(together, self._address, self._known))
+            self._drive(carrying_all(together, self._address, self._known), jobs)
         except BaseException:
             self._withdraw(jobs)
             raise
@@ -130,7 +132,9 @@ class Lane:
             if asked is not None:
                 self._await_turn(asked)
             with driver.translated(self._address):
-                rows: list[Any] = self._on_connection(lambda link: link.execute(*statement, binary=True).fetchall())
+                rows: list[Any] = self._on_connection(
+                    lambda link: link.execute(*statement, binary=True).fetchall(), turn
+                )
                 return rows
         except BaseException:
             self._withdraw(turn)
@@ -156,7 +160,7 @@ class Lane:
             if self._leader is None:
                 self._leader = jobs
                 return None
-            asked = Asked(jobs)
+            asked = Asked(jobs, self._leader)
             self._queue.append(asked)
             return asked
 
@@ -174,12 +178,22 @@ class Lane:
         try:
             rung = asked.bell.acquire(timeout=TURN_SECONDS)
             # Whoever should have rung may have been interrupted; then it is our turn, or over, all the same.
-            if not (rung or asked.finished or asked.again or self._leader is asked.jobs):
+            if not (rung or asked.finished or asked.again or self._leader is asked.jobs or self._taken_over(asked)):
                 raise StoreUnavailable(f"no turn on a connection to {self._address.name} within {TURN_SECONDS:.0f} s")
         except BaseException:
             with self._mutex:
                 asked.gone = True
             raise
+
+    def _taken_over(self, asked: Asked) -> bool:
+        """The lead of whoever has had it all the time: it vanished, or takes far too long. Its connection stays its."""
+        with self._mutex:
+            if self._leader is not asked.behind or asked not in self._queue:
+                return False
+            self._queue.remove(asked)
+            self._connection = None
+            self._leader = asked.jobs
+            return True
 
     def _withdraw(self, jobs: Sequence[Job]) -> None:
         """We were interrupted, or told that it takes too long: nobody may wait for our lead."""
@@ -224,7 +238,7 @@ class Lane:
 
     # -- sending -------------------------------------------------------------------------------------------
 
-    def _drive(self, steps: Steps) -> None:
+    def _drive(self, steps: Steps, turn: Sequence[Job]) -> None:
         try:
             step = next(steps)
             while True:
@@ -233,7 +247,7 @@ class Lane:
                         time.sleep(step.seconds)
                         reply = None
                     else:
-                        reply = self._send(step.query)
+                        reply = self._send(step.query, turn)
                 except (driver.DriverError, SamekeyError) as error:
                     step = steps.throw(error)
                 else:
@@ -243,23 +257,33 @@ class Lane:
         finally:
             steps.close()
 
-    def _send(self, query: driver.Query) -> Any:
+    def _send(self, query: driver.Query, turn: Sequence[Job]) -> Any:
         return self._on_connection(
-            lambda connection: connection.ask(driver.worded(self._address, query, self._durable))
+            lambda connection: connection.ask(driver.worded(self._address, query, self._durable)), turn
         )
 
-    def _on_connection(self, work: Callable[[driver.Connection], Any]) -> Any:
+    def _on_connection(self, work: Callable[[driver.Connection], Any], turn: Sequence[Job]) -> Any:
         if self._closed:
             raise Closed(f"{self._address.name} was closed")
-        if self._connection is None or self._connection.closed:
-            self._connection, self.facts = driver.connect(
-                self._address, durable=self._durable, desk=self._desk, before=self.facts
-            )
-            self._known.lost_at = self.facts.lost_at
+        connection = self._connection
+        if self._leader is not turn:
+            raise self._too_late()
+        if connection is None or connection.closed:
+            connection, facts = driver.connect(self._address, durable=self._durable, desk=self._desk, before=self.facts)
+            with self._mutex:
+                if self._leader is turn:
+                    self._connection, self.facts, self._known.lost_at = connection, facts, facts.lost_at
+            if self._connection is not connection:
+                connection.close()
+                raise self._too_late()
         try:
-            return work(self._connection)
+            return work(connection)
         except driver.DriverError as error:
             if driver.is_spent(error):
-                self._connection.close()
-                self._connection = None
+                connection.close()
+                if self._connection is connection:
+                    self._connection = None
             raise
+
+    def _too_late(self) -> StoreUnavailable:
+        return Closed(f"a turn on a connection to {self._address.name} took so long that others have it now")

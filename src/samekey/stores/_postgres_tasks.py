@@ -6,6 +6,9 @@ cancelling a caller never cancels one; an answer goes straight to whoever waits 
 want is sent after them, together. Whoever was answered wants the next thing at once, mostly of another lane: so an
 answer looks after all lanes of its loop once those who got it have run. Only what may take longer has a task:
 connecting, pausing, asking again.
+
+A signal's handler may raise in any of these callbacks, and the loop may be run on, or again. So who is under way is
+noted before anything is sent; whoever is interrupted there tells them, hangs up, and looks after those who wait.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
-from samekey.core.errors import SamekeyError
+from samekey.core.errors import SamekeyError, StoreUnavailable
 from samekey.drivers import psycopg as driver
 from samekey.stores._postgres_batches import BATCH_MAX, Closed, Facts, Job, Pause, Run, Steps, carrying_all
 from samekey.stores._postgres_rows import Statement
@@ -26,14 +29,23 @@ class Round:
     """Calls on the lanes of one event loop when everybody who runs right now has had its say."""
 
     def __init__(self) -> None:
-        self.lanes: list[AsyncLane] = []  # that have something to send
+        self.lanes: dict[AsyncLane, None] = {}  # that have something to send
         self.due = False
 
+    def call(self, loop: asyncio.AbstractEventLoop) -> None:
+        if not self.due:
+            loop.call_soon(self.go)
+            self.due = True  # not before: to go once too often does no harm
+
     def go(self) -> None:
-        self.due = False
-        lanes, self.lanes = self.lanes, []
-        for lane in lanes:
-            lane.flush()
+        try:
+            self.due = False
+            for lane in list(self.lanes):
+                lane.flush()
+                self.lanes.pop(lane, None)  # not before, for the same reason
+        except BaseException:
+            asyncio.get_running_loop().call_soon(self.go)
+            raise
 
 
 class AsyncLane:
@@ -48,6 +60,7 @@ class AsyncLane:
         self._wanted: list[tuple[Sequence[Job], asyncio.Future[None]]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._busy = False
+        self._under_way: list[asyncio.Future[None]] | None = None  # of those whose turn it is
         self._slow: asyncio.Task[None] | None = None  # kept, or the garbage collector takes it
         self._idle: asyncio.Future[None] | None = None  # whoever closes waits for it
         self._closed = False
@@ -106,44 +119,61 @@ class AsyncLane:
         return self._loop
 
     def _line_up(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._busy = True
-        self._round.lanes.append(self)
-        if not self._round.due:
-            self._round.due = True
-            loop.call_soon(self._round.go)
+        self._round.lanes[self] = None
+        self._round.call(loop)
+        self._busy = True  # not before: interrupted, the next one lines up
 
     def flush(self) -> None:
-        """The connection is free: send what queued up."""
-        if self._asked:
-            work, future = self._asked.popleft()
-            self._go_slowly(work, [future])
-        elif self._wanted:
-            jobs, futures = self._gather()
-            self._advance(carrying_all(jobs, self._address, self._known), futures, None)
-        else:
-            self._busy = False
-            if self._idle is not None and not self._idle.done():
-                self._idle.set_result(None)
+        """If the connection is free: send what queued up."""
+        if self._under_way is not None:
+            return
+        try:
+            if self._asked:
+                work, future = self._asked[0]
+                self._under_way = [future]
+                self._asked.popleft()
+                self._go_slowly(work, self._under_way)
+            elif self._wanted:
+                jobs, futures = self._gather()
+                self._advance(carrying_all(jobs, self._address, self._known), futures, None)
+            else:
+                self._busy = False
+                if self._idle is not None and not self._idle.done():
+                    self._idle.set_result(None)
+        except BaseException:
+            self._interrupted()
+            raise
 
     def _gather(self) -> tuple[list[Job], list[asyncio.Future[None]]]:
         """As many as may travel together."""
-        wanted, self._wanted = self._wanted[:BATCH_MAX], self._wanted[BATCH_MAX:]
+        wanted = self._wanted[:BATCH_MAX]
         jobs = [job for some, _ in wanted for job in some]
         while len(jobs) > BATCH_MAX and len(wanted) > 1:  # somebody brought several
-            self._wanted.insert(0, wanted.pop())
-            del jobs[-len(self._wanted[0][0]) :]
-        return jobs, [future for _, future in wanted]
+            del jobs[-len(wanted.pop()[0]) :]
+        futures = self._under_way = [future for _, future in wanted]
+        del self._wanted[: len(wanted)]
+        return jobs, futures
+
+    def _interrupted(self) -> None:
+        """Nobody knows how far those under way came. Said twice, it is done once."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.drop()
+        for one in self._under_way or ():
+            if not one.done():
+                one.set_exception(StoreUnavailable(f"interrupted on the way to {self._address.name}"))
+        self._under_way = None
+        if self._loop is not None:
+            self._line_up(self._loop)
 
     def _advance(self, steps: Steps, futures: list[asyncio.Future[None]], reply: Any) -> None:
         """The next step, straight from the event loop where nothing has to be waited for but the answer."""
         try:
             step = steps.send(reply)
         except StopIteration:
-            self._answer(futures, None)
-            return self.flush()
+            return self._over(futures, None)
         except Exception as error:
-            self._answer(futures, error)
-            return self.flush()
+            return self._over(futures, error)
         link = self._connection
         if isinstance(step, Pause) or link is None or link.closed or self._closed:
             self._go_slowly(lambda: self._drive(steps, step), futures)
@@ -154,10 +184,21 @@ class AsyncLane:
     def _landed(
         self, steps: Steps, futures: list[asyncio.Future[None]], answer: Any, error: driver.DriverError | None
     ) -> None:
-        if error is None:
-            self._advance(steps, futures, answer)
-        else:
-            self._go_slowly(lambda: self._drive_on(steps, error), futures)
+        if futures is not self._under_way:
+            return  # they were told already that it was interrupted
+        try:
+            if error is None:
+                self._advance(steps, futures, answer)
+            else:
+                self._go_slowly(lambda: self._drive_on(steps, error), futures)
+        except BaseException:
+            self._interrupted()
+            raise
+
+    def _over(self, futures: list[asyncio.Future[None]], error: Exception | None) -> None:
+        self._answer(futures, error)
+        self._under_way = None
+        self.flush()
 
     def _answer(self, futures: list[asyncio.Future[None]], error: Exception | None) -> None:
         for one in futures:
@@ -167,9 +208,8 @@ class AsyncLane:
                 one.set_result(None)
             else:
                 one.set_exception(error)
-        if not self._round.due and self._loop is not None:
-            self._round.due = True
-            self._loop.call_soon(self._round.go)  # behind those who were answered just now
+        if self._loop is not None:
+            self._round.call(self._loop)  # behind those who were answered just now
 
     # -- sending, with what may take longer: connecting, pausing, asking again -----------------------------
 
@@ -178,6 +218,8 @@ class AsyncLane:
         self._slow = self._loop.create_task(self._slowly(work, futures))
 
     async def _slowly(self, work: Callable[[], Awaitable[None]], futures: list[asyncio.Future[None]]) -> None:
+        if futures is not self._under_way:
+            return  # they were told already that it was interrupted
         error: Exception | None = None
         try:
             await work()
@@ -188,10 +230,13 @@ class AsyncLane:
                 one.cancel()  # the loop is being closed under us
             self._asked.clear()
             self._wanted.clear()
-            self.flush()
+            self._interrupted()
             raise
-        self._answer(futures, error)
-        self.flush()
+        try:
+            self._over(futures, error)
+        except BaseException:
+            self._interrupted()
+            raise
 
     async def _drive_on(self, steps: Steps, error: driver.DriverError) -> None:
         await self._give_up_spent(error)

@@ -214,7 +214,10 @@ class PostgresTransaction(_Shared):
         self._identity = identity  # of the store, which looks again where it is another one than this
 
     def same_database(self) -> bool:
-        connection = self._link.underlying()
+        try:
+            connection = self._link.underlying()
+        except self._link.errors as error:  # a session takes its connection when it is first used
+            self._tell(error, ())
         known = _known.get(connection, "")
         if self._is_ours(known, self._identity(known)):
             return True
@@ -271,7 +274,10 @@ class AsyncPostgresTransaction(_Shared):
         self._identity = identity
 
     async def same_database(self) -> bool:
-        connection = await self._link.underlying()
+        try:
+            connection = await self._link.underlying()
+        except self._link.errors as error:  # a session takes its connection when it is first used
+            self._tell(error, ())
         known = _known.get(connection, "")
         if self._is_ours(known, await self._identity(known)):
             return True

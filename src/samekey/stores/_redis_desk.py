@@ -11,6 +11,7 @@ import json
 from collections.abc import Generator
 from typing import Any
 
+from samekey.core.errors import RecordUnreadable, SamekeyError
 from samekey.core.key import make_key
 from samekey.core.ports import LIST_MAX, Audits, Query, Records
 from samekey.core.record import Audit, Record
@@ -20,29 +21,42 @@ from samekey.stores._redis_links import AUDITS, BUCKETS, READ, TAGS, UNSETTLED, 
 from samekey.stores._redis_values import PEEK, micros, peeked, record_of
 
 Several = Generator[list[Request], list[Any], Any]
+Found = list[Record | RecordUnreadable]
 
 SCAN_COUNT = 1000  # keys in one look: a millisecond of the server's time
 READ_TOGETHER = 100  # whole records in one go: each may carry a mebibyte
 STEP = 64  # unsettled keys taken from each bucket at a time
 _RECORDS = b"samekey:{??}:" + b"?" * 32
+_OLDEST = (0.0, b"")  # what does not tell when it was created comes last
 _INDEXED = frozenset({State.STARTED, State.IN_DOUBT})
 
 
 def listing(query: Query, memory: Memory, links: Links) -> Several:
-    """One page of records, newest first."""
+    """One page of records, newest first; raises for the first of them that cannot be read, and says where it stands."""
     wanted = max(0, min(query.limit, LIST_MAX))
     if query.operation is not None and query.tenant is not None and query.text is not None:
-        found = yield from _reading([make_key(query.operation, query.text, query.tenant).digest], query, memory)
+        found = yield from _reading({make_key(query.operation, query.text, query.tenant).digest: 0.0}, query, memory)
     elif query.states and _INDEXED.issuperset(query.states):
         found = yield from _by_index(query, wanted, memory)
     else:
         found = yield from _by_walk(query, wanted, memory, links)
-    found.sort(key=lambda record: (record.created_at, record.key.digest), reverse=True)
-    return found[:wanted]
+    found.sort(key=_place, reverse=True)
+    page: Records = []
+    for one in found[:wanted]:
+        if isinstance(one, RecordUnreadable):
+            raise one
+        page.append(one)
+    return page
 
 
-def _by_index(query: Query, wanted: int, memory: Memory) -> Generator[list[Request], list[Any], Records]:
-    found: Records = []
+def _place(one: Record | RecordUnreadable) -> tuple[float, bytes]:
+    if isinstance(one, RecordUnreadable):
+        return one.cursor or _OLDEST
+    return one.created_at, one.key.digest
+
+
+def _by_index(query: Query, wanted: int, memory: Memory) -> Generator[list[Request], list[Any], Found]:
+    found: Found = []
     seen: set[bytes] = set()
     top, step = (b"+inf" if query.before is None else b"%d" % micros(query.before[0])), STEP
     while True:
@@ -53,12 +67,12 @@ def _by_index(query: Query, wanted: int, memory: Memory) -> Generator[list[Reque
         replies = yield [Request(bucket, None, (), look) for bucket, look in enumerate(looks)]
         # Below the last one of a bucket that has more, that bucket may have newer ones than the others.
         cut = max((int(float(reply[-1])) for reply in replies if len(reply) == 2 * step), default=-1)
-        fresh = [
-            bytes.fromhex(reply[at].decode())
+        fresh = {
+            bytes.fromhex(reply[at].decode()): float(reply[at + 1]) / 1e6
             for reply in replies
             for at in range(0, len(reply), 2)
             if int(float(reply[at + 1])) >= cut and reply[at] not in seen
-        ]
+        }
         seen.update(digest.hex().encode() for digest in fresh)
         found += yield from _reading(fresh, query, memory)
         if cut < 0 or len(found) >= wanted:
@@ -68,7 +82,7 @@ def _by_index(query: Query, wanted: int, memory: Memory) -> Generator[list[Reque
         top = b"%d" % cut
 
 
-def _by_walk(query: Query, wanted: int, memory: Memory, links: Links) -> Generator[list[Request], list[Any], Records]:
+def _by_walk(query: Query, wanted: int, memory: Memory, links: Links) -> Generator[list[Request], list[Any], Found]:
     best: dict[bytes, float] = {}
     yield [Request(0, None, (), (b"PING",))]  # in a cluster: learn who is there
     for server in links.servers():
@@ -87,7 +101,7 @@ def _by_walk(query: Query, wanted: int, memory: Memory, links: Links) -> Generat
                     best = _newest(best, wanted)
             if cursor == b"0":
                 break
-    return (yield from _reading(list(_newest(best, wanted)), query, memory))
+    return (yield from _reading(_newest(best, wanted), query, memory))
 
 
 def _newest(best: dict[bytes, float], wanted: int) -> dict[bytes, float]:
@@ -96,7 +110,10 @@ def _newest(best: dict[bytes, float], wanted: int) -> dict[bytes, float]:
 
 def _picked(query: Query, peek: bytes, digest: bytes) -> float | None:
     """When it was created, if it is asked for as far as its beginning tells."""
-    state, created, (operation, tenant, text) = peeked(peek)
+    try:
+        state, created, (operation, tenant, text) = peeked(peek)
+    except RecordUnreadable:  # it may be the one that is asked for
+        return _OLDEST[0] if query.before is None or (_OLDEST[0], digest) < query.before else None
     created_at = created / 1e6
     asked = (
         (not query.states or state in query.states)
@@ -108,20 +125,36 @@ def _picked(query: Query, peek: bytes, digest: bytes) -> float | None:
     return created_at if asked else None
 
 
-def _reading(digests: list[bytes], query: Query, memory: Memory) -> Generator[list[Request], list[Any], Records]:
-    found: Records = []
+def _reading(digests: dict[bytes, float], query: Query, memory: Memory) -> Generator[list[Request], list[Any], Found]:
+    """The records of these digests; when each was created is known where one that cannot be read stands."""
+    found: Found = []
     for start in range(0, len(digests), READ_TOGETHER):
-        some = digests[start : start + READ_TOGETHER]
+        some = list(digests)[start : start + READ_TOGETHER]
         keys = [TAGS[digest[0]] + digest.hex().encode() for digest in some]
         replies = yield [Request(digest[0], READ, (key,), ()) for digest, key in zip(some, keys, strict=True)]
-        for digest, (now, value) in zip(some, replies, strict=True):
+        for digest, key, (now, value) in zip(some, keys, replies, strict=True):
             if value is None:
                 continue
             lost = memory.lost[digest[0]]
-            record = record_of(value, None, digest, now=int(now), lost=lost)
+            try:
+                record = record_of(value, None, digest, now=int(now), lost=lost)
+            except RecordUnreadable as damaged:
+                place = digests[digest], digest
+                if query.before is None or place < query.before:
+                    found.append(RecordUnreadable(f"{_named(value, key)}: {damaged}", cursor=place))
+                continue
             if query.picks(record) and not _gone(record):
                 found.append(record)
     return found
+
+
+def _named(value: bytes, key: bytes) -> str:
+    """Whose record it is, if so much of it can be read; and where Redis has it."""
+    try:
+        _, _, (operation, tenant, text) = peeked(value)
+        return f"{make_key(operation, text, tenant)} ({key.decode()})"
+    except SamekeyError:
+        return key.decode()
 
 
 def _gone(record: Record) -> bool:

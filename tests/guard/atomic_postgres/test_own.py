@@ -28,9 +28,10 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from samekey import AsyncGuard, Atomic, Guard, InProgress, Misconfigured, NotDone, Policy, StoreUnavailable
 from samekey.core.errors import StoreBusy
 from samekey.drivers.psycopg import migrate
+from samekey.testing.proxy import FaultProxy
 from samekey.testing.servers import NoServer
 from tests.guard.atomic_postgres.conftest import Shop
-from tests.guard.atomic_postgres.libraries import Asyncpg, Django, Order, Psycopg, finished
+from tests.guard.atomic_postgres.libraries import LIBRARIES, Asyncpg, Django, Order, Psycopg, finished
 from tests.guard.atomic_postgres.libraries import SqlalchemySession as OrmConn
 
 
@@ -518,6 +519,65 @@ def test_what_an_effect_promised_on_commit_goes_with_it(guard: Guard, url: str, 
     assert sent == ["the caller's", "kept"]
 
 
+@pytest.mark.parametrize("place", ["set_autocommit", "commit"])
+def test_interrupted_as_django_begins_or_ends_it_is_begun_anew(
+    guard: Guard, url: str, name: str, place: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Else what is left open is taken for the caller's own transaction, and nobody ever commits it."""
+    connection = _django(url)
+    real = getattr(connection, place)
+
+    @guard.once(name=name, key="key", boundary=Atomic("session"))
+    def order(session: Any, key: str) -> None:
+        with session.cursor() as cursor:
+            cursor.execute("INSERT INTO orders VALUES (%s, '')", (f"{name}{key}",))
+
+    def interrupted(*args: Any, **more: Any) -> None:
+        monkeypatch.undo()
+        if place == "set_autocommit":
+            real(*args, **more)
+        raise KeyboardInterrupt
+
+    with contextlib.closing(connection):
+        order(connection, "o-0")
+        monkeypatch.setattr(connection, place, interrupted)
+        with pytest.raises((KeyboardInterrupt, StoreUnavailable)):  # Django may say another word of its own
+            order(connection, "o-1")
+        order(connection, "o-2")
+    assert [count(url, f"{name}{key}") for key in ("o-0", "o-1", "o-2")] == [1, 0, 1]
+
+
+async def test_cancelled_as_asyncpg_begins_it_is_begun_anew(url: str, name: str):
+    """Else what is left open is taken for the caller's own transaction, and nobody ever commits it."""
+    parts = urlsplit(url)
+    with FaultProxy(parts.port or 5432) as proxy:
+        async with AsyncGuard(url) as guard:
+            connection = await asyncpg.connect(url.replace(f":{parts.port}/", f":{proxy.port}/"))
+
+            @guard.once(name=name, key="key", boundary=Atomic("session"))
+            async def order(session: Any, key: str) -> None:
+                await session.execute("INSERT INTO orders VALUES ($1, '')", f"{name}{key}")
+
+            await order(connection, "o-0")
+            said = len(proxy.sent)
+            proxy.hold()
+            task = asyncio.ensure_future(order(connection, "o-1"))
+            while connection._top_xact is None:
+                await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            task.cancel()
+            proxy.release()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert b"BEGIN" in b"".join(proxy.sent[said:])
+
+            if connection.is_closed():
+                connection = await asyncpg.connect(url)
+            await order(connection, "o-2")
+            await connection.close()
+    assert [count(url, f"{name}{key}") for key in ("o-0", "o-1", "o-2")] == [1, 0, 1]
+
+
 def test_on_commit_waits_for_the_guards_own_commit(guard: Guard, url: str, name: str):
     connection, sent = _django(url), []
 
@@ -879,3 +939,19 @@ def test_a_claim_outside_waits_for_the_transaction_that_has_the_key(guard, conne
     assert (answer.result, answer.replayed, answer.guarded) == ("atomic", True, True)
     assert others == [True] * 5
     assert "hot" not in ran
+
+
+@pytest.mark.parametrize("how", ["once", "on"])
+@pytest.mark.parametrize(
+    "library",
+    ["sqlalchemy-session", "sqlalchemy-async-session", "sqlalchemy-async-session-psycopg", "django"],
+)
+async def test_a_server_that_cannot_be_reached_is_told_by_those_who_connect_late(url: str, library: str, how: str):
+    """The connection is made when the guard first uses it: what fails then is no business of the library's callers."""
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        nobody = url.replace(f":{urlsplit(url).port}/", f":{door.getsockname()[1]}/")
+    shop = Shop(LIBRARIES[library], url)
+    conn = await LIBRARIES[library].connect(nobody)
+    with pytest.raises((StoreUnavailable, Misconfigured) if how == "on" else StoreUnavailable):
+        await getattr(shop, how)(conn, lambda conn: conn.insert("never"))
+    await shop.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import threading
@@ -551,3 +552,37 @@ def test_a_hold_in_the_callers_transaction(guard, url, link, ends):
         other.commit()
     assert answer.replayed == (ends == "complete")
     assert orders(url) == (["o-1"] if ends == "complete" else ["o-2"])
+
+
+class TimeLimit(Exception):
+    """What a signal handler raises, as those of task queues do."""
+
+
+def test_a_reply_to_who_was_interrupted_is_nobody_else_s(url, guard, monkeypatch):
+    """A time limit strikes after the bytes of one of our statements have left: nothing after it hears that reply."""
+    read = pymysql.connections.Connection._read_query_result  # type: ignore[attr-defined]
+    for number in itertools.count(1):
+        with connected(url) as link:
+            replies = itertools.count(1)
+
+            def striking(self: Any, unbuffered: bool = False, link=link, replies=replies, number=number) -> Any:
+                if self is link and next(replies) == number:
+                    raise TimeLimit
+                return read(self, unbuffered)
+
+            link.begin()
+            with monkeypatch.context() as patched:
+                patched.setattr(pymysql.connections.Connection, "_read_query_result", striking)
+                try:
+                    guard.on(link).run("order", lambda: "placed", key=f"o-{number}", payload=1)
+                    struck = False
+                except TimeLimit:
+                    struck = True
+            if link.open:
+                assert run(link, "SELECT 4711") == ((4711,),)
+                link.commit()
+            assert link.open != struck
+        assert (guard.peek("order", f"o-{number}") is None) == struck
+        if not struck:
+            break
+    assert number > 8

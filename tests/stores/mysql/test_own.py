@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -21,7 +22,8 @@ from samekey.ops import Ops
 from samekey.stores import _mysql_links
 from samekey.stores.mysql import MysqlStore
 from samekey.testing._store_scenarios.scene import LEASE, A, B, settling
-from tests.stores.mysql.helpers import connected, sql, until
+from tests.stores.interrupts import TimeLimit, interrupted_at
+from tests.stores.mysql.helpers import connected, opened, sql, until
 
 pytestmark = pytest.mark.slow
 
@@ -267,3 +269,23 @@ def test_an_async_guard_on_any_loop(url, loop):
         return [len(effects), len(set(effects)), len(answers)]
 
     assert anyio.run(main, backend=loop) == [101, 101, 150]
+
+
+def test_an_interrupt_at_any_line_leaves_nothing_to_the_next_caller(url, scene, monkeypatch):
+    """No place among those who have a connection is taken for ever, and no reply is left there."""
+    monkeypatch.setattr(_mysql_links, "TURN_SECONDS", 1.0)
+    with opened(url) as store:
+        paid = store.open(scene.opening("paid"))
+        store.settle(settling(paid, State.COMPLETED, result=b"paid"))
+        for number in itertools.count(1):
+            with interrupted_at(number, "mysql", kind=TimeLimit) as strike:
+                store.open(scene.opening(f"o-{number}"))
+
+            turns = [store._here._turn() for _ in range(_mysql_links.LINKS_MAX)]
+            assert store._here._turns.empty(), strike.where
+            while turns:  # and none is kept here
+                store._here._turns.put(turns.pop())
+            assert store.open(scene.opening("paid", by=B)).result == b"paid", strike.where
+            if not strike.struck:
+                break
+        assert number > 20
