@@ -6,7 +6,6 @@ which rules), let the core decide step by step, and raise or return what the cor
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from types import TracebackType
@@ -477,7 +476,23 @@ class _AsyncGuardOn(AsyncGuard):
             return error
 
 
+_IN_TRANSACTION = Terms(Kind.ATOMIC)
+_IN_TRANSACTION_TEXT = _IN_TRANSACTION.text()
+
+
 def atomic_call(call: Call) -> Call:
     """The same call, under the terms of a transaction."""
-    terms = Terms(Kind.ATOMIC)
-    return dataclasses.replace(call, terms=terms, terms_text=terms.text())
+    return Call(  # by hand: dataclasses.replace takes fifteen times as long
+        call.key,
+        call.intent,
+        call.attempt,
+        call.boundary,
+        _IN_TRANSACTION,
+        _IN_TRANSACTION_TEXT,
+        call.policy,
+        call.types,
+        call.aliases,
+        call.attributes,
+        call.store_name,
+        call.unguarded,
+    )

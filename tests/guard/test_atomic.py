@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import signal
 import sqlite3
@@ -29,6 +30,9 @@ from samekey import (
     StoreUnavailable,
     current,
 )
+from samekey.core.boundary import Kind, Terms
+from samekey.core.call import Call
+from samekey.guard import atomic_call
 from tests.guard.helpers import Child, Ledger, Place, Thread, locked, together
 
 
@@ -697,3 +701,10 @@ async def test_cancelled_while_it_waits_for_the_transaction_nothing_is_begun(sql
             await task
     assert not connection.in_transaction
     assert await order(connection, "o-1") == "inserted o-1"
+
+
+def test_in_a_transaction_a_call_is_the_same_but_for_its_terms():
+    call = Call(*[object() for _ in dataclasses.fields(Call)])  # type: ignore[arg-type]
+    terms = Terms(Kind.ATOMIC)
+
+    assert atomic_call(call) == dataclasses.replace(call, terms=terms, terms_text=terms.text())

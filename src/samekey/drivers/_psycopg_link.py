@@ -13,7 +13,6 @@ So one that is counted on travels behind a beginning or a savepoint, to which on
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -71,7 +70,8 @@ class _Shared:
 
     @property
     def takes_queries(self) -> bool:
-        return bool(self._connection.info.encoding == "utf-8")  # as their texts are written
+        # As their texts are written. A connection that is gone is not asked; its successor is like it.
+        return self.lost or self._connection.pgconn.parameter_status(b"client_encoding") == b"UTF8"
 
     def _queries(self, operations: Sequence[Operation], cursor: Callable[[Any], Any]) -> list[Query]:
         queries: list[Query] = []
@@ -123,11 +123,11 @@ class PsycopgLink(_Shared):
         with connection.lock:
             steps = travelling(connection.pgconn, queries, prepared_in(connection))
             try:
-                results = connection.wait(steps)
+                answer = connection.wait(steps)
             except BaseException:
                 _break_off(connection, steps)
                 raise
-        return row_of(results, connection.info.encoding)
+        return row_of(answer, connection)
 
     def effect_returned(self) -> None:
         """Nothing is written late."""
@@ -158,11 +158,11 @@ class AsyncPsycopgLink(_Shared):
         async with connection.lock:
             steps = travelling(connection.pgconn, queries, prepared_in(connection))
             try:
-                results = await connection.wait(steps)
+                answer = await connection.wait(steps)
             except BaseException:
                 _break_off(connection, steps)
                 raise
-        return row_of(results, connection.info.encoding)
+        return row_of(answer, connection)
 
     async def effect_returned(self) -> None:
         """Nothing is written late."""
@@ -197,8 +197,8 @@ class Prepared:
         self._asked: dict[bytes, int] = {}
 
     def wants(self, query: Query) -> bool:
-        if not query.name or query.name in self.there:
-            return bool(query.name)
+        if query.name in self.there:
+            return True
         asked = self._asked[query.name] = self._asked.get(query.name, 0) + 1
         return asked > self.threshold
 
@@ -225,18 +225,23 @@ _OTHER_FUNCTIONS = b"0A000"  # "cached plan must not change result type": the ta
 _NOT_AS_KNOWN = (b"26000", b"42P05", _OTHER_FUNCTIONS)  # no such prepared statement; one of that name is there
 _STEP = "SAVEPOINT samekey_step"
 
-Waiting = Generator[Wait, Ready, list[Any]]  # yields whenever the socket has to be waited for
+# As plain numbers: every answer is compared with them.
+_DONE, _ROWS = int(ExecStatus.COMMAND_OK), int(ExecStatus.TUPLES_OK)
+_SYNC, _ABORTED = int(ExecStatus.PIPELINE_SYNC), int(ExecStatus.PIPELINE_ABORTED)
+_READ = Wait.R
+
+Waiting = Generator[Wait, Ready, Any]  # yields whenever the socket has to be waited for
 
 
 def travelling(pgconn: Any, queries: list[Query], known: Prepared | None) -> Waiting:
-    """All of these in one go, up to the first that fails; their results."""
-    counted_on = [] if known is None else [query for query in queries if known.wants(query)]
+    """All of these in one go, up to the first that fails; its error, or the rows among their results, or None."""
+    counted_on = [] if known is None else [query for query in queries if query.name and known.wants(query)]
     if known is None or not counted_on:
         return (yield from _turn(pgconn, queries, None))
     if not queries[0].sql.startswith((b"BEGIN", b"SAVEPOINT")):
         queries = [_plain(_STEP), *queries]  # what is released behind it takes it along
-    results = yield from _turn(pgconn, queries, known)
-    state = results[-1].error_field(DiagnosticField.SQLSTATE) if results else None
+    answer = yield from _turn(pgconn, queries, known)
+    state = None if answer is None else answer.error_field(DiagnosticField.SQLSTATE)
     if state in _NOT_AS_KNOWN:
         known.forget()
         first = queries[0].sql.decode()
@@ -245,67 +250,74 @@ def travelling(pgconn: Any, queries: list[Query], known: Prepared | None) -> Wai
         if state == _OTHER_FUNCTIONS:
             back += [_plain(f"DEALLOCATE {query.name.decode()}") for query in counted_on]
         yield from _turn(pgconn, back, None)
-        results = yield from _turn(pgconn, queries if began else queries[1:], None)
-    return results
+        answer = yield from _turn(pgconn, queries if began else queries[1:], None)
+    return answer
 
 
 def _turn(pgconn: Any, queries: Sequence[Query], known: Prepared | None) -> Waiting:
-    results: list[Any] = []
+    answer = None
+    answered = 0
     making: dict[int, bytes] = {}  # which result is that of which statement's preparation
     try:
         pgconn.enter_pipeline_mode()
-        for number, query in enumerate(queries):
-            if known is None or not query.name:
-                pgconn.send_query_params(query.sql, query.values, None, query.formats, BINARY if query.formats else 0)
+        for number, (name, sql, values, formats) in enumerate(queries):
+            if known is None or not name:
+                pgconn.send_query_params(sql, values, None, formats, BINARY if formats else 0)
                 continue
-            if query.name not in known.there:
-                pgconn.send_prepare(query.name, query.sql)
-                making[number + len(making)] = query.name
-            pgconn.send_query_prepared(query.name, query.values, query.formats, BINARY)
+            if name not in known.there:
+                pgconn.send_prepare(name, sql)
+                making[number + len(making)] = name
+            pgconn.send_query_prepared(name, values, formats, BINARY)
         pgconn.pipeline_sync()
         while pgconn.flush():  # more than the network takes at once; meanwhile the server may want to say something
             if (yield Wait.RW) & Ready.R:
                 pgconn.consume_input()
         while True:
             while pgconn.is_busy():
-                if (yield Wait.R):
+                if (yield _READ):
                     pgconn.consume_input()  # raises when the server is gone
             result = pgconn.get_result()
             if result is None:
                 if pgconn.status == ConnStatus.BAD:
-                    return results  # its last word is among them
-            elif result.status == ExecStatus.PIPELINE_SYNC:
-                return results
-            elif result.status != ExecStatus.PIPELINE_ABORTED:
-                if known is not None and len(results) in making and result.status == ExecStatus.COMMAND_OK:
-                    known.there.add(making[len(results)])
-                results.append(result)
+                    return answer  # its last word
+                continue
+            status = result.status
+            if status == _SYNC:
+                return answer
+            if status == _DONE:
+                if answered in making and known is not None:
+                    known.there.add(making[answered])
+            elif status != _ABORTED and (answer is None or answer.status == _ROWS):
+                answer = result  # an error stands, whatever was there before it and whatever comes behind it
+            answered += 1
+            pgconn.get_result()  # None, the end of that statement: it is known with its result, and never waited for
     finally:
-        with suppress(psycopg.Error):
+        try:
             pgconn.exit_pipeline_mode()
-        if pgconn.pipeline_status != PipelineStatus.OFF:
-            pgconn.finish()  # left in the middle of it: what was under way is rolled back, or asked about
+        except psycopg.Error:
+            if pgconn.pipeline_status != PipelineStatus.OFF:
+                pgconn.finish()  # left in the middle of it: what was under way is rolled back, or asked about
 
 
-def row_of(results: Sequence[Any], encoding: str) -> Any:
-    """The row among the results, or the error that was the last of them; what came in binary is left as it is."""
-    row = None
-    for result in results:
-        if result.status == ExecStatus.TUPLES_OK:
-            if result.ntuples and result.fformat(0) == BINARY:
-                row = result
-            elif result.ntuples:  # else a key that is not there
-                loads = [_LOADS.get(result.ftype(column)) for column in range(result.nfields)]
-                values = [result.get_value(0, column) for column in range(result.nfields)]
-                row = tuple(
-                    [
-                        None if value is None else str(value, encoding) if load is None else load(value)
-                        for value, load in zip(values, loads, strict=True)
-                    ]
-                )
-        elif result.status != ExecStatus.COMMAND_OK:
-            raise errors.error_from_result(result, encoding=encoding)
-    return row
+def row_of(answer: Any, connection: Any) -> Any:
+    """The row, or the error that it is; what came in binary is left as it is."""
+    if answer is None:
+        return None
+    if answer.status != _ROWS:
+        raise errors.error_from_result(answer, encoding=connection.info.encoding)
+    if not answer.ntuples:
+        return None  # a key that is not there
+    if answer.fformat(0) == BINARY:
+        return answer
+    encoding = connection.info.encoding
+    loads = [_LOADS.get(answer.ftype(column)) for column in range(answer.nfields)]
+    values = [answer.get_value(0, column) for column in range(answer.nfields)]
+    return tuple(
+        [
+            None if value is None else str(value, encoding) if load is None else load(value)
+            for value, load in zip(values, loads, strict=True)
+        ]
+    )
 
 
 _LOADS: dict[int, Callable[[Any], Any]] = {

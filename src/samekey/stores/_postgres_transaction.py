@@ -33,7 +33,7 @@ from samekey.core.transaction import (
 )
 from samekey.drivers._psycopg_exchange import Query
 from samekey.stores._postgres_rows import CALLS, Statement, record_of, single
-from samekey.stores._postgres_wire import inside, record_in
+from samekey.stores._postgres_wire import open_inside, record_in, settle_inside
 
 Operation = Mark | Statement | Query
 Identity = str
@@ -124,7 +124,7 @@ def link_of(connection: Any, *, asynchronous: bool) -> Any:
     for base in type(connection).__mro__:
         found = _LIBRARIES.get(base.__module__.partition(".")[0])
         if found is not None:
-            link = import_module(f"samekey.drivers.{found}").link(connection, asynchronous, link_of)
+            link = _library(found).link(connection, asynchronous, link_of)
             if link is not None:
                 return link
     colour = "an async connection for AsyncGuard" if asynchronous else "a sync connection for Guard"
@@ -132,6 +132,11 @@ def link_of(connection: Any, *, asynchronous: bool) -> Any:
         f"Atomic on PostgreSQL takes {colour}, of psycopg 3, asyncpg, SQLAlchemy 2 (over one of these) or Django, "
         f"not {type(connection).__module__}.{type(connection).__qualname__}"
     )
+
+
+@lru_cache(maxsize=len(_LIBRARIES))
+def _library(name: str) -> Any:
+    return import_module(f"samekey.drivers.{name}")
 
 
 # -- the transaction ------------------------------------------------------------------------------------------
@@ -170,7 +175,10 @@ class _Shared:
 
     def _operations(self, acts: Sequence[Act], patience: float) -> list[Operation]:
         binary = self._link.takes_queries
-        return [operation(act, self._table, patience, binary=binary) for act in acts]
+        return [
+            operation(act, self._table, patience, binary=binary) if isinstance(act, StoreCommand) else act
+            for act in acts
+        ]
 
     def _is_ours(self, found: Identity, ours: Identity) -> bool:
         self._table = int(ours.rpartition("/")[2])
@@ -326,18 +334,16 @@ class AsyncPostgresTransaction(_Shared):
 # -- words -----------------------------------------------------------------------------------------------------
 
 
-def operation(act: Act, table: int, patience: float, *, binary: bool) -> Operation:
-    if not isinstance(act, StoreCommand):
-        return act
+def operation(act: StoreCommand, table: int, patience: float, *, binary: bool) -> Operation:
+    if _is_ours(act):  # whoever holds a key has its row already, and waits for nobody
+        return settle_inside(act) if binary else (_SETTLE_OR_FAIL, single(act)[1])
     waits = str(max(1, round(patience * 1000)))
-    if binary and (query := inside(act, table, waits)) is not None:
-        return query
+    if isinstance(act, Open):
+        return open_inside(act, table, waits) if binary else (_CLAIM, (str(table), waits, *single(act)[1]))
     text, values = single(act)
-    if _is_ours(act):
-        return _SETTLE_OR_FAIL, values  # whoever holds a key has its row already, and waits for nobody
     if isinstance(act, Read):
         return text + _HERE, (*values, str(table))
-    return (_CLAIM if isinstance(act, Open) else patient(text)), (str(table), waits, *values)
+    return patient(text), (str(table), waits, *values)
 
 
 # The claim, which every transaction makes, has a function that waits: planned once for each connection.
@@ -372,8 +378,10 @@ def _identity(row: Sequence[Any] | None) -> Identity:
 
 
 def _record(answer: Any, acts: Sequence[Act], operations: Sequence[Operation]) -> Record | None:
+    if answer is None:
+        return None
     for act, said in zip(acts, operations, strict=True):
-        if isinstance(act, StoreCommand) and answer is not None:
+        if isinstance(act, StoreCommand):
             return record_in(answer, act, None) if isinstance(said, Query) else record_of(answer, act)
     return None
 

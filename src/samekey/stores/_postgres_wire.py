@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 from samekey.core.commands import Open, Read, Settle, StoreCommand
 from samekey.core.record import Record
-from samekey.core.states import Role
 from samekey.drivers.psycopg import Query
 from samekey.stores._postgres_rows import CALLS, COLUMNS, COMMIT, SQL_TYPE, record_of, told
 
@@ -52,13 +51,15 @@ def single(command: StoreCommand) -> Query:
     return _SINGLE[kind].one(values)
 
 
-def inside(command: StoreCommand, table: int, lock_timeout: str) -> Query | None:
-    """What every transaction of a caller's asks: the claim, which waits so many milliseconds; the holder's settle."""
-    if isinstance(command, Open):
-        return _OPEN_WAITING.one((table, lock_timeout, *CALLS[Open].values(command)))
-    if isinstance(command, Settle) and command.role is Role.HOLDER:
-        return _SETTLE_OR_FAIL.one(CALLS[Settle].values(command))
-    return None
+# What every transaction of a caller's asks: the claim, which waits so many milliseconds, and the holder's settle.
+
+
+def open_inside(command: Open, table: int, lock_timeout: str) -> Query:
+    return _OPEN_WAITING.one((table, lock_timeout, *CALLS[Open].values(command)))
+
+
+def settle_inside(command: Settle) -> Query:
+    return _SETTLE_OR_FAIL.one(CALLS[Settle].values(command))
 
 
 def many(commands: Sequence[StoreCommand]) -> Query:
