@@ -39,7 +39,10 @@ class Flight:
 
 
 class Batch:
-    """A run_many, as long as somebody has it. Nobody waits for it here: each of its claims is the store's to tell."""
+    """A run_many, or a caller that claims without a flight, as long as somebody has it.
+
+    Nobody waits for it here: each of its claims is the store's to tell.
+    """
 
     __slots__ = ("__weakref__",)
 
@@ -61,7 +64,7 @@ class Flights:
         return self._flying.setdefault(digest, ours)
 
     def batch(self) -> Batch:
-        """To be kept by a run_many while it runs."""
+        """To be kept by a run_many, or by whoever claims without a flight, until it is over."""
         batch = Batch()
         self._batches.add(batch)
         return batch
