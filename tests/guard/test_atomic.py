@@ -251,14 +251,36 @@ def test_on_with_pythons_own_transactions(sqlite: Place, guard: Any):
     assert sqlite.peek("order", "o-1").state is State.COMPLETED
 
 
-def test_a_with_block_around_on_does_not_close_the_guard(sqlite: Place, guard: Any, connection):
+@pytest.mark.parametrize("used", [False, True])
+def test_a_with_block_around_on_does_not_close_the_guard(sqlite: Place, guard: Any, connection, used: bool):
     """It is the guard inside a transaction, not a guard of its own."""
+    if used:
+        guard.run("other", int, key="first", payload={})
     connection.execute("BEGIN IMMEDIATE")
     with guard.on(connection) as inside:
         inside.run("order", lambda: insert(connection), key="o-1", payload={})
     connection.execute("COMMIT")
 
     assert guard.run("other", lambda: "still open", key="o-1", payload={}).result == "still open"
+
+
+async def test_an_async_with_block_around_on_does_not_close_the_guard_either(sqlite: Place, guard: Any, connection):
+    made = sqlite.async_guard()
+    await made.run("other", lambda: asyncio.sleep(0), key="first", payload={})
+    connection.execute("BEGIN IMMEDIATE")
+    async with made.on(connection):
+        pass
+    connection.execute("COMMIT")
+
+    assert (await made.run("other", lambda: asyncio.sleep(0, "still open"), key="o-1", payload={})).result
+
+
+def test_a_guard_on_a_connection_has_the_store_of_its_guard(sqlite: Place, guard: Any, connection):
+    """Also where it is the first one that needs it: a second one would be nobody's to close."""
+    connection.execute("BEGIN IMMEDIATE")
+    with Guard(sqlite.url) as unused:
+        assert unused.on(connection).store is unused.store
+    connection.execute("ROLLBACK")
 
 
 def test_two_operations_in_one_transaction(sqlite: Place, guard: Any, connection):
