@@ -241,6 +241,17 @@ def test_on_leaves_the_callers_row_factory_alone(sqlite: Place, guard: Any, conn
     assert connection.row_factory is sqlite3.Row
 
 
+@pytest.mark.parametrize("text_factory", [bytes, lambda text: text.decode("latin-1").upper()])
+def test_on_leaves_the_callers_text_factory_alone(sqlite: Place, guard: Any, connection, text_factory: Any):
+    """Our own rows are read as they were written, whatever the caller makes of texts."""
+    connection.text_factory = text_factory
+    charge = guard.once(name="order", key="key", boundary=Atomic("session"))(lambda session, key: insert(session))
+
+    assert [charge(connection, "o-1"), charge(connection, "o-1")] == ["inserted o-1", "inserted o-1"]
+    assert connection.text_factory is text_factory
+    assert orders(sqlite) == ["o-1"]
+
+
 def test_on_with_pythons_own_transactions(sqlite: Place, guard: Any):
     """isolation_level="" begins a transaction at the first insert; the caller's commit is the end of both."""
     with contextlib.closing(sqlite3.connect(sqlite.path)) as legacy:
