@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import sqlite3
@@ -674,6 +675,56 @@ def test_an_abandoned_effect_leaves_no_claim_in_the_transaction(sqlite: Place, g
 
     assert orders(sqlite) == []
     assert sqlite.look("order", "o-1") is None
+
+
+@pytest.mark.parametrize("way", ["closed", "loop gone"])
+@pytest.mark.parametrize("began", ["by us", "by the caller"])
+def test_an_abandoned_coroutine_leaves_no_claim_in_the_transaction(
+    sqlite: Place, guard: Any, connection, began: str, way: str
+):
+    """Closed, or dropped with its loop: nobody can await any more, and the connection may be used on."""
+    made, inside = sqlite.async_guard(), asyncio.Event()
+
+    async def effect() -> None:
+        insert(connection)
+        inside.set()
+        await asyncio.sleep(3600)
+
+    @made.once(name="order", key="key", boundary=Atomic("session"))
+    async def order(session: Any, key: str) -> None:
+        await effect()
+
+    if began == "by the caller":
+        connection.execute("BEGIN IMMEDIATE")
+        coming = made.on(connection).run("order", effect, key="o-1", payload={})
+    else:
+        coming = order(connection, "o-1")
+    loop = asyncio.new_event_loop()
+
+    async def steps() -> None:
+        coming.send(None)  # as far as the sleep
+        coming.close()
+
+    if way == "closed":
+        loop.run_until_complete(steps())
+        loop.close()
+    else:
+        loop.set_exception_handler(lambda loop, context: None)  # "Task was destroyed but it is pending!"
+        task = loop.create_task(coming)
+        loop.run_until_complete(inside.wait())
+        loop.close()
+        del task, coming
+        gc.collect()
+
+    assert connection.in_transaction is (began == "by the caller")
+    if began == "by the caller":
+        connection.execute("COMMIT")
+    assert orders(sqlite) == []
+    assert sqlite.look("order", "o-1") is None
+    guard.once(name="order", key="key", boundary=Atomic("session"))(lambda session, key: insert(session))(
+        connection, "o-1"
+    )
+    assert orders(sqlite) == ["o-1"]
 
 
 def test_an_interrupt_of_a_lookup_inside_a_transaction_comes_out(sqlite: Place, guard: Any, connection):
