@@ -157,13 +157,18 @@ async def arun_some(
                 answers[one.number] = await _aending(one.performer, one.steps, reply)
             else:
                 answers[one.number] = await _aby_itself(some[one.number], new_call, new_performer)
+    except GeneratorExit:  # abandoned: nobody can await any more, the leases speak
+        raise
     except BaseException:
         await running().shielded(lambda: _alet_go(ahead))
         raise
     finally:
         for one in begun:
             one.performer.finish()
-        batches.reset(inside)
+        try:
+            batches.reset(inside)
+        except ValueError:
+            pass  # dropped with its loop: in another context than the one it began in
     return answers
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import sqlite3
+import sys
 import threading
+from typing import Any
 
 import anyio
 import pytest
@@ -293,3 +296,35 @@ def test_a_doubt_in_a_batch_stays_a_doubt(side: Side, ledger: Ledger):
     answers = side.run_many("charge", lambda one: ledger.add(), items(2), key="id")
     assert answers[0].result == 1
     assert isinstance(answers[1], InDoubt)
+
+
+@pytest.mark.parametrize("way", ["closed", "loop gone"])
+def test_a_batch_whose_coroutine_is_abandoned_ends_quietly_and_its_leases_speak(
+    place: Place, monkeypatch: pytest.MonkeyPatch, way: str
+):
+    """Nobody can await any more: nothing is written, nothing is renewed."""
+    unraisable: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+    guard, inside = place.async_guard(), asyncio.Event()
+
+    async def effect(one):
+        inside.set()
+        await asyncio.sleep(3600)
+
+    async def close() -> None:
+        coming.close()
+
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda loop, context: None)  # "Task was destroyed but it is pending!"
+    coming = guard.run_many("charge", effect, items(2), key="id")
+    task = loop.create_task(coming)
+    loop.run_until_complete(inside.wait())
+    if way == "closed":
+        loop.run_until_complete(close())
+    loop.close()
+    del task, coming, close
+    gc.collect()
+
+    assert unraisable == []
+    assert guard._leases.living() == []
+    assert [place.peek("charge", key).state for key in "01"] == [State.STARTED, State.STARTED]
