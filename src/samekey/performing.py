@@ -107,6 +107,11 @@ class _Performer:
             self._early = self.new_hold(claimed)
             self.leases.join(self._early)
 
+    def overdue(self) -> bool:
+        """Whether the lease of a claim made in a batch ended before its turn came: by now somebody may have run it."""
+        early = self._early
+        return early is not None and (early.lost or early.seconds_left <= 0)
+
     def finish(self) -> None:
         """Over, however it ended: let those behind us go on."""
         early, self._early = self._early, None
@@ -303,7 +308,13 @@ class Performer(_Performer):
         claim = given_up(command.seen.attempt)
         if claim is not None:
             claim.performer.finish()
-            drive(withdraw(claim.performer.call, claim.command), self._straight)
+            try:
+                drive(withdraw(claim.performer.call, claim.command), self._straight)
+            except Exception:
+                raise
+            except BaseException:  # nobody else knows of it any more
+                drive(withdraw(claim.performer.call, claim.command), self._straight)
+                raise
             return self.store.read(Read(command.seen.key))
         flight = self._followed
         if flight is not None and flight.held is not None and flight.held.fence == command.seen.fence:
@@ -495,7 +506,8 @@ class AsyncPerformer(_Performer):
         claim = given_up(command.seen.attempt)
         if claim is not None:
             claim.performer.finish()
-            await adrive(withdraw(claim.performer.call, claim.command), self._straight)
+            letting_go = withdraw(claim.performer.call, claim.command)
+            await running().shielded(lambda: adrive(letting_go, self._straight))  # nobody else knows of it any more
             return await self.store.read(Read(command.seen.key))
         flight = self._followed
         if flight is not None and flight.held is not None and flight.held.fence == command.seen.fence:
