@@ -15,7 +15,7 @@ follower adds its bell first and looks second, the flyer lands first and rings s
 from __future__ import annotations
 
 from collections import deque
-from weakref import WeakSet, ref
+from weakref import ref
 
 from samekey.core.record import Record
 from samekey.loops import Bell
@@ -49,7 +49,7 @@ class Batch:
 
 class Flights:
     def __init__(self) -> None:
-        self._batches: WeakSet[Batch] = WeakSet()
+        self._batches: dict[ref[Batch], None] = {}
         self._flying: dict[bytes, Flight] = {}
         self._abandoned: deque[tuple[bytes, Flight]] = deque()
 
@@ -66,7 +66,8 @@ class Flights:
     def batch(self) -> Batch:
         """To be kept by a run_many, or by whoever claims without a flight, until it is over."""
         batch = Batch()
-        self._batches.add(batch)
+        # Taken out by the dict itself: no signal comes between, as it does in a WeakSet, which then never is empty.
+        self._batches[ref(batch, self._batches.pop)] = None
         return batch
 
     def under_way(self) -> bool:
