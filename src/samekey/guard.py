@@ -195,7 +195,11 @@ class Guard(Rules):
         try:
             ended = drive(attempt(call), performer.perform)
         finally:
-            performer.finish()
+            try:
+                performer.finish()
+            except BaseException:
+                performer.finish()  # interrupted; and an error that was raised in here may keep the performer for long
+                raise
             if self._closed:
                 self.close()
         return performer.conclude(ended)

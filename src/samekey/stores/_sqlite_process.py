@@ -334,8 +334,7 @@ def _before_fork() -> None:
 
 
 def _after_fork_in_parent() -> None:
-    while _forking.quiet:
-        _forking.quiet.pop().close()
+    _forking.quiet = []  # dropped, they are closed: all of them, also if that is interrupted
 
 
 def _after_fork_in_child() -> None:
