@@ -406,7 +406,7 @@ def test_a_hold_that_is_entered_after_its_lease_ended_is_refused_and_its_key_fre
         with held:
             ledger.add("late")
 
-    start = {"sync": plain, "asyncio": partial(start_asyncio, main), "trio": partial(start_trio, main)}
+    start: dict[str, Any] = {"sync": plain, "asyncio": partial(start_asyncio, main), "trio": partial(start_trio, main)}
     with pytest.raises(Fenced, match="lease had ended"):
         start[colour]()
 

@@ -7,6 +7,7 @@ import contextlib
 import threading
 import time
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -307,7 +308,7 @@ def test_a_hold_that_was_taken_is_settled_although_it_is_entered_after_the_close
 @pytest.mark.parametrize("way", ["run", "run_many"])
 def test_a_call_that_comes_while_the_guard_is_being_closed_is_refused_or_settled(sqlite: Place, way: str):
     """Looked at before the close, claimed after it: nothing runs whose answer could not be kept."""
-    guard, ran = Guard(sqlite.url), []
+    guard, ran = Guard(sqlite.url), list[Any]()
     guard.run("charge", int, key="warm", payload={})
     fly = "board" if way == "run" else "batch"
     boarding = getattr(guard._flights, fly)
