@@ -429,8 +429,8 @@ class AsyncAtomicPerformer(_InTransaction, AsyncPerformer):
     async def perform(self, command: Any) -> Any:
         if isinstance(command, StoreCommand):
             return await self._go(self._obey(command))
-        if isinstance(command, Undo):  # begun is done, whoever is cancelled once more
-            return await running().shielded(lambda: self._go(self._obey(command)))
+        if isinstance(command, Undo):
+            return await self._surely(self._obey(command))
         return await super().perform(command)
 
     async def _run_effect(self, command: RunEffect) -> Outcome:
@@ -450,8 +450,15 @@ class AsyncAtomicPerformer(_InTransaction, AsyncPerformer):
         try:
             return await work()
         except BaseException:
-            await running().shielded(lambda: self._go(self._leave()))
+            await self._surely(self._leave())
             raise
+
+    async def _surely(self, steps: Steps) -> Any:
+        """Begun is done, whoever is cancelled once more. What waits for nothing needs no shield for that, and no loop:
+        a coroutine that is closed, or dropped with its loop, could not wait."""
+        if self._immediate:
+            return await self._go(steps)
+        return await running().shielded(lambda: self._go(steps))
 
     def _go(self, steps: Steps) -> Any:
         return adrive(steps, _do)

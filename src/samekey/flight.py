@@ -15,7 +15,7 @@ follower adds its bell first and looks second, the flyer lands first and rings s
 from __future__ import annotations
 
 from collections import deque
-from weakref import WeakSet, ref
+from weakref import ref
 
 from samekey.core.record import Record
 from samekey.loops import Bell
@@ -39,14 +39,17 @@ class Flight:
 
 
 class Batch:
-    """A run_many, as long as somebody has it. Nobody waits for it here: each of its claims is the store's to tell."""
+    """A run_many, or a caller that claims without a flight, as long as somebody has it.
+
+    Nobody waits for it here: each of its claims is the store's to tell.
+    """
 
     __slots__ = ("__weakref__",)
 
 
 class Flights:
     def __init__(self) -> None:
-        self._batches: WeakSet[Batch] = WeakSet()
+        self._batches: dict[ref[Batch], None] = {}
         self._flying: dict[bytes, Flight] = {}
         self._abandoned: deque[tuple[bytes, Flight]] = deque()
 
@@ -61,9 +64,10 @@ class Flights:
         return self._flying.setdefault(digest, ours)
 
     def batch(self) -> Batch:
-        """To be kept by a run_many while it runs."""
+        """To be kept by a run_many, or by whoever claims without a flight, until it is over."""
         batch = Batch()
-        self._batches.add(batch)
+        # Taken out by the dict itself: no signal comes between, as it does in a WeakSet, which then never is empty.
+        self._batches[ref(batch, self._batches.pop)] = None
         return batch
 
     def under_way(self) -> bool:

@@ -194,7 +194,11 @@ class Guard(Rules):
         try:
             ended = drive(attempt(call), performer.perform)
         finally:
-            performer.finish()
+            try:
+                performer.finish()
+            except BaseException:
+                performer.finish()  # interrupted; and an error that was raised in here may keep the performer for long
+                raise
             if self._closed:
                 self.close()
         return performer.conclude(ended)
@@ -415,10 +419,14 @@ class _GuardOn(Guard):
     """`guard.on(connection)`: the same names; effects and records commit with the caller."""
 
     def __init__(self, guard: Guard, connection: Any) -> None:
-        self.__dict__.update(guard.__dict__)
-        self._transaction: Transaction = join(guard.store, connection)
+        transaction: Transaction = join(guard.store, connection)
+        self.__dict__.update(guard.__dict__)  # by now with the store, which both of us have
+        self._transaction = transaction
         require_transaction(self._transaction)
         require_same_database(self._transaction)
+
+    def close(self) -> None:
+        """The store is the guard's, and the transaction the caller's."""
 
     def _by_hand(self, name: str, effect: Any, ignore: Any, boundary: Boundary, policy: Policy | None) -> Operation:
         check_effect(effect, asynchronous=False)
@@ -447,9 +455,13 @@ class _GuardOn(Guard):
 
 class _AsyncGuardOn(AsyncGuard):
     def __init__(self, guard: AsyncGuard, connection: Any) -> None:
+        transaction: AsyncTransaction = join(guard.store, connection)
         self.__dict__.update(guard.__dict__)
-        self._transaction: AsyncTransaction = join(guard.store, connection)
+        self._transaction = transaction
         require_transaction(self._transaction)  # whether it is the same database, the first call asks
+
+    async def close(self) -> None:
+        """The store is the guard's, and the transaction the caller's."""
 
     def _by_hand(self, name: str, effect: Any, ignore: Any, boundary: Boundary, policy: Policy | None) -> Operation:
         check_effect(effect, asynchronous=True)

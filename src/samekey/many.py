@@ -78,9 +78,13 @@ def run_some(some: list[S], new_call: Callable[[S], Call], new_performer: Callab
     inside = batches.set((ahead, *batches.get()))
     try:
         for one, reply in zip(begun, _claimed(begun), strict=True):
-            if ahead.pop(one.performer.call.attempt, None) is not None:
+            ours = ahead.pop(one.performer.call.attempt, None) is not None  # no effect before it needed it
+            if ours and one.performer.overdue():
+                _withdraw(one)
+                ours = False
+            if ours:
                 answers[one.number] = _ending(one.performer, one.steps, reply)
-            else:  # an effect before it needed it, and may have run it
+            else:  # somebody may have run it
                 answers[one.number] = _by_itself(some[one.number], new_call, new_performer)
     except BaseException:
         _let_go(ahead)
@@ -122,9 +126,12 @@ def _by_itself(payload: S, new_call: Callable[[S], Call], new_performer: Callabl
 def _let_go(ahead: Ahead) -> None:
     """Claimed and never run: they are free, not in doubt."""
     while ahead:
-        _, one = ahead.popitem()
-        one.steps.close()
-        one.performer.withdraw(one.command)
+        _withdraw(ahead.popitem()[1])
+
+
+def _withdraw(one: _Begun) -> None:
+    one.steps.close()
+    one.performer.withdraw(one.command)
 
 
 # -- the same, awaited -----------------------------------------------------------------------------------------
@@ -153,17 +160,26 @@ async def arun_some(
     inside = batches.set((ahead, *batches.get()))
     try:
         for one, reply in zip(begun, await _aclaimed(begun), strict=True):
-            if ahead.pop(one.performer.call.attempt, None) is not None:
+            ours = ahead.pop(one.performer.call.attempt, None) is not None
+            if ours and one.performer.overdue():
+                await _awithdraw(one)
+                ours = False
+            if ours:
                 answers[one.number] = await _aending(one.performer, one.steps, reply)
             else:
                 answers[one.number] = await _aby_itself(some[one.number], new_call, new_performer)
+    except GeneratorExit:  # abandoned: nobody can await any more, the leases speak
+        raise
     except BaseException:
         await running().shielded(lambda: _alet_go(ahead))
         raise
     finally:
         for one in begun:
             one.performer.finish()
-        batches.reset(inside)
+        try:
+            batches.reset(inside)
+        except ValueError:
+            pass  # dropped with its loop: in another context than the one it began in
     return answers
 
 
@@ -198,6 +214,9 @@ async def _aby_itself(
 
 async def _alet_go(ahead: Ahead) -> None:
     while ahead:
-        _, one = ahead.popitem()
-        one.steps.close()
-        await one.performer.withdraw(one.command)
+        await _awithdraw(ahead.popitem()[1])
+
+
+async def _awithdraw(one: _Begun) -> None:
+    one.steps.close()
+    await one.performer.withdraw(one.command)

@@ -40,7 +40,7 @@ from samekey.core.ports import AsyncStore, Event, Hook, Store
 from samekey.core.record import Record
 from samekey.core.recovery import stop_asking
 from samekey.core.states import SETTLED
-from samekey.flight import Flight, Flights
+from samekey.flight import Batch, Flight, Flights
 from samekey.held import AsyncHeld, Held, leaving, lineage
 from samekey.leases import Leases
 from samekey.loops import Loop, ThreadBell, running
@@ -75,6 +75,7 @@ class _Performer:
     perform: Any
     _flight: Flight | None = None  # ours, when we are the one who flies
     _followed: Flight | None = None
+    _on_its_way: Batch | None = None  # where we claim without a flight: somebody else's flies, or the key was known
     _settled: Record | None = None
     _unsaid: Settle | Testify | None = None  # what the store has not acknowledged yet
     _early: Any = None  # the hold of a claim made in a batch, kept alive until its turn comes
@@ -106,6 +107,11 @@ class _Performer:
             self._early = self.new_hold(claimed)
             self.leases.join(self._early)
 
+    def overdue(self) -> bool:
+        """Whether the lease of a claim made in a batch ended before its turn came: by now somebody may have run it."""
+        early = self._early
+        return early is not None and (early.lost or early.seconds_left <= 0)
+
     def finish(self) -> None:
         """Over, however it ended: let those behind us go on."""
         early, self._early = self._early, None
@@ -115,6 +121,7 @@ class _Performer:
         if self._flight is not None and self._flights is not None:
             self._flights.land(self.call.key.digest, self._flight, self._settled)
             self._flight = None
+        self._on_its_way = None
 
     def handed_out(self, reached: Any, steps: Generator[Command, Any, Any]) -> Any:
         """The hold of an attempt that got as far as its effect; the answer of one that ended before."""
@@ -165,6 +172,15 @@ class _Performer:
                 hook(event)
             except Exception:
                 _log.exception("a samekey hook raised; the answer is not affected")
+
+    def _set_out(self, flights: Flights) -> None:
+        """Before a claim: from here on the guard's close() leaves us the store; was it here first, nothing is claimed.
+
+        Seen by close() before we look for it, as it is said before close() looks for us: one of us sees the other.
+        """
+        if self._flight is None and self._on_its_way is None:
+            self._on_its_way = flights.batch()
+        self._guard._require_open()
 
     def _boarded(self, record: Record) -> Record:
         """The store answered the one who flies."""
@@ -234,6 +250,8 @@ class Performer(_Performer):
         return self._watch(flight, lambda: flight.held is not None) or self._claim(command)
 
     def _claim(self, command: Open | Take, boards: bool = False) -> Record:
+        if self._flights is not None and (self._flight is None or self._guard._closed):
+            self._set_out(self._flights)
         while True:
             self._asked_at = time.monotonic()
             try:
@@ -290,7 +308,13 @@ class Performer(_Performer):
         claim = given_up(command.seen.attempt)
         if claim is not None:
             claim.performer.finish()
-            drive(withdraw(claim.performer.call, claim.command), self._straight)
+            try:
+                drive(withdraw(claim.performer.call, claim.command), self._straight)
+            except Exception:
+                raise
+            except BaseException:  # nobody else knows of it any more
+                drive(withdraw(claim.performer.call, claim.command), self._straight)
+                raise
             return self.store.read(Read(command.seen.key))
         flight = self._followed
         if flight is not None and flight.held is not None and flight.held.fence == command.seen.fence:
@@ -422,6 +446,8 @@ class AsyncPerformer(_Performer):
         return await self._watch(flight, lambda: flight.held is not None) or await self._claim(command)
 
     async def _claim(self, command: Open | Take, boards: bool = False) -> Any:
+        if self._flights is not None and (self._flight is None or self._guard._closed):
+            self._set_out(self._flights)
         while True:
             self._asked_at = time.monotonic()
             try:
@@ -480,7 +506,8 @@ class AsyncPerformer(_Performer):
         claim = given_up(command.seen.attempt)
         if claim is not None:
             claim.performer.finish()
-            await adrive(withdraw(claim.performer.call, claim.command), self._straight)
+            letting_go = withdraw(claim.performer.call, claim.command)
+            await running().shielded(lambda: adrive(letting_go, self._straight))  # nobody else knows of it any more
             return await self.store.read(Read(command.seen.key))
         flight = self._followed
         if flight is not None and flight.held is not None and flight.held.fence == command.seen.fence:

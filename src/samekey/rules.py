@@ -167,7 +167,8 @@ class Rules:
         """The checked rules of an operation, remembered."""
         asked: Any = None
         try:
-            asked = (name, ignore if isinstance(ignore, str) else tuple(ignore), boundary, policy, types, aliases)
+            ignore = ignore if isinstance(ignore, str) else tuple(ignore)  # once: a generator gives its names once
+            asked = (name, ignore, boundary, policy, types, aliases)
             return self._operations[asked]
         except (KeyError, TypeError):
             pass

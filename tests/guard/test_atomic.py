@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import gc
 import os
 import signal
 import sqlite3
@@ -245,6 +246,17 @@ def test_on_leaves_the_callers_row_factory_alone(sqlite: Place, guard: Any, conn
     assert connection.row_factory is sqlite3.Row
 
 
+@pytest.mark.parametrize("text_factory", [bytes, lambda text: text.decode("latin-1").upper()])
+def test_on_leaves_the_callers_text_factory_alone(sqlite: Place, guard: Any, connection, text_factory: Any):
+    """Our own rows are read as they were written, whatever the caller makes of texts."""
+    connection.text_factory = text_factory
+    charge = guard.once(name="order", key="key", boundary=Atomic("session"))(lambda session, key: insert(session))
+
+    assert [charge(connection, "o-1"), charge(connection, "o-1")] == ["inserted o-1", "inserted o-1"]
+    assert connection.text_factory is text_factory
+    assert orders(sqlite) == ["o-1"]
+
+
 def test_on_with_pythons_own_transactions(sqlite: Place, guard: Any):
     """isolation_level="" begins a transaction at the first insert; the caller's commit is the end of both."""
     with contextlib.closing(sqlite3.connect(sqlite.path)) as legacy:
@@ -255,14 +267,36 @@ def test_on_with_pythons_own_transactions(sqlite: Place, guard: Any):
     assert sqlite.peek("order", "o-1").state is State.COMPLETED
 
 
-def test_a_with_block_around_on_does_not_close_the_guard(sqlite: Place, guard: Any, connection):
+@pytest.mark.parametrize("used", [False, True])
+def test_a_with_block_around_on_does_not_close_the_guard(sqlite: Place, guard: Any, connection, used: bool):
     """It is the guard inside a transaction, not a guard of its own."""
+    if used:
+        guard.run("other", int, key="first", payload={})
     connection.execute("BEGIN IMMEDIATE")
     with guard.on(connection) as inside:
         inside.run("order", lambda: insert(connection), key="o-1", payload={})
     connection.execute("COMMIT")
 
     assert guard.run("other", lambda: "still open", key="o-1", payload={}).result == "still open"
+
+
+async def test_an_async_with_block_around_on_does_not_close_the_guard_either(sqlite: Place, guard: Any, connection):
+    made = sqlite.async_guard()
+    await made.run("other", lambda: asyncio.sleep(0), key="first", payload={})
+    connection.execute("BEGIN IMMEDIATE")
+    async with made.on(connection):
+        pass
+    connection.execute("COMMIT")
+
+    assert (await made.run("other", lambda: asyncio.sleep(0, "still open"), key="o-1", payload={})).result
+
+
+def test_a_guard_on_a_connection_has_the_store_of_its_guard(sqlite: Place, guard: Any, connection):
+    """Also where it is the first one that needs it: a second one would be nobody's to close."""
+    connection.execute("BEGIN IMMEDIATE")
+    with Guard(sqlite.url) as unused:
+        assert unused.on(connection).store is unused.store
+    connection.execute("ROLLBACK")
 
 
 def test_two_operations_in_one_transaction(sqlite: Place, guard: Any, connection):
@@ -645,6 +679,56 @@ def test_an_abandoned_effect_leaves_no_claim_in_the_transaction(sqlite: Place, g
 
     assert orders(sqlite) == []
     assert sqlite.look("order", "o-1") is None
+
+
+@pytest.mark.parametrize("way", ["closed", "loop gone"])
+@pytest.mark.parametrize("began", ["by us", "by the caller"])
+def test_an_abandoned_coroutine_leaves_no_claim_in_the_transaction(
+    sqlite: Place, guard: Any, connection, began: str, way: str
+):
+    """Closed, or dropped with its loop: nobody can await any more, and the connection may be used on."""
+    made, inside = sqlite.async_guard(), asyncio.Event()
+
+    async def effect() -> None:
+        insert(connection)
+        inside.set()
+        await asyncio.sleep(3600)
+
+    @made.once(name="order", key="key", boundary=Atomic("session"))
+    async def order(session: Any, key: str) -> None:
+        await effect()
+
+    if began == "by the caller":
+        connection.execute("BEGIN IMMEDIATE")
+        coming = made.on(connection).run("order", effect, key="o-1", payload={})
+    else:
+        coming = order(connection, "o-1")
+    loop = asyncio.new_event_loop()
+
+    async def steps() -> None:
+        coming.send(None)  # as far as the sleep
+        coming.close()
+
+    if way == "closed":
+        loop.run_until_complete(steps())
+        loop.close()
+    else:
+        loop.set_exception_handler(lambda loop, context: None)  # "Task was destroyed but it is pending!"
+        task = loop.create_task(coming)
+        loop.run_until_complete(inside.wait())
+        loop.close()
+        del task, coming
+        gc.collect()
+
+    assert connection.in_transaction is (began == "by the caller")
+    if began == "by the caller":
+        connection.execute("COMMIT")
+    assert orders(sqlite) == []
+    assert sqlite.look("order", "o-1") is None
+    guard.once(name="order", key="key", boundary=Atomic("session"))(lambda session, key: insert(session))(
+        connection, "o-1"
+    )
+    assert orders(sqlite) == ["o-1"]
 
 
 def test_an_interrupt_of_a_lookup_inside_a_transaction_comes_out(sqlite: Place, guard: Any, connection):

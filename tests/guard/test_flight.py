@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
+from typing import Any
 
 import pytest
 
 from samekey import InProgress, KeyReused, NotDone, Policy, Refused, Repeatable, State
+from samekey.flight import Flights
 from tests.guard.helpers import Ledger, Place, Thread, raising, spied_side, together, until
 
 
@@ -345,3 +348,22 @@ def test_who_stands_behind_an_impatient_one_keeps_its_own_patience(place: Place,
 
     assert second.result() == "done"
     assert spy.count("open") == 1
+
+
+def test_a_batch_that_is_over_is_under_way_for_nobody_whatever_interrupts_its_end():
+    """Or a guard that is closed would never shut its store."""
+    flights, struck = Flights(), []
+
+    def strike(frame: Any, event: str, argument: Any) -> Any:
+        struck.append(event)
+        raise KeyboardInterrupt
+
+    batch = flights.batch()
+    assert flights.under_way()
+    sys.settrace(strike)
+    try:
+        del batch
+    finally:
+        sys.settrace(None)
+    assert not flights.under_way()
+    assert struck == []

@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import gc
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 import samekey
 from samekey import (
     AsyncHeld,
+    Fenced,
     Held,
     InDoubt,
     InProgress,
@@ -26,7 +28,7 @@ from samekey import (
     StoreUnavailable,
     current,
 )
-from tests.guard.helpers import Ledger, Place, Thread, raising, spied_side, start_asyncio, start_trio
+from tests.guard.helpers import Ledger, Place, Thread, raising, spied_side, start_asyncio, start_trio, until
 
 
 def held_of(place: Place, **kwargs: Any) -> Held:
@@ -371,3 +373,43 @@ def test_a_hold_knows_whether_it_may_have_reached_its_provider(memory: Place):
         held.complete()
 
     assert reached == [False, True, True]
+
+
+@pytest.mark.parametrize("colour", ["sync", "asyncio", "trio"])
+@pytest.mark.parametrize("met", ["nobody", "doubted", "run again"])
+def test_a_hold_that_is_entered_after_its_lease_ended_is_refused_and_its_key_free(
+    place: Place, ledger: Ledger, colour: str, met: str
+):
+    """Nobody renews a hold before it is entered: by now somebody else may have run it."""
+    short = Policy(lease=0.05)
+    boundary = Repeatable() if met == "run again" else Opaque()
+    asked: dict[str, Any] = {"key": "o-1", "payload": {}, "boundary": boundary}
+    other = place.guard(policy=short)
+
+    def overslept() -> None:
+        until(lambda: not place.peek("charge", "o-1").lease_live)
+        if met == "doubted":
+            with pytest.raises(InDoubt):
+                other.run("charge", ledger.add, **asked)
+        if met == "run again":
+            other.run("charge", ledger.add, **asked)
+
+    async def main() -> None:
+        held = await place.async_guard(policy=short).hold("charge", **asked)
+        overslept()
+        async with held:
+            ledger.add("late")
+
+    def plain() -> None:
+        held = place.guard(policy=short).hold("charge", **asked)
+        overslept()
+        with held:
+            ledger.add("late")
+
+    start: dict[str, Any] = {"sync": plain, "asyncio": partial(start_asyncio, main), "trio": partial(start_trio, main)}
+    with pytest.raises(Fenced, match="lease had ended"):
+        start[colour]()
+
+    assert len(ledger) == (met == "run again")
+    assert other.run("charge", ledger.add, **asked).replayed is (met == "run again")
+    assert len(ledger) == 1

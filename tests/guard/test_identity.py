@@ -347,3 +347,10 @@ def test_different_keys_at_once_all_run(side: Side, ledger: Ledger):
 
     assert sorted(ledger.entries) == list(range(20))
     assert all(not answer.replayed for answer in answers)
+
+
+def test_ignore_may_be_a_generator(side: Side, ledger: Ledger):
+    """Its names are there once: whoever looks at them twice would ignore nothing, and refuse a true retry."""
+    for client_ts in (1, 2):
+        side.run("charge", ledger.add, key="o-1", payload={"a": 1, "ts": client_ts}, ignore=(one for one in ["ts"]))
+    assert len(ledger) == 1

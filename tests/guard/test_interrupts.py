@@ -18,8 +18,9 @@ from typing import Any
 
 import pytest
 
-from samekey import Answer, Atomic, Guard, Held, InProgress, Misconfigured, Opaque, Policy, State, current
+from samekey import Answer, Atomic, Guard, Held, InProgress, Misconfigured, NotDone, Opaque, Policy, State, current
 from samekey.performing import Performer
+from samekey.stores import _sqlite_process
 from samekey.stores.sqlite import SqliteStore
 
 
@@ -93,8 +94,31 @@ class Desk:
         payloads = [{"id": key}, {"id": f"{key}-b"}, {"id": f"{key}-c"}]
         return self.guard.run_many("charge", lambda payload: self.effect(payload["id"]), payloads, key="id")
 
+    def taken(self, key: str) -> Any:
+        """A key that is free again is taken, without a flight."""
+        if self.guard.peek("charge", key) is None:
+            with contextlib.suppress(NotDone):
+                self.guard.run("charge", not_done, key=key, payload={})
+        return self.plain(key)
 
-SHAPES = ["plain", "marked", "held", "many"]
+    def needing(self, key: str) -> Any:
+        """An effect of a batch needs what stands behind it."""
+        later = f"{key}-b"
+
+        def effect(payload: dict[str, str]) -> str:
+            if payload["id"] == later:
+                return self.effect(later)
+            self.guard.run("charge", lambda: self.effect(later), key=later, payload={"id": later})
+            return self.effect(key)
+
+        return self.guard.run_many("charge", effect, [{"id": key}, {"id": later}], key="id")
+
+
+def not_done() -> None:
+    raise NotDone("funds")
+
+
+SHAPES = ["plain", "marked", "held", "many", "taken", "needing"]
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -105,7 +129,7 @@ def desk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Desk]:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # out of a finalizer nothing comes
-@pytest.mark.parametrize("shape", ["plain", "marked", "held", "many"])
+@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("by", [KeyboardInterrupt, SoftLimit])
 def test_the_next_caller_is_served_and_nothing_is_done_twice(
     desk: Desk, tmp_path: Path, shape: str, by: type[BaseException]
@@ -127,6 +151,8 @@ def test_the_next_caller_is_served_and_nothing_is_done_twice(
                 assert desk.guard.peek("charge", key).state in (State.STARTED, State.IN_DOUBT)  # type: ignore[union-attr]
 
     assert len(desk.effects) == len(set(desk.effects))
+    desk.guard.close()
+    assert desk.guard._shut  # nobody who is gone keeps the store open
 
 
 NEXT = "SELECT state FROM samekey_records WHERE operation = 'next' AND key = ?"
@@ -206,3 +232,21 @@ def test_a_sweep_that_is_interrupted_leaves_no_transaction_open(tmp_path: Path):
             other.execute("BEGIN IMMEDIATE")
             other.execute("ROLLBACK")
     store.close()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_fork_that_is_interrupted_leaves_nobody_without_a_turn(tmp_path: Path):
+    """What is raised around a fork goes nowhere, and the fork goes on."""
+    stores = [SqliteStore(tmp_path / f"{number}.db", synchronous="normal") for number in range(3)]
+
+    def fork(key: str) -> None:
+        try:
+            _sqlite_process._before_fork()
+        finally:
+            _sqlite_process._after_fork_in_parent()
+
+    for at in range(1, 40):
+        interrupted(lambda: fork(""), at)
+        assert not any(one._process.turn.locked() or one._process.reading.locked() for one in stores)
+    for store in stores:
+        store.close()

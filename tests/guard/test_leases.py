@@ -7,10 +7,23 @@ import contextlib
 import threading
 import time
 from functools import partial
+from typing import Any
 
 import pytest
 
-from samekey import Answer, AsyncGuard, Guard, Held, InProgress, Policy, Repeatable, State, StoreUnavailable, current
+from samekey import (
+    Answer,
+    AsyncGuard,
+    Guard,
+    Held,
+    InProgress,
+    NotDone,
+    Policy,
+    Repeatable,
+    State,
+    StoreUnavailable,
+    current,
+)
 from tests.guard.helpers import Ledger, Place, Thread, raising, spied, spied_side, until
 
 SHORT = Policy(lease=0.3, patience=0)
@@ -247,6 +260,72 @@ async def test_an_async_guard_is_shut_when_the_last_effect_is_settled(sqlite: Pl
     assert (await running).recorded
     assert guard._shut
     assert sqlite.peek("charge", "o-1").state is State.COMPLETED
+
+
+@pytest.mark.parametrize("way", ["released", "followed", "alias"])
+def test_what_took_a_key_over_is_settled_too_in_a_guard_that_is_closed_meanwhile(sqlite: Place, way: str):
+    """Closed at the worst moment: the effect is over, its word not yet said. Whoever took a key has no flight."""
+    spy = spied(sqlite.store())
+    guard = Guard(spy, policy=Policy(patience=10))
+    inside, go, of_charge = threading.Event(), threading.Event(), {"order_id": "o-1"}
+
+    def not_done():
+        inside.set()
+        assert go.wait(10)
+        raise NotDone("funds")
+
+    @guard.once(name="charge", key="order_id", aliases=["bill"] if way == "alias" else [])
+    def charge(order_id):
+        spy.before["settle"] = lambda command: Thread(guard.close).result()
+        return "done"
+
+    first = Thread(lambda: guard.run("bill" if way == "alias" else "charge", not_done, key="o-1", payload=of_charge))
+    assert inside.wait(10)
+    if way == "followed":
+        second = Thread(lambda: charge.answer("o-1"))
+        until(lambda: any(flight.bells for flight in guard._flights._flying.values()))
+    go.set()
+    assert isinstance(first.outcome(), NotDone)
+
+    answer = second.result() if way == "followed" else charge.answer("o-1")
+    assert (answer.result, answer.recorded, guard._shut) == ("done", True, True)
+
+
+def test_a_hold_that_was_taken_is_settled_although_it_is_entered_after_the_close(sqlite: Place):
+    guard = Guard(sqlite.url)
+    with pytest.raises(NotDone):
+        guard.run("charge", lambda: raising(NotDone("funds"))(None), key="o-1", payload={})
+    held = guard.hold("charge", key="o-1", payload={})
+    assert isinstance(held, Held)
+    guard.close()
+    with held:
+        held.complete("done")
+
+    assert held.answer is not None
+    assert (held.answer.recorded, guard._shut) == (True, True)
+
+
+@pytest.mark.parametrize("way", ["run", "run_many"])
+def test_a_call_that_comes_while_the_guard_is_being_closed_is_refused_or_settled(sqlite: Place, way: str):
+    """Looked at before the close, claimed after it: nothing runs whose answer could not be kept."""
+    guard, ran = Guard(sqlite.url), list[Any]()
+    guard.run("charge", int, key="warm", payload={})
+    fly = "board" if way == "run" else "batch"
+    boarding = getattr(guard._flights, fly)
+
+    def board(*args):
+        guard._closed = True  # as close() in another thread, which has just found nobody under way
+        return boarding(*args)
+
+    setattr(guard._flights, fly, board)
+    if way == "run":
+        with pytest.raises(StoreUnavailable, match="closed"):
+            guard.run("charge", lambda: ran.append(1), key="o-1", payload={})
+    else:
+        (said,) = guard.run_many("charge", lambda one: ran.append(one), [{}], key=lambda one: "o-1")
+        assert isinstance(said, StoreUnavailable)
+
+    assert (ran, guard._shut) == ([], True)
 
 
 def test_a_store_that_was_closed_is_not_insisted_on(sqlite: Place):

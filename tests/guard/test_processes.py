@@ -18,6 +18,7 @@ from concurrent.futures import ProcessPoolExecutor
 import pytest
 
 from samekey import AsyncGuard, Guard, InDoubt, Policy, Repeatable, SamekeyError, State
+from samekey.stores import _sqlite_process
 from tests.guard.helpers import Child, FileLedger, Ledger, Place, Signal, Thread, leave_nobody_behind, until
 
 
@@ -145,6 +146,65 @@ def test_a_fork_while_other_threads_use_the_guard_does_not_hang_the_child(sqlite
             thread.result()
 
     assert sorted(shared_ledger.entries) == sorted(str(number) for number in range(8))
+
+
+class _Turn:
+    """A turn that whoever gives it back sees taken by the next one."""
+
+    def __init__(self, taken: threading.Event) -> None:
+        self._lock, self._taken = threading.Lock(), taken
+
+    def acquire(self) -> bool:
+        return self._lock.acquire()
+
+    def release(self) -> None:
+        self._lock.release()
+        assert self._taken.wait(10)
+
+    def locked(self) -> bool:
+        return self._lock.locked()
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *exc: object) -> None:
+        self.release()
+
+
+def test_of_two_threads_that_fork_at_once_none_lets_go_what_the_other_holds(
+    sqlite: Place, monkeypatch: pytest.MonkeyPatch
+):
+    """Or the second one forks while somebody has a connection open, and its child inherits that."""
+    store, quiet = sqlite.store(), threading.Event()
+    process = store._process
+    monkeypatch.setattr(_sqlite_process, "_LIVE", [process])  # and nobody whom another test left behind
+    process.turn = _Turn(quiet)
+
+    def second() -> None:
+        _sqlite_process._before_fork()
+        quiet.set()
+        assert forked.wait(10)
+        held.append(process.turn.locked())
+        _sqlite_process._after_fork_in_parent()
+
+    forked, held = threading.Event(), list[bool]()
+    _sqlite_process._before_fork()
+    other = Thread(second)
+    _sqlite_process._after_fork_in_parent()
+    forked.set()
+    other.result()
+
+    assert held == [True]
+    assert not process.turn.locked()
+
+
+def test_a_child_may_close_the_guard_of_its_parent(sqlite: Place, ledger: Ledger):
+    """As the with-block around the fork does; the parent goes on."""
+    guard = sqlite.guard()
+    guard.run("charge", ledger.add, key="o-1", payload={})
+
+    assert Thread(Child(guard.close).result).result(10) is None
+    assert guard.run("charge", ledger.add, key="o-2", payload={}).result == 2
 
 
 def test_what_a_child_claims_is_seen_by_all_after_its_parent_has_closed(sqlite: Place, shared_ledger: FileLedger):

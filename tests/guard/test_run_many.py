@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import sqlite3
+import sys
 import threading
+from typing import Any
 
 import anyio
 import pytest
 
 from samekey import (
     CONTENT,
+    Absent,
+    Asks,
     AsyncGuard,
     InDoubt,
     InProgress,
     KeyMissing,
     KeyReused,
     NotDone,
+    Opaque,
     Policy,
     Refused,
     State,
     StoreUnavailable,
 )
-from tests.guard.helpers import Ledger, Place, Side, Thread, raising, spied, spied_side
+from tests.guard.helpers import Ledger, Place, Side, Thread, raising, spied, spied_side, until
 
 
 def items(count: int) -> list[dict[str, int]]:
@@ -293,3 +299,83 @@ def test_a_doubt_in_a_batch_stays_a_doubt(side: Side, ledger: Ledger):
     answers = side.run_many("charge", lambda one: ledger.add(), items(2), key="id")
     assert answers[0].result == 1
     assert isinstance(answers[1], InDoubt)
+
+
+@pytest.mark.parametrize("met", ["nobody", "doubted", "believed absent"])
+def test_a_claim_whose_lease_ended_before_its_turn_is_made_anew(place: Place, colour: str, ledger: Ledger, met: str):
+    """Claimed for later, and lost while the store could not be told: by then somebody else may have run it."""
+    side, spy = spied_side(place, colour, policy=Policy(lease=0.3, patience=2))
+    other = place.guard(policy=Policy(lease=0.3, patience=2))
+    absent = Asks(lambda record: Absent(), believe_absent_after=0.01) if met == "believed absent" else Opaque()
+
+    def effect(one):
+        if one["id"] == 0:
+            spy.before["renew"] = raising(StoreUnavailable("down"))
+            until(lambda: not place.peek("charge", "1").lease_live)
+            if met != "nobody":
+                threading.Event().wait(0.05)  # the belief's time
+                Thread(
+                    lambda: other.run(
+                        "charge", lambda: ledger.add("other"), key="1", payload=one | {"id": 1}, boundary=absent
+                    )
+                ).outcome()
+            del spy.before["renew"]
+        ledger.add(one["id"])
+        return "batch"
+
+    first, second = side.run_many("charge", effect, items(2), key="id", boundary=absent)
+
+    assert first.result == "batch"
+    if met == "believed absent":
+        assert (second.replayed, ledger.entries) == (True, ["other", 0])
+    else:
+        assert (second.result, ledger.entries) == ("batch", [0, 1])
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_an_interrupt_while_a_later_claim_is_given_up_leaves_it_free(place: Place, ledger: Ledger, settled: bool):
+    """It never ran, so it is not a doubt: the interruption comes out, and the claim is let go all the same."""
+    side, spy = spied_side(place, "sync")
+    when = spy.after if settled else spy.before
+
+    def effect(one):
+        when["settle"] = raising(KeyboardInterrupt(), times=1)
+        return side.run("charge", lambda: ledger.add("inner"), key=1, payload=items(2)[1])
+
+    with pytest.raises(KeyboardInterrupt):
+        side.run_many("charge", effect, items(2), key="id")
+
+    assert place.peek("charge", "1").state is State.RELEASED
+    assert len(ledger) == 0
+
+
+@pytest.mark.parametrize("way", ["closed", "loop gone"])
+def test_a_batch_whose_coroutine_is_abandoned_ends_quietly_and_its_leases_speak(
+    place: Place, monkeypatch: pytest.MonkeyPatch, way: str
+):
+    """Nobody can await any more: nothing is written, nothing is renewed."""
+    unraisable: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+    guard, inside = place.async_guard(), asyncio.Event()
+
+    async def effect(one):
+        inside.set()
+        await asyncio.sleep(3600)
+
+    async def close(one: Any) -> None:
+        one.close()
+
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda loop, context: None)  # "Task was destroyed but it is pending!"
+    coming = guard.run_many("charge", effect, items(2), key="id")
+    task = loop.create_task(coming)
+    loop.run_until_complete(inside.wait())
+    if way == "closed":
+        loop.run_until_complete(close(coming))
+    loop.close()
+    del task, coming
+    gc.collect()
+
+    assert unraisable == []
+    assert guard._leases.living() == []
+    assert [place.peek("charge", key).state for key in "01"] == [State.STARTED, State.STARTED]

@@ -128,7 +128,8 @@ def let_go(call: Call, record: Record) -> Generator[Command, Any, Record | None]
 def withdraw(call: Call, command: Open | Take) -> Generator[Command, Any, None]:
     """We were interrupted while claiming: if the claim got through, let it go. Repeating it recognises itself."""
     record = yield from command
-    if record is not None and record.attempt == call.attempt and record.state is State.STARTED:
+    if record is not None and record.attempt == call.attempt and record.state in (State.STARTED, State.IN_DOUBT):
+        # In doubt: our lease ended before we could say it, and a passer-by could not know that we never ran.
         try:
             yield from let_go(call, record)
         except InProgress:

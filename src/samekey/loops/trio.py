@@ -44,7 +44,13 @@ class Trio:
                 if not isinstance(error, Exception):
                     raise  # cancelled with the loop
 
-        self._token.run_sync_soon(trio.lowlevel.spawn_system_task, working)
+        def spawn() -> None:
+            try:
+                trio.lowlevel.spawn_system_task(working)
+            except RuntimeError as error:  # the run is ending: what is raised in here would end it as a bug of trio's
+                done.set_exception(error)
+
+        self._token.run_sync_soon(spawn)
         return done
 
 

@@ -13,7 +13,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -313,27 +313,32 @@ EPOCH = "SELECT value FROM samekey_meta WHERE name = 'epoch'"
 NEW_EPOCH = "INSERT INTO samekey_meta (name, value) VALUES ('epoch', ?) ON CONFLICT (name) DO NOTHING"
 
 _LIVE: weakref.WeakSet[Process] = weakref.WeakSet()
-_forking: list[Process] = []
+_forking = threading.local()  # of the thread that forks: two may at once, and what one holds the other must not let go
 _inherited: set[tuple[int, int]] = set()
 
 
-def _before_fork() -> None:
-    for process in [one for one in _LIVE if one.pid == os.getpid() and not one.closed]:
-        process.turn.acquire()
-        process.reading.acquire()
+def _quiet(process: Process) -> Generator[None, None, None]:
+    """No connection of this one is open until we are closed; whatever interrupts us, its turns are given back."""
+    with process.turn, process.reading:
         process.disconnect()
-        _forking.append(process)
+        yield
+
+
+def _before_fork() -> None:
+    _forking.quiet = []
+    # In one order for all who fork, or two would wait for each other.
+    for process in sorted([one for one in _LIVE if one.pid == os.getpid()], key=id):
+        quiet = _quiet(process)
+        _forking.quiet.append(quiet)
+        next(quiet)
 
 
 def _after_fork_in_parent() -> None:
-    while _forking:
-        process = _forking.pop()
-        process.reading.release()
-        process.turn.release()
+    _forking.quiet = []  # dropped, they are closed: all of them, also if that is interrupted
 
 
 def _after_fork_in_child() -> None:
-    _forking.clear()  # the parent's: its locks, its queue, its callers. `SqliteStore` makes one of our own
+    _after_fork_in_parent()  # of no use to us: `SqliteStore` makes a process of our own
     _inherited.clear()
     _inherited.update(driver.open_files())  # whatever is open now, somebody else's code opened before the fork
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,9 @@ class SqliteTransaction:
 
     def same_database(self) -> bool:
         """Whether the connection's main database is the store's own file."""
-        for _, name, file in self._cursor().execute("PRAGMA database_list"):
+        with self._as_written():
+            listed = self._cursor().execute("PRAGMA database_list").fetchall()
+        for _, name, file in listed:
             if name == "main":
                 return bool(file) and Path(file).exists() and os.path.samefile(file, self._path)
         return False
@@ -82,7 +85,7 @@ class SqliteTransaction:
 
     def _perform(self, command: StoreCommand) -> Record | None:
         moment = self._moment()
-        with driver.translated(self.name):
+        with driver.translated(self.name), self._as_written():
             if isinstance(command, Read):
                 row = self._cursor().execute(SELECT, (command.key.digest,)).fetchone()
                 return None if row is None else seen_at(record_of(row, command.key), moment)
@@ -92,6 +95,17 @@ class SqliteTransaction:
     def _run(self, statement: str) -> None:
         with driver.translated(self.name):
             self._cursor().execute(statement)
+
+    @contextmanager
+    def _as_written(self) -> Iterator[None]:
+        """What the caller makes of texts is for the caller's rows, too; only the connection can be told."""
+        theirs = self._connection.text_factory
+        if theirs is not str:
+            self._connection.text_factory = str
+        try:
+            yield
+        finally:
+            self._connection.text_factory = theirs
 
     def _cursor(self) -> sqlite3.Cursor:
         cursor = self._connection.cursor()

@@ -209,7 +209,8 @@ class SqliteStore:
         return SqliteTransaction(self.name, self._path, self._moment, connection)
 
     def close(self) -> None:
-        self._process.close()
+        if self._process.pid == os.getpid():  # else it is the parent's: nothing of it is open here
+            self._process.close()
 
     # -- connections: one set per process and per file -----------------------------------------------------
 
