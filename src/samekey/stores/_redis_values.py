@@ -250,6 +250,11 @@ def fence_of(record: Record) -> bytes:
     return b"%010d%016d%b" % (record.version, record.token, attempt_of(record.attempt))
 
 
+def written_at(value: bytes) -> int:
+    """When it was written, in microseconds."""
+    return int(value[60:HEAD])
+
+
 def record_of(value: bytes, key: Key | None, digest: bytes, *, now: int, lost: int) -> Record:
     """The value as a record, checked; `key` is the one asked for, and a digest hit must be that very key."""
     try:
@@ -265,7 +270,7 @@ def record_of(value: bytes, key: Key | None, digest: bytes, *, now: int, lost: i
         intent_ends = value.index(b"\n", ends + 1)
         story_ends = value.index(b"\n", intent_ends + 1)
         fingerprint, form, fields, attributes = _intent_of(value[ends + 1 : intent_ends])
-        changed = int(value[60:76])
+        changed = int(value[60:HEAD])
         # fmt: off
         (
             boundary, attempts, unsure, lease_until, begun_at, first_sent_at, round_, settled_by, settled_at,
@@ -326,7 +331,7 @@ def peeked(value: bytes) -> tuple[State, int, tuple[str, str | None, str]]:
     """State, creation and key, from the beginning of a value."""
     try:
         operation, tenant, text = json.loads(value[KEY_AT : value.index(b"\n", KEY_AT)])
-        return _STATES[value[HEAD]], int(value[77:93]) or int(value[60:76]), (operation, tenant, text)
+        return _STATES[value[HEAD]], int(value[77:93]) or written_at(value), (operation, tenant, text)
     except DAMAGED as error:
         raise RecordUnreadable(f"a record is damaged or was written by a newer version: {error!r}") from error
 
