@@ -107,12 +107,11 @@ def _intent_of(line: bytes) -> tuple[bytes, str, tuple[tuple[str, bytes], ...], 
 # -- writing -----------------------------------------------------------------------------------------------
 
 
-def open_body(command: Open) -> bytes:
-    """What a claim writes if the key is free."""
+def open_body(command: Open, attempt: bytes) -> bytes:
+    """What a claim by this attempt writes if the key is free."""
     said = command.fingerprint
     intent = _intent_line(said.digest, said.form, said.fields, command.attributes)
     begun, ended = _open_story(command.boundary, command.lease_seconds, command.sends)
-    attempt = attempt_of(command.attempt)
     return b"s%b%b\n%b\n%b%b%b\n" % (_NOW, key_line(command.key), intent, begun, attempt, ended)
 
 
@@ -243,11 +242,6 @@ def micros(seconds: float) -> int:
 
 
 # -- reading -----------------------------------------------------------------------------------------------
-
-
-def fence_of(record: Record) -> bytes:
-    """What the scripts compare: the very version of a record."""
-    return b"%010d%016d%b" % (record.version, record.token, attempt_of(record.attempt))
 
 
 def written_at(value: bytes) -> int:
