@@ -139,7 +139,7 @@ def _request(
     index = _index(before, after, moment)
     words = [_head(command, before, after, moment) + index + memory.told_in, b"" if drafted is None else drafted.body]
     # No more keys than are touched: while a cluster moves a slot, it refuses commands about keys here and there.
-    keys = (record_key,) if index is _AS_IT_IS else (record_key, UNSETTLED[bucket])
+    keys: tuple[bytes, ...] = (record_key,) if index is _AS_IT_IS else (record_key, UNSETTLED[bucket])
     if _audited(command):
         entry = audit_entry(command, before, after, _moment(moment * 1e6))
         if entry is not None:
