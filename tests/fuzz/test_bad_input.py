@@ -56,7 +56,13 @@ def a_record() -> Record:
 
 RECORD = a_record()
 CLAIM = Open(RECORD.key, RECORD.attempt, Intent({"amount": 7}), RECORD.boundary, 30.0, False)
-REDIS_VALUE = b"k1%010d%016d%b%016d%b" % (1, 1, RECORD.attempt.encode(), 1_000_000, open_body(CLAIM))
+REDIS_VALUE = b"k1%010d%016d%b%016d%b" % (
+    1,
+    1,
+    RECORD.attempt.encode(),
+    1_000_000,
+    open_body(CLAIM, CLAIM.attempt.encode()),
+)
 FRONT = Front("one life")
 FRONT_WORD = FRONT._sealed(RECORD, 0, bytes(8) + pack(RECORD))
 

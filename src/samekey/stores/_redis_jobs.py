@@ -55,9 +55,10 @@ class Job:
             except StopIteration as stop:
                 self.reply, self.done = stop.value, True
             else:
-                self.several = type(asked) is list
-                self.requests = asked if self.several else [asked]
-                self.answers = [None] * len(self.requests)
+                if asked.__class__ is Request:
+                    self.requests, self.answers, self.several = [asked], [None], False
+                else:
+                    self.requests, self.answers, self.several = asked, [None] * len(asked), True
         except Exception as error:  # ours; or a bug of ours: told to whoever asked, and to nobody else
             self.fail(error)
         except BaseException:  # Ctrl-C in whoever does it for us: it stands between two requests, and cannot go on

@@ -77,8 +77,8 @@ class Request:
         script: Script | None,
         keys: Sequence[bytes],
         words: Sequence[bytes],
-        *,
         risky: bool = False,
+        *,
         server: str = "",
     ) -> None:
         self.bucket, self.script, self.keys, self.words = bucket, script, keys, words

@@ -27,7 +27,7 @@ from samekey.stores._redis_lanes import do, drive
 from samekey.stores._redis_links import Links, Memory
 from samekey.stores._redis_tasks import do as async_do
 from samekey.stores._redis_tasks import drive as async_drive
-from samekey.stores._redis_values import record_of
+from samekey.stores._redis_values import record_of, written_at
 
 RECONNECT_SECONDS = 0.25  # as often as waiters look again by themselves
 IDLE_SECONDS = 60.0  # nobody waited for so long: the subscriber goes home, and its connection with it
@@ -82,9 +82,8 @@ class Ears:
         digest = _digest(channel)
         if kind == b"message":
             try:
-                value = said[16:]
-                if value:
-                    self._told(digest, value, int(said[:16]))
+                if said:
+                    self._told(digest, said)
                 else:
                     self.news.pop(digest, None)
             except (SamekeyError, ValueError):
@@ -93,8 +92,8 @@ class Ears:
             return
         self.bells.ring(digest)
 
-    def _told(self, digest: bytes, value: bytes, now: int) -> None:
-        record = record_of(value, None, digest, now=now, lost=self._memory.lost[digest[0]])
+    def _told(self, digest: bytes, value: bytes) -> None:
+        record = record_of(value, None, digest, now=written_at(value), lost=self._memory.lost[digest[0]])
         with self._mutex:
             if digest in self._waiting:
                 self.news[digest] = record

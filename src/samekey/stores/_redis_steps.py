@@ -29,7 +29,6 @@ from samekey.stores._redis_values import (
     attempt_of,
     dated,
     draft,
-    fence_of,
     micros,
     open_body,
     opened,
@@ -38,7 +37,7 @@ from samekey.stores._redis_values import (
 
 CAS_MAX = 100  # lost races for one record before we call the store busy; each one means somebody else won
 _EVER = 10**16 - 1
-_TOLD = (Take, Settle, Ask, Free)  # what those who wait, wait for
+_TOLD = frozenset({Take, Settle, Ask, Free})  # what those who wait, wait for
 
 Steps = Generator[Request, Any, Record | None]
 
@@ -54,9 +53,10 @@ def steps(command: StoreCommand, memory: Memory) -> Steps:
 def _open(command: Open, memory: Memory) -> Steps:
     key, bucket = command.key, command.key.digest[0]
     record_key = key_of(key)
-    words = (attempt_of(command.attempt), open_body(command))
+    attempt = attempt_of(command.attempt)
+    words = (attempt, open_body(command, attempt))
     keys = (record_key, UNSETTLED[bucket], MARKERS[bucket])
-    request = Request(bucket, OPEN, keys, words, risky=_risky(command.boundary))
+    request = Request(bucket, OPEN, keys, words, _risky(command.boundary))
     for _ in range(CAS_MAX):
         reply = yield request
         now = int(reply[0])
@@ -137,23 +137,15 @@ def _request(
     bucket = before.key.digest[0]
     drafted = None if after is None else draft(after, before, moment)
     index = _index(before, after, moment)
-    words = [
-        _head(before, after, moment) + (b"1" if isinstance(command, _TOLD) else b"0")
-        # Fixed places too: when Redis may forget it, and what becomes of it in the set of unsettled keys.
-        + _retention(after, before, moment) + index + memory.told_in,
-        b"" if drafted is None else drafted.body,
-    ]  # fmt: skip
+    words = [_head(command, before, after, moment) + index + memory.told_in, b"" if drafted is None else drafted.body]
+    # No more keys than are touched: while a cluster moves a slot, it refuses commands about keys here and there.
+    keys: tuple[bytes, ...] = (record_key,) if index is _AS_IT_IS else (record_key, UNSETTLED[bucket])
     if _audited(command):
         entry = audit_entry(command, before, after, _moment(moment * 1e6))
         if entry is not None:
             words.append(audit_words(entry))
-    # No more keys than are touched: while a cluster moves a slot, it refuses commands about keys here and there.
-    if len(words) == 3:
-        keys: tuple[bytes, ...] = (record_key, UNSETTLED[bucket], AUDITS[bucket])
-    else:
-        keys = (record_key,) if index is _AS_IT_IS else (record_key, UNSETTLED[bucket])
-    risky = type(command) is Take and _risky(command.boundary)
-    return Request(bucket, WRITE, keys, words, risky=risky), drafted
+            keys = (record_key, UNSETTLED[bucket], AUDITS[bucket])
+    return Request(bucket, WRITE, keys, words, type(command) is Take and _risky(command.boundary)), drafted
 
 
 def _audited(command: StoreCommand) -> bool:
@@ -161,17 +153,23 @@ def _audited(command: StoreCommand) -> bool:
     return command.role is Role.OPERATOR if isinstance(command, Settle) else isinstance(command, (Redact, Free))
 
 
-def _head(before: Record, after: Record | None, moment: float) -> bytes:
-    """What must still be so, and what of the new record the script writes itself."""
-    since, until = _span(before, moment)
+def _head(command: StoreCommand, before: Record, after: Record | None, moment: float) -> bytes:
+    """What must still be so, what of the new record the script writes itself, whom it tells, when it may be forgotten.
+
+    All in fixed places.
+    """
     now = before if after is None else after
-    return b"%b%016d%016d%010d%b%016d" % (
-        fence_of(before),
-        since,
-        until,
+    was = attempt_of(before.attempt)
+    return b"%010d%016d%b%016d%016d%010d%b%016d%b%b" % (
+        before.version,
+        before.token,
+        was,
+        *_span(before, moment),
         now.version,
-        attempt_of(now.attempt),
+        was if now.attempt is before.attempt else attempt_of(now.attempt),
         now.token if now.token != before.token else 0,
+        b"1" if type(command) in _TOLD else b"0",
+        _retention(after, before, moment),
     )
 
 

@@ -42,20 +42,23 @@ class AsyncLane:
 
     def perform(self, jobs: Sequence[Job]) -> asyncio.Future[None]:
         """Carry these out. Whoever stops waiting for it stops nothing."""
+        if len(jobs) == 1:
+            return self.perform_one(jobs[0])
         future: asyncio.Future[None] = self._loop.create_future()
-        if len(jobs) != 1 or self.links.plain() is None:
-            self._enqueue(jobs, future)
-            return future
-        (job,) = jobs
-        name = job.name
+        self._enqueue(jobs, future)
+        return future
+
+    def perform_one(self, job: Job) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = self._loop.create_future()
+        name, leaving = job.name, self._leaving
         behind = self._away.get(name) if name else None
         if behind is None:
-            if self._trips and not self._leaving:
+            if self._trips and not leaving:
                 self._loop.call_soon(self._leave)
-            self._leaving.append((job, future))
+            leaving.append((job, future))
             if name:
                 self._away[name] = _NONE
-            if not self._trips or len(self._leaving) >= TOGETHER:
+            if not self._trips or len(leaving) >= TOGETHER:
                 self._leave()
         elif behind is _NONE:
             # The answer on its way may be older than this question. All who come meanwhile are asked for at once.
@@ -88,7 +91,7 @@ class AsyncLane:
     def _leave(self) -> None:
         leaving, self._leaving = self._leaving, []
         link = self.links.plain()
-        if link is None:  # lost since
+        if link is None:  # not met yet, lost since, or one of several
             for job, future in leaving:
                 self._hand_over(job, future)
         elif leaving:

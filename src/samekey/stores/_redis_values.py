@@ -107,12 +107,11 @@ def _intent_of(line: bytes) -> tuple[bytes, str, tuple[tuple[str, bytes], ...], 
 # -- writing -----------------------------------------------------------------------------------------------
 
 
-def open_body(command: Open) -> bytes:
-    """What a claim writes if the key is free."""
+def open_body(command: Open, attempt: bytes) -> bytes:
+    """What a claim by this attempt writes if the key is free."""
     said = command.fingerprint
     intent = _intent_line(said.digest, said.form, said.fields, command.attributes)
     begun, ended = _open_story(command.boundary, command.lease_seconds, command.sends)
-    attempt = attempt_of(command.attempt)
     return b"s%b%b\n%b\n%b%b%b\n" % (_NOW, key_line(command.key), intent, begun, attempt, ended)
 
 
@@ -245,9 +244,9 @@ def micros(seconds: float) -> int:
 # -- reading -----------------------------------------------------------------------------------------------
 
 
-def fence_of(record: Record) -> bytes:
-    """What the scripts compare: the very version of a record."""
-    return b"%010d%016d%b" % (record.version, record.token, attempt_of(record.attempt))
+def written_at(value: bytes) -> int:
+    """When it was written, in microseconds."""
+    return int(value[60:HEAD])
 
 
 def record_of(value: bytes, key: Key | None, digest: bytes, *, now: int, lost: int) -> Record:
@@ -265,7 +264,7 @@ def record_of(value: bytes, key: Key | None, digest: bytes, *, now: int, lost: i
         intent_ends = value.index(b"\n", ends + 1)
         story_ends = value.index(b"\n", intent_ends + 1)
         fingerprint, form, fields, attributes = _intent_of(value[ends + 1 : intent_ends])
-        changed = int(value[60:76])
+        changed = int(value[60:HEAD])
         # fmt: off
         (
             boundary, attempts, unsure, lease_until, begun_at, first_sent_at, round_, settled_by, settled_at,
@@ -326,7 +325,7 @@ def peeked(value: bytes) -> tuple[State, int, tuple[str, str | None, str]]:
     """State, creation and key, from the beginning of a value."""
     try:
         operation, tenant, text = json.loads(value[KEY_AT : value.index(b"\n", KEY_AT)])
-        return _STATES[value[HEAD]], int(value[77:93]) or int(value[60:76]), (operation, tenant, text)
+        return _STATES[value[HEAD]], int(value[77:93]) or written_at(value), (operation, tenant, text)
     except DAMAGED as error:
         raise RecordUnreadable(f"a record is damaged or was written by a newer version: {error!r}") from error
 

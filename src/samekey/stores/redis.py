@@ -51,7 +51,7 @@ from samekey.stores._waiting import asyncio_loop, wait
 
 _INHERITED: list[Any] = []  # what a forked child got from its parent and must not touch
 
-_MOVES = (Take, Settle, Ask, Free)  # what those who wait, wait for
+_MOVES = frozenset({Take, Settle, Ask, Free})  # what those who wait, wait for
 
 
 class RedisStore:
@@ -173,7 +173,7 @@ class RedisStore:
         here = self._links()
         job = job_of(command, here.memory)
         here.lane.perform((job,))
-        if isinstance(command, _MOVES):
+        if type(command) in _MOVES:
             here.bells.ring(job.name)
         record: Record | None = job.outcome()
         return record
@@ -210,7 +210,7 @@ class _Here:
     def ring(self, jobs: Sequence[Job]) -> None:
         """Those who wait in this process need no message."""
         for job in jobs:
-            if isinstance(job.question, _MOVES):
+            if type(job.question) in _MOVES:
                 self.bells.ring(job.name)
 
     def close(self) -> None:
@@ -348,15 +348,15 @@ class AsyncRedisStore:
     async def _do(self, command: StoreCommand) -> Record | None:
         lane, here = self._loop().lane, self.sync._here
         job = job_of(command, here.memory)
-        await lane.perform((job,))
-        if isinstance(command, _MOVES):
+        await lane.perform_one(job)
+        if type(command) in _MOVES:
             here.bells.ring(job.name)
         record: Record | None = job.outcome()
         return record
 
     async def _work(self, working: Any) -> Any:
         job = Job(None, working)
-        await self._lane().perform((job,))
+        await self._lane().perform_one(job)
         return job.outcome()
 
 

@@ -7,7 +7,7 @@
 -- {now, record}         it is there: nothing is written
 -- {now, false, marker}  the store is not what the caller thinks it is (wiped, failed over): nothing is written
 local time = redis.call('TIME')
-local now = string.format('%s%06d', time[1], time[2])
+local now = time[1] .. string.sub('00000' .. time[2], -6)
 local found = redis.call('MGET', KEYS[1], KEYS[3])
 if found[1] then
   return {now, found[1]}

@@ -24,5 +24,5 @@ if newer and tonumber(ARGV[3]) > micros then
 elseif newer then
   redis.call('DEL', KEYS[1])    -- told too late to be believed; what it replaces is older still
 end
-redis.pcall('PUBLISH', ARGV[4], now)    -- a hint, also from a user that may tell nobody
+redis.pcall('PUBLISH', ARGV[4], '')    -- a hint, also from a user that may tell nobody
 return {now}

@@ -16,18 +16,16 @@
 local TOLD_MAX = 65536  -- bytes: a bigger record is read by those who want it, not sent to all who wait
 local sub, format = string.sub, string.format
 local time = redis.call('TIME')
-local now = format('%s%06d', time[1], time[2])
+local now = time[1] .. sub('00000' .. time[2], -6)
 local key = KEYS[1]
-local found = redis.call('GET', key)
-if not found then
-  return {now}
-end
 local head, micros = ARGV[1], tonumber(now)
-if sub(found, 3, 60) ~= sub(head, 1, 58)            -- somebody wrote since
-  or micros < tonumber(sub(head, 59, 74))           -- a lease lives after all
-  or micros >= tonumber(sub(head, 75, 90))          -- a lease ended
+-- Of the record only what is compared: the whole of it is copied where somebody is to see it.
+if redis.call('GETRANGE', key, 2, 59) ~= sub(head, 1, 58) -- somebody wrote since
+  or micros < tonumber(sub(head, 59, 74))                 -- a lease lives after all
+  or micros >= tonumber(sub(head, 75, 90))                -- a lease ended
 then
-  return {now, found}
+  local found = redis.call('GET', key)
+  return found and {now, found} or {now}
 end
 
 local token, least = sub(head, 11, 26), tonumber(sub(head, 133, 148))
@@ -50,7 +48,7 @@ else
       ends = micros + ends
     end
     -- Redis forgets after this millisecond, never before it.
-    redis.call('SET', key, value, 'PXAT', format('%.0f', math.max(1, math.floor(ends / 1000))))
+    redis.call('SET', key, value, 'PXAT', math.max(1, math.floor(ends / 1000)))
   end
 end
 local index = sub(head, 167, 167)
@@ -65,6 +63,6 @@ if ARGV[3] then
 end
 if sub(head, 149, 149) == '1' then
   -- A hint: it is written, whether this user may tell anyone or not.
-  redis.pcall('PUBLISH', key .. sub(head, 184), #value <= TOLD_MAX and now .. value or now)
+  redis.pcall('PUBLISH', key .. sub(head, 184), #value <= TOLD_MAX and value or '')
 end
 return {now, false, token}
