@@ -197,7 +197,7 @@ def test_an_address_is_understood(address: str, tmp_path: Path, monkeypatch: pyt
     """By the store it names; nobody is connected to."""
     monkeypatch.chdir(tmp_path)
 
-    assert open_store(address.replace("/var/lib/app", str(tmp_path)), asynchronous=False)
+    open_store(address.replace("/var/lib/app", str(tmp_path)), asynchronous=False).close()
 
 
 def test_addresses_are_found_and_wrong_ones_told():

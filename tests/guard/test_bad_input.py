@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import os
 import resource
 import sqlite3
@@ -30,6 +31,7 @@ from samekey import (
     StoreError,
     StoreUnavailable,
 )
+from samekey.drivers.sqlite import file_id, open_files
 from samekey.stores.sqlite import SqliteStore
 from tests.guard.helpers import Child, Ledger, Place, Side, Thread
 
@@ -336,7 +338,12 @@ def test_a_file_written_by_a_newer_version_is_refused_and_left_alone(tmp_path: P
     connection.commit()
     connection.close()
 
-    error = opening(path)
+    gc.disable()
+    try:
+        error = opening(path)
+        assert file_id(path) not in open_files()  # whoever may not use it does not keep it open
+    finally:
+        gc.enable()
     assert isinstance(error, Misconfigured)
     assert "newer samekey" in str(error)
     assert "99" in str(error)

@@ -652,6 +652,7 @@ def test_whoever_takes_over_a_claim_made_after_a_loss_asks_first_too(sqlite: Pla
         held = crashed.hold("charge", key="o-1", payload={}, boundary=boundary)
         assert not asked  # a process that never saw the loss does not know of it
     del held
+    crashed.close()  # which left its store to the hold
 
     answer = guard.run("charge", ledger.add, key="o-1", payload={}, boundary=boundary)
 

@@ -111,13 +111,17 @@ class Process:
                 "file locks for ours: close your own connections to it before the fork"
             )
         with self.turn:
-            if not create:
-                driver.require_ours(path, name)
-            driver.migrate(self.writer, name)
-            self.epoch, self.born = self._find_epoch(name, now)
-            self.floor = 0
-            self.find_floor()
-            self._inode_and_device = (driver.file_id(path) or (0, 0))[::-1]
+            try:
+                if not create:
+                    driver.require_ours(path, name)
+                driver.migrate(self.writer, name)
+                self.epoch, self.born = self._find_epoch(name, now)
+                self.floor = 0
+                self.find_floor()
+                self._inode_and_device = (driver.file_id(path) or (0, 0))[::-1]
+            except BaseException:
+                self.disconnect()  # nobody has us, so nobody else would
+                raise
 
     @property
     def writer(self) -> driver.Connection:
