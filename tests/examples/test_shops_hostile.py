@@ -88,8 +88,10 @@ def test_whatever_is_sent_twice_happens_once(street: Street, kind: str, schema: 
         first = case.call(base_url=street.shop.url, headers=headers, timeout=60)
         second = case.call(base_url=street.shop.url, headers=headers, timeout=60)
 
-        case.validate_response(first, checks=CHECKS[kind], headers=headers)
-        case.validate_response(second, checks=CHECKS[kind], headers=headers)
+        # A transfer coding that nobody knows: the server in front says so (RFC 9112, 6.1), the shop never hears of it.
+        if not (first.status_code == 501 and "transfer-encoding" in {name.lower() for name in case.headers}):
+            case.validate_response(first, checks=CHECKS[kind], headers=headers)
+            case.validate_response(second, checks=CHECKS[kind], headers=headers)
         if first.status_code < 300:
             assert (second.status_code, second.content) == (first.status_code, first.content)
             assert second.headers["idempotent-replayed"] == ["true"]
