@@ -195,6 +195,11 @@ class _Hold:
 
     def complete(self, result: Any = None) -> None:
         """Inside `with held:` - what the key shall answer from now on."""
+        if self._handed_out is None or not self._entered:
+            raise Misconfigured(
+                "complete() is for the block of a hold: `with guard.hold(...) as held:` and in it held.complete(result); "
+                "a guarded function returns its result"
+            )
         if self._complete:
             raise Misconfigured("this hold is already complete")
         self._result, self._complete = result, True
