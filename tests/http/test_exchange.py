@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from samekey import Atomic, Keyed, KeyMalformed, Misconfigured, Opaque
 from samekey.core.canonical import canonical
 from samekey.core.key import make_key
-from samekey.http import Endpoint, Reply, Request, answer
+from samekey.http import Endpoint, Reply, Request, answer, rules
 from samekey.http._body import payload_of
 from samekey.http._environ import headers_in
 from samekey.http._exchange import key_header
@@ -368,6 +368,12 @@ def test_what_is_chosen_is_an_endpoint_or_none():
     assert choose(check_rules(lambda request: None), request) is None
     with pytest.raises(Misconfigured, match="gives an Endpoint or None, not bool"):
         choose(check_rules(lambda request: True), request)
+
+
+def test_rules_of_a_view_are_looked_at_where_they_are_declared():
+    """Not by the first request, which would be answered with a 500."""
+    with pytest.raises(Misconfigured, match="endpoint= takes an Endpoint, .* not Opaque"):
+        rules(Opaque())  # type: ignore[arg-type]
 
 
 def test_rules_in_any_collection_and_any_case():

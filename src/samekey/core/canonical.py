@@ -250,7 +250,7 @@ class _Walk:
         elif (members := members_of(value)) is not None:
             self.mapping(members)
         else:
-            raise _NoForm(f"a {cls.__qualname__} has no exact form; pass its data, or ignore this field")
+            raise _NoForm(f"{cls.__qualname__} has no exact form; pass its data, or ignore this field")
 
     def sequence(self, items: Iterable[Any]) -> None:
         self.put("[")

@@ -125,8 +125,8 @@ class Endpoint:
             raise Misconfigured(f"boundary= takes Atomic, Keyed, Asks, Repeatable or Opaque, not {boundary!r}")
         if (principal is None) == (not single_tenant):
             raise Misconfigured(
-                "whose key is it? Give principal= (a function of the request), or say single_tenant=True: "
-                "without it one caller's key would answer another"
+                "whose key is it? Give principal= (a function of the request), or say single_tenant=True, one of them: "
+                "without either one caller's key would answer another"
             )
         if principal is not None and not callable(principal):
             raise Misconfigured("principal= takes a function of the request")
