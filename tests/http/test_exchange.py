@@ -372,7 +372,7 @@ def test_what_is_chosen_is_an_endpoint_or_none():
 
 def test_rules_of_a_view_are_looked_at_where_they_are_declared():
     """Not by the first request, which would be answered with a 500."""
-    with pytest.raises(Misconfigured, match="endpoint= takes an Endpoint, .* not Opaque"):
+    with pytest.raises(Misconfigured, match=r"endpoint= takes an Endpoint, .* not Opaque"):
         rules(Opaque())  # type: ignore[arg-type]
 
 
