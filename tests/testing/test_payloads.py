@@ -46,7 +46,7 @@ def test_a_message_that_is_no_payload_is_told(trial: Any):
 def test_a_payload_of_the_four_assumptions_is_told_too():
     for wrong in ({"payload": ["o-1"]}, {"payload": BASKET, "other_payload": ["o-1"]}):
         with pytest.raises(ValueError, match="give a dict of arguments"):
-            four_assumptions(lambda **basket: None, probes={"sent": list}, **wrong)  # type: ignore[arg-type]
+            four_assumptions(lambda **basket: None, probes={"sent": list}, **wrong)
 
 
 def test_a_guarded_handler_may_empty_its_list():
