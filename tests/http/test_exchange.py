@@ -309,6 +309,8 @@ def test_whoever_reached_out_never_frees_the_key_by_a_status(preset: str, status
         ({"single_tenant": True, "principal": lambda request: "ann"}, "whose key"),
         ({"single_tenant": True, "remember": "everything"}, "remember= is one of"),
         ({"single_tenant": True, "remember": "stripe_v2"}, "stripe_v2"),
+        ({"single_tenant": True, "policy": {"lease": 30}}, "policy= takes a Policy, not dict"),
+        ({"single_tenant": True, "boundary": Atomic("db"), "connection": "db"}, "connection= takes a function"),
         ({"single_tenant": True, "keep_headers": ("Set-Cookie",)}, "set-cookie must never"),
         ({"single_tenant": True, "final": (200,)}, "final="),
         ({"single_tenant": True, "settle": "never"}, "settle="),

@@ -141,6 +141,10 @@ class Endpoint:
             raise Misconfigured(
                 "Atomic and connection= belong together: connection(request) gives the transaction's connection"
             )
+        if connection is not None and not callable(connection):
+            raise Misconfigured("connection= takes a function of the request")
+        if not isinstance(policy, Policy | None):
+            raise Misconfigured(f"policy= takes a Policy, not {type(policy).__name__}")
         if settle not in ("return", "before-send"):
             raise Misconfigured(f"settle= is 'return' or 'before-send', not {settle!r}")
         kept = frozenset(header_name(name, "keep_headers") for name in several(keep_headers, "keep_headers"))
