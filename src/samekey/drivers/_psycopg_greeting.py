@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from samekey.core.errors import Misconfigured, StoreUnavailable
-from samekey.drivers._schema import check_schema, migrate_line
+from samekey.drivers._schema import check_schema
+from samekey.drivers._schema import migrate_line as migrate_line
 
 Durability = Literal["durable", "claim-durable", "fast"]
 Values = tuple[Any, ...]

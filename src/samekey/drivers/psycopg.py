@@ -35,6 +35,7 @@ from samekey.drivers._psycopg_greeting import (
     DESK_SECONDS,
     Values,
     greeting,
+    migrate_line,
     synchronous_commit,
 )
 from samekey.drivers._psycopg_greeting import (
@@ -61,7 +62,6 @@ from samekey.drivers._psycopg_migrations import (
 from samekey.drivers._psycopg_migrations import (
     migrations as migrations,
 )
-from samekey.drivers._schema import migrate_line
 from samekey.drivers._urls import split, unsplit
 
 DriverError = psycopg.Error
