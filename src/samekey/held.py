@@ -197,8 +197,8 @@ class _Hold:
         """Inside `with held:` - what the key shall answer from now on."""
         if self._handed_out is None or not self._entered:
             raise Misconfigured(
-                "complete() is for the block of a hold: `with guard.hold(...) as held:`, and in it "
-                "held.complete(result); a guarded function returns its result"
+                "complete() is for the block of a hold: `with held:`, and in it held.complete(result); "
+                "a guarded function returns its result"
             )
         if self._complete:
             raise Misconfigured("this hold is already complete")
