@@ -52,7 +52,10 @@ def current() -> Any:
     """The hold whose effect is running here: `Held` under Guard, `AsyncHeld` under AsyncGuard."""
     held = _running()
     if held is None:
-        raise Misconfigured("no guarded effect is running here: current() works inside an effect only")
+        raise Misconfigured(
+            "no guarded effect is running here: current() works inside an effect only, and in a thread that was given "
+            "its context (asyncio.to_thread, contextvars.copy_context().run)"
+        )
     return held
 
 
