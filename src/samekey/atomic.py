@@ -479,7 +479,10 @@ def join(store: Any, connection: Any) -> Any:
 
 
 def another_database(transaction: Transaction | AsyncTransaction) -> Misconfigured:
-    return Misconfigured(f"the connection belongs to another database than {transaction.name}: it cannot be atomic")
+    return Misconfigured(
+        f"the connection belongs to another database than {transaction.name}: it cannot be atomic. "
+        "Give a connection to that one, or a guard of this one"
+    )
 
 
 def require_same_database(transaction: Transaction) -> None:
@@ -501,5 +504,6 @@ def require_transaction(transaction: Transaction | AsyncTransaction) -> None:
     if not (transaction.in_transaction or transaction.begins_by_itself):
         raise Misconfigured(
             "the connection is in no transaction, so nothing would be atomic: begin one first "
-            "(psycopg and asyncpg: connection.transaction(); sqlite3: connection.execute('BEGIN IMMEDIATE'))"
+            "(psycopg and asyncpg: connection.transaction(); Django: transaction.atomic(); "
+            "PyMySQL: connection.begin(); sqlite3: connection.execute('BEGIN IMMEDIATE'))"
         )

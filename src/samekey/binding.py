@@ -73,7 +73,8 @@ class Binding:
         self._own = parameters[1 if self._skip_first else 0 :]
         names = [one.name for one in self._own]
         if atomic is not None and atomic not in names:
-            raise TypeError(f"Atomic({atomic!r}): {_name(function)} has no parameter of that name")
+            known = ", ".join(names) or "none"
+            raise TypeError(f"Atomic({atomic!r}): {_name(function)} has no such parameter (there are: {known})")
         self._payload_names = frozenset(names) - {atomic}
         self.ignore = declared_ignore(ignore)
         for path in self.ignore:

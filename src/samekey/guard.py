@@ -32,9 +32,9 @@ from samekey.core.record import Record
 from samekey.core.transaction import AsyncTransaction, Transaction
 from samekey.guarded import AsyncGuarded, Guarded
 from samekey.held import AsyncHeld, Held
-from samekey.leases import Leases
+from samekey.leases import Leases, renew_with
 from samekey.many import arun_some, chunks, key_of, run_some
-from samekey.performing import AsyncPerformer, Performer, renew_with
+from samekey.performing import AsyncPerformer, Performer
 from samekey.rules import Attributes, Operation, Rules, as_key, check_effect, no_effect, refuse_atomic
 
 P = ParamSpec("P")

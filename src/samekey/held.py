@@ -52,7 +52,10 @@ def current() -> Any:
     """The hold whose effect is running here: `Held` under Guard, `AsyncHeld` under AsyncGuard."""
     held = _running()
     if held is None:
-        raise Misconfigured("no guarded effect is running here: current() works inside an effect only")
+        raise Misconfigured(
+            "no guarded effect is running here: current() works inside an effect only, and in a thread that was given "
+            "its context (asyncio.to_thread, contextvars.copy_context().run)"
+        )
     return held
 
 
@@ -195,6 +198,11 @@ class _Hold:
 
     def complete(self, result: Any = None) -> None:
         """Inside `with held:` - what the key shall answer from now on."""
+        if self._handed_out is None or not self._entered:
+            raise Misconfigured(
+                "complete() is for the block of a hold: `with held:`, and in it held.complete(result); "
+                "a guarded function returns its result"
+            )
         if self._complete:
             raise Misconfigured("this hold is already complete")
         self._result, self._complete = result, True

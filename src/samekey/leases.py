@@ -7,15 +7,18 @@ that nobody has any more, or that is over and was kept from leaving: its lease e
 
 from __future__ import annotations
 
+import inspect
 import os
 import threading
 import time
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from samekey.core.commands import Renew
 from samekey.core.record import Record
+from samekey.loops import Loop
 
 if TYPE_CHECKING:
     from concurrent.futures import Future  # a sync program has no need of it
@@ -144,6 +147,19 @@ class Leases:
             lease.renew_at = asked + lease.lease_seconds / RENEW_PART
         else:
             self.leave(lease)
+
+
+def renew_with(store: Any, lease: Any) -> Record | None | Future[Record | None]:
+    """How the timer thread extends a lease: straight, through the sync twin, or in the loop of its holder."""
+    if lease.record is None:
+        return None
+    command = Renew(lease.record, lease.lease_seconds)
+    straight = store if not inspect.iscoroutinefunction(store.renew) else getattr(store, "sync", None)
+    if straight is not None:
+        record: Record | None = straight.renew(command)
+        return record
+    loop: Loop = lease.loop
+    return loop.start(lambda: store.renew(command))
 
 
 _ALL: weakref.WeakSet[Leases] = weakref.WeakSet()

@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Generator
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from samekey.ahead import given_up
 from samekey.core.attempt import attempt, last_word, withdraw
@@ -24,7 +24,6 @@ from samekey.core.commands import (
     Open,
     Outcome,
     Read,
-    Renew,
     Returned,
     RunEffect,
     Settle,
@@ -43,10 +42,7 @@ from samekey.core.states import SETTLED
 from samekey.flight import Batch, Flight, Flights
 from samekey.held import AsyncHeld, Held, leaving, lineage
 from samekey.leases import Leases
-from samekey.loops import Loop, ThreadBell, running
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future  # a sync program has no need of it
+from samekey.loops import ThreadBell, running
 
 _log = logging.getLogger("samekey")
 
@@ -616,16 +612,3 @@ def as_verdict(said: Any) -> Verdict:
         return said
     _log.error("a lookup returned %s instead of a verdict", type(said).__name__)
     return StillUnknown(f"the lookup returned {type(said).__name__}, not a verdict")
-
-
-def renew_with(store: Any, lease: Any) -> Record | None | Future[Record | None]:
-    """How the timer thread extends a lease: straight, through the sync twin, or in the loop of its holder."""
-    if lease.record is None:
-        return None
-    command = Renew(lease.record, lease.lease_seconds)
-    straight = store if not inspect.iscoroutinefunction(store.renew) else getattr(store, "sync", None)
-    if straight is not None:
-        record: Record | None = straight.renew(command)
-        return record
-    loop: Loop = lease.loop
-    return loop.start(lambda: store.renew(command))

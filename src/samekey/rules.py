@@ -283,7 +283,7 @@ def _check_window(name: str, window: float, policy: Policy) -> None:
     if policy.retention_seconds < window:
         raise Misconfigured(
             f"{name}: retention ({policy.retention_seconds:.0f} s) is shorter than the provider's window "
-            f"({window:.0f} s): a key would be forgotten while the provider still answers it"
+            f"({window:.0f} s): a key would be forgotten while the provider still answers it. Give a longer retention"
         )
     if policy.lease_seconds >= window:
         raise Misconfigured(

@@ -8,6 +8,7 @@ from samekey import Misconfigured
 from samekey.clients import Retry, same_key
 from samekey.clients._keys import key_for
 from samekey.clients._retry import Course, retry_after
+from samekey.clients._rules import Rules
 
 STEADY = Retry(attempts=5, first_wait_seconds=1, longest_wait_seconds=30, patience_seconds=60)
 
@@ -136,6 +137,13 @@ def test_retry_after_as_seconds_and_as_a_date(value, date, seconds):
 def test_a_policy_that_contradicts_itself_is_refused(wrong):
     with pytest.raises(Misconfigured):
         Retry(**wrong)
+
+
+@pytest.mark.parametrize("said", [0, False, 3])
+def test_how_often_is_said_by_a_retry(said):
+    """0 and False would be taken for nothing said: four attempts."""
+    with pytest.raises(Misconfigured, match=r"retry= takes a Retry, .*Retry\(attempts=1\) tries once"):
+        Rules({"api.example.com"}, said, "Idempotency-Key", False)
 
 
 @pytest.mark.parametrize("key", ["", 17, " k", "k\n", "ключ", "a,b", 'a"b', "k" * 256])

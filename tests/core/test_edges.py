@@ -25,11 +25,12 @@ import typing_extensions
 from samekey.core import attempt, boundary, call, envelope, fingerprint, packing, policy, ports, recovery
 from samekey.core import canonical as canonical_form
 from samekey.core._json import fast_encoder
-from samekey.core.canonical import SIZE_MAX, _canonical_slow, canonical, parse_json
+from samekey.core.canonical import SIZE_MAX, canonical, canonical_slow
 from samekey.core.commands import Raised, Settle, Tell, Testify
 from samekey.core.envelope import INT_BITS_MAX, decode, encode, seal
 from samekey.core.errors import Misconfigured, NotDone, PayloadRefused, RecordUnreadable, Refused
 from samekey.core.fingerprint import FIELDS_MAX, FORM_MAX, IGNORE_MAX, Intent, check_ignore
+from samekey.core.json_text import parse_json
 from samekey.core.key import make_key
 from samekey.core.packing import unpack
 from samekey.core.record import DAMAGED, Record
@@ -553,7 +554,7 @@ def test_parts_of_a_set_are_written_without_anything_between_them():
 
 def test_the_exact_way_refuses_what_is_too_large_as_the_quick_one_does():
     with pytest.raises(PayloadRefused, match="larger than"):
-        _canonical_slow({"note": "x" * SIZE_MAX})
+        canonical_slow({"note": "x" * SIZE_MAX})
 
 
 def test_a_kind_of_int_is_told_that_only_int_itself_can_be_kept():

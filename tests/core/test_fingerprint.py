@@ -24,8 +24,8 @@ import msgspec
 import pydantic
 import pytest
 
-from samekey.core import canonical, fingerprint
-from samekey.core.canonical import DEPTH_MAX, SIZE_MAX, STEP_MAX, parse_json, read_json
+from samekey.core import canonical, fingerprint, json_text
+from samekey.core.canonical import DEPTH_MAX, SIZE_MAX, STEP_MAX
 from samekey.core.errors import Misconfigured, PayloadRefused
 from samekey.core.fingerprint import (
     FIELDS_MAX,
@@ -35,6 +35,7 @@ from samekey.core.fingerprint import (
     Intent,
     check_ignore,
 )
+from samekey.core.json_text import parse_json, read_json
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "fingerprint.json").read_text())
@@ -360,7 +361,7 @@ def test_mixed_keys_have_no_order_either():
 
 def test_text_can_never_imitate_a_tag():
     odd = [Decimal("1.5"), b"\xff", date(2024, 1, 1), {1}, {1: 2}, Colour.RED, 10**5000, UUID(int=1), timedelta(1)]
-    tags = [canonical._canonical_slow(value).decode() for value in odd]
+    tags = [canonical.canonical_slow(value).decode() for value in odd]
 
     assert all_differ(*odd, *tags, *[[tag] for tag in tags], *[[value] for value in odd], *[{tag: 1} for tag in tags])
 
@@ -528,7 +529,8 @@ def test_a_payload_that_is_too_large_names_its_largest_field(monkeypatch):
 
 
 def test_of_what_is_too_large_the_largest_part_is_named_and_what_has_no_form_is_none(monkeypatch):
-    monkeypatch.setattr(canonical, "SIZE_MAX", 1 << 20)
+    for module in (canonical, json_text):
+        monkeypatch.setattr(module, "SIZE_MAX", 1 << 20)
     large = "x" * (1 << 20)
     assert refusal({"z": object(), "b": large}).path == "b"
     assert refusal({"a": large[::2], "b": large[::2] + "xxx", "c": b""}).path == "b"

@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from samekey.core import canonical, fingerprint
-from samekey.core.canonical import _read_exactly, _read_quick, parse_json, read_json
 from samekey.core.errors import PayloadRefused
 from samekey.core.fingerprint import Intent, check_ignore
+from samekey.core.json_text import _read_exactly, _read_quick, parse_json, read_json
 
 EXAMPLES = settings(deadline=None, max_examples=60)  # all tests of this file take some seconds
 
@@ -153,15 +153,15 @@ def reworded(value: Any, rng: random.Random) -> Any:
 def test_the_quick_way_and_the_walk_write_the_same_bytes(value):
     quick = canonical._quick(value, canonical.DEPTH_MAX)
 
-    assert quick is None or quick == canonical._canonical_slow(value)
-    assert canonical.canonical(value) == canonical._canonical_slow(value)
+    assert quick is None or quick == canonical.canonical_slow(value)
+    assert canonical.canonical(value) == canonical.canonical_slow(value)
 
 
 @EXAMPLES
 @given(payloads)
 def test_the_quick_parts_of_a_walk_change_no_byte(value):
-    assert canonical.canonical(value) == canonical._canonical_slow(value)
-    assert canonical.canonical({"a": value, "b": [1.0, "x"]}) == canonical._canonical_slow({"a": value, "b": [1, "x"]})
+    assert canonical.canonical(value) == canonical.canonical_slow(value)
+    assert canonical.canonical({"a": value, "b": [1.0, "x"]}) == canonical.canonical_slow({"a": value, "b": [1, "x"]})
 
 
 @EXAMPLES
@@ -179,7 +179,7 @@ def test_both_ways_refuse_the_same(value):
     except PayloadRefused as refused:
         quick = refused.path
     try:
-        slow = canonical._canonical_slow(value)
+        slow = canonical.canonical_slow(value)
     except PayloadRefused as refused:
         slow = refused.path
 
@@ -350,5 +350,5 @@ def test_the_quick_way_to_read_json_says_what_the_exact_way_says(members, comma,
     quick = _read_quick(body)
     if quick is not None:
         assert meaning(quick[0]) == meaning(exact)
-        assert quick[1] == canonical.canonical(exact) == canonical._canonical_slow(exact)
+        assert quick[1] == canonical.canonical(exact) == canonical.canonical_slow(exact)
     assert meaning(read_json(body)[0]) == meaning(exact)

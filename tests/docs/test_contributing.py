@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from typing import Any
 
 import pytest
@@ -29,9 +30,27 @@ class YoursStore(SqliteStore):
     def __init__(self, url):
         super().__init__(Path(__file__).with_name(url.rpartition("/")[2]), synchronous="normal")
 
+    @classmethod
+    def from_url(cls, url):
+        return cls(url)
+
 class AsyncYoursStore(AsyncSqliteStore):
     def __init__(self, url):
         super().__init__(Path(__file__).with_name(url.rpartition("/")[2]), synchronous="normal")
+
+    @classmethod
+    def from_url(cls, url):
+        return cls(url)
+
+STORES = (YoursStore, AsyncYoursStore)
+"""
+
+USES = """
+from samekey import Guard
+
+with Guard("yours://localhost/keys") as guard:
+    for _ in range(2):
+        print(guard.run("greet", lambda: "hello", key="ann", payload={}).replayed)
 """
 
 
@@ -53,6 +72,29 @@ def test_the_example_of_a_stores_tests_runs(tmp_path):
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{2 * len(TRIED)} passed" in done.stdout
+
+
+def test_a_store_of_another_distribution_is_found_as_the_page_registers_it(tmp_path):
+    project = tomllib.loads(block(PAGE, "[project.entry-points").text)["project"]
+    lines = [
+        f"[{group}]\n{name} = {store}\n"
+        for group, found in project["entry-points"].items()
+        for name, store in found.items()
+    ]
+    (tmp_path / "yours.py").write_text(YOURS)
+    (tmp_path / "yours-1.dist-info").mkdir()
+    (tmp_path / "yours-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: yours\nVersion: 1\n")
+    (tmp_path / "yours-1.dist-info" / "entry_points.txt").write_text("".join(lines))
+    done = subprocess.run(
+        [sys.executable, "-c", USES],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (done.stdout, done.stderr) == ("False\nTrue\n", "")
 
 
 def test_the_example_of_an_adapters_test_runs():

@@ -20,6 +20,9 @@ TESTED = {
     ("CONTRIBUTING.md", "from samekey.testing import AsyncStoreSuite"): (
         "tests/docs/test_contributing.py::test_the_example_of_a_stores_tests_runs"
     ),
+    ("CONTRIBUTING.md", "[project.entry-points"): (
+        "tests/docs/test_contributing.py::test_a_store_of_another_distribution_is_found_as_the_page_registers_it"
+    ),
     ("CONTRIBUTING.md", "def test_a_redelivered_message"): (
         "tests/docs/test_contributing.py::test_the_example_of_an_adapters_test_runs"
     ),

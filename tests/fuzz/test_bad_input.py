@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from samekey import Guard
 from samekey.addresses import check_address
 from samekey.core.boundary import Asks, Keyed, Kind, Opaque, Repeatable, parse_terms
-from samekey.core.canonical import parse_json
 from samekey.core.commands import Open
 from samekey.core.envelope import decode, encode
 from samekey.core.errors import KeyMalformed, KeyMissing, Misconfigured, PayloadRefused, RecordUnreadable, Refused
 from samekey.core.fingerprint import Intent
+from samekey.core.json_text import parse_json
 from samekey.core.key import make_key
 from samekey.core.layers import Front, Sight
 from samekey.core.packing import pack, unpack

@@ -139,6 +139,24 @@ def test_completing_twice_is_refused(place: Place):
         work()
 
 
+def test_completing_outside_of_the_block_is_refused(place: Place):
+    """It would be kept nowhere: the lease would end, and a person would be asked about what was said here."""
+    held = held_of(place)
+
+    with pytest.raises(Misconfigured, match="the block of a hold"):
+        held.complete("before")
+    with held:
+        held.complete("in it")
+    with pytest.raises(Misconfigured, match="the block of a hold"):
+        held.complete("after")
+    assert place.guard().run("charge", lambda: "again", key="o-1", payload={}).result == "in it"
+
+
+def test_a_guarded_function_completes_by_returning(place: Place):
+    with pytest.raises(Misconfigured, match="returns its result"):
+        place.guard().run("charge", lambda: current().complete("receipt"), key="o-1", payload={})
+
+
 def test_a_hold_is_entered_once(place: Place):
     held = held_of(place)
     with held:

@@ -496,3 +496,24 @@ def test_what_is_started_in_a_trio_run_that_ends_says_so_and_does_not_end_it_wit
     for _ in range(30):  # whether it comes in time is trio's to choose
         assert trio.run(main) == "done"
     assert {one.exception() is None or type(one.exception()) for one in started} <= {True, RuntimeError, trio.Cancelled}
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "postgresql://app@127.0.0.1:1/shop",
+        "redis://127.0.0.1:1/0",
+        "redis://127.0.0.1:1/0 postgresql://app@127.0.0.1:1/shop",
+    ],
+)
+def test_a_store_that_knows_asyncio_alone_says_so_on_trio(address: str):
+    """Also where the guard is left: its closing must not be what one hears of it."""
+
+    async def effect(): ...
+
+    async def main():
+        async with AsyncGuard(address) as guard:
+            await guard.run("charge", effect, key="o-1", payload={})
+
+    with pytest.raises(Misconfigured, match="runs on asyncio only; under trio there are memory, SQLite and MySQL"):
+        trio.run(main)

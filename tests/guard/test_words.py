@@ -306,6 +306,23 @@ def test_an_inner_word_does_not_speak_for_the_outer_effect(place: Place, ledger:
     assert len(ledger) == 1
 
 
+def test_the_note_tells_a_word_of_another_guard_from_a_bug(place: Place):
+    guard = place.guard()
+
+    def note_of(raises: Exception) -> str:
+        with pytest.raises(type(raises)) as raised:
+            guard.run(
+                "charge",
+                lambda: guard.run("mail", throwing(raises), key=type(raises).__name__, payload={}),
+                key=type(raises).__name__,
+                payload={},
+            )
+        return str(raised.value.__notes__[-1])
+
+    assert "charge NotDone is now in doubt: the effect ended in NotDone, which spoke for another" in note_of(NotDone())
+    assert "ended in KeyError, which says nothing either way" in note_of(KeyError())
+
+
 async def test_an_inner_word_does_not_speak_for_the_outer_effect_awaited(place: Place):
     guard = place.async_guard()
 

@@ -235,6 +235,12 @@ class TestOwn(Django):
         with override_settings(MIDDLEWARE=MIDDLEWARE), pytest.raises(Misconfigured, match=r"settings\.SAMEKEY"):
             get_wsgi_application()
 
+    def test_settings_without_the_guard_of_the_protocol_say_which_one(self) -> None:
+        given = {"guard": self.make_guard(), "endpoint": ENDPOINT}
+        wants = pytest.raises(Misconfigured, match=r'has no "async_guard": .* or "async_guard" under ASGI')
+        with override_settings(MIDDLEWARE=MIDDLEWARE, SAMEKEY=given), wants:
+            get_asgi_application()
+
 
 class TestRestFrameworkDecorator(DjangoSuite):
     """Under `api_view`: the request, the renderer and the exceptions are REST framework's."""

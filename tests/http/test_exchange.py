@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from samekey import Atomic, Keyed, KeyMalformed, Misconfigured, Opaque
 from samekey.core.canonical import canonical
 from samekey.core.key import make_key
-from samekey.http import Endpoint, Reply, Request, answer
+from samekey.http import Endpoint, Reply, Request, answer, rules
 from samekey.http._body import payload_of
 from samekey.http._environ import headers_in
 from samekey.http._exchange import key_header
@@ -309,6 +309,8 @@ def test_whoever_reached_out_never_frees_the_key_by_a_status(preset: str, status
         ({"single_tenant": True, "principal": lambda request: "ann"}, "whose key"),
         ({"single_tenant": True, "remember": "everything"}, "remember= is one of"),
         ({"single_tenant": True, "remember": "stripe_v2"}, "stripe_v2"),
+        ({"single_tenant": True, "policy": {"lease": 30}}, "policy= takes a Policy, not dict"),
+        ({"single_tenant": True, "boundary": Atomic("db"), "connection": "db"}, "connection= takes a function"),
         ({"single_tenant": True, "keep_headers": ("Set-Cookie",)}, "set-cookie must never"),
         ({"single_tenant": True, "final": (200,)}, "final="),
         ({"single_tenant": True, "settle": "never"}, "settle="),
@@ -368,6 +370,12 @@ def test_what_is_chosen_is_an_endpoint_or_none():
     assert choose(check_rules(lambda request: None), request) is None
     with pytest.raises(Misconfigured, match="gives an Endpoint or None, not bool"):
         choose(check_rules(lambda request: True), request)
+
+
+def test_rules_of_a_view_are_looked_at_where_they_are_declared():
+    """Not by the first request, which would be answered with a 500."""
+    with pytest.raises(Misconfigured, match=r"endpoint= takes an Endpoint, .* not Opaque"):
+        rules(Opaque())  # type: ignore[arg-type]
 
 
 def test_rules_in_any_collection_and_any_case():

@@ -150,6 +150,12 @@ class Checks:
         return False
 
 
+@pytest.mark.parametrize("wrong", [{"boundary": "opaque"}, {"policy": {"retention": 3600}}])
+def test_rules_that_cannot_work_are_refused_before_any_event(wrong: dict[str, Any]):
+    with Guard("memory://") as guard, pytest.raises(Misconfigured, match=f"{next(iter(wrong))}= takes"):
+        Webhook(guard, "hook", **{"boundary": Opaque(), "verify": print, "event_id": print, **wrong})
+
+
 def test_a_check_of_the_wrong_colour_is_refused_before_any_event():
     """A coroutine is true, whatever it would have said."""
     rules: Any = {"boundary": Repeatable(), "event_id": event_id}

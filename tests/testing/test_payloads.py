@@ -36,6 +36,19 @@ def test_a_handler_that_empties_its_list_ships_twice_and_is_found():
         run_in_parallel(shipping(sent), BASKET, n=2, key="order_id", probes=probes)
 
 
+@pytest.mark.parametrize("trial", [run_twice, redeliver, run_in_parallel])
+def test_a_message_that_is_no_payload_is_told(trial: Any):
+    """A handler of one message is tried as `trial(handle, {"message": ...})`."""
+    with pytest.raises(ValueError, match=r"handler\(\*\*payload\): give a dict of arguments, not 'o-1'"):
+        trial(lambda message: None, "o-1", probes={"sent": list})
+
+
+def test_a_payload_of_the_four_assumptions_is_told_too():
+    for wrong in ({"payload": ["o-1"]}, {"payload": BASKET, "other_payload": ["o-1"]}):
+        with pytest.raises(ValueError, match="give a dict of arguments"):
+            four_assumptions(lambda **basket: None, probes={"sent": list}, **wrong)
+
+
 def test_a_guarded_handler_may_empty_its_list():
     clock, sent = ManualClock(), list[Any]()
     ship = Guard(MemoryStore(clock)).once(name="ship", key="order_id")(shipping(sent))

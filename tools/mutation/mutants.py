@@ -52,7 +52,7 @@ EITHER_WAY = {"min", "max", "compare_digest", "isinstance"}  # swapped, the firs
 # Calls whose strings are for people: errors and notes, and the reason kept beside a move.
 SPOKEN = {
     "note", "in_doubt", "doubt_note", "fenced", "Fenced", "InProgress", "ValueError", "TypeError", "KeyError",
-    "_NoForm", "stop", "NotStorable",
+    "NoForm", "stop", "NotStorable",
 }  # fmt: skip
 SPOKEN_ENDINGS = ("Error", "Malformed", "Missing", "Unreadable", "Misconfigured", "Unavailable", "Reused")
 

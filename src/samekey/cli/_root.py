@@ -27,7 +27,7 @@ COMMANDS = {
     "doctor": ("samekey.cli.doctor:doctor", "is the store sound, and does anything wait for somebody?"),
     "sweep": ("samekey.cli.sweep:sweep", "delete what is past its retention, at a measured pace"),
     "migrate": ("samekey.cli.migrate:migrate", "make the tables of a store, or bring them up to date"),
-    "prove": ("samekey.cli.prove:prove", "which of the four assumptions hold at an HTTP endpoint, yours or anybody's?"),
+    "prove": ("samekey.cli.prove:prove", "which of the four assumptions hold at your HTTP endpoint?"),
     "demo": ("samekey.cli.demo:demo", "see a double charge happen, and not happen"),
 }
 

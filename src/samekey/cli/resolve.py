@@ -12,8 +12,8 @@ from samekey.cli import _out as out
 from samekey.cli._asking import find, one_record, opened
 from samekey.cli._record import as_object
 from samekey.cli.exits import Exit
-from samekey.core.canonical import parse_json
 from samekey.core.errors import PayloadRefused
+from samekey.core.json_text import parse_json
 from samekey.core.record import Record
 from samekey.ops import NOT_GIVEN, Word, explain
 from samekey.ops import mark as mark_of

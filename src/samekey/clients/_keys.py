@@ -91,8 +91,8 @@ def key_for(
     request = digest(method, url, body if body is None else _without_boundary(body, content_type or ""))
     if named.setdefault(key, request) != request:
         raise Misconfigured(
-            f"{method} {_shown(url)} is the second request under one key, and not the same as the first",
-            hint="give it a key of its own: with same_key(label='what it does'), or another same_key(key)",
+            f"{method} {_shown(url)} is the second request under one key, and not the same as the first: "
+            "give it a key of its own, with same_key(label='what it does') or another same_key(key)"
         )
     return key
 

@@ -21,6 +21,8 @@ class Rules:
 
     def __init__(self, hosts: Iterable[str], retry: Retry | None, header: str, quoted: bool) -> None:
         self.hosts = checked_hosts(hosts)
+        if not isinstance(retry, Retry | None):
+            raise Misconfigured(f"retry= takes a Retry, not {retry!r}; Retry(attempts=1) tries once")
         self.retry = retry or Retry()
         if not _TOKEN.fullmatch(header):
             # A library that sends it all the same sends no key, and a retry would be a second effect.

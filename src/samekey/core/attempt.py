@@ -68,6 +68,8 @@ def attempt(call: Call) -> Generator[Command, Any, Answer[Any] | Failed]:
         # In a transaction the store is the very database that the effect writes: there is nothing to run without it.
         # And whoever holds the record in a transaction of his own may be running this very effect.
         if call.policy.store_down == "refuse" or call.terms.kind is Kind.ATOMIC or isinstance(why, StoreBusy):
+            if not hasattr(why, "__notes__"):  # it may be told to a whole batch of callers
+                note(why, "samekey: nothing was run; try again with the same key when the store is there")
             raise
         return (yield from run_unguarded(call))
 
@@ -166,7 +168,7 @@ def run_held(call: Call, held: Record) -> Generator[Command, Any, Answer[Any] | 
         case "unknown" if call.terms.marked and not outcome.begun:
             yield from release(call, held, outcome)  # before the mark nothing was sent
         case _:
-            yield from doubt(call, held, error)
+            yield from doubt(call, held, outcome)
     return Failed(error)
 
 
@@ -259,8 +261,9 @@ def release(call: Call, held: Record, outcome: Raised) -> Generator[Command, Any
             note(outcome.error, doubt_note(call, settled, "an earlier attempt may have happened"))
 
 
-def doubt(call: Call, held: Record, error: BaseException) -> Generator[Command, Any, None]:
+def doubt(call: Call, held: Record, outcome: Raised) -> Generator[Command, Any, None]:
     """A timeout, a bug, a cancelled task: it may have happened."""
+    error = outcome.error
     name = shown(type(error).__name__)
     settled = yield from settle(call, held, State.IN_DOUBT, error=name)
     if isinstance(settled, StoreUnavailable):
@@ -269,7 +272,9 @@ def doubt(call: Call, held: Record, error: BaseException) -> Generator[Command, 
     if settled is not None:
         yield from Tell("in_doubt", settled, name)
     if call.terms.kind is not Kind.REPEATABLE:
-        note(error, doubt_note(call, settled or held, f"the effect ended in {name}, which says nothing either way"))
+        of_another = outcome.inner and call.policy.meaning(error, inner=False) != "unknown"
+        why = "which spoke for another guard's effect inside it" if of_another else "which says nothing either way"
+        note(error, doubt_note(call, settled or held, f"the effect ended in {name}, {why}"))
 
 
 def settle(

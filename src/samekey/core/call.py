@@ -100,8 +100,8 @@ def replay(call: Call, record: Record) -> Answer[Any] | Failed:
             return Failed(Refused(f"refused: {record.error or 'the detail can no longer be read'}"))
     if record.result is None:
         raise ResultNotKept(
-            f"{call.key} is completed, but its result was not kept"
-            f" ({record.error or 'no reason given'}); the effect is not run again. {_LOOK_IT_UP}",
+            f"{call.key} is completed, without its result ({record.error or 'no reason given'}); "
+            f"the effect is not run again. {_LOOK_IT_UP}",
             key=call.key.text,
         )
     try:

@@ -26,10 +26,9 @@ import json
 import math
 import re
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable
 from datetime import date, datetime, time, timedelta
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from enum import Enum
 from itertools import islice
 from operator import itemgetter
@@ -98,7 +97,7 @@ _BASES: Final = (dict, list, tuple, set, frozenset)
 _FLAT: Final = frozenset({str, int, bool, type(None)})
 _STR: Final = frozenset({str})
 _MEMBERS_QUICK: Final = 1 << 20  # looked at before the walk, which counts bytes, takes over
-_EXPONENT_FROM: Final = 1e16  # such a float is an integer of up to 309 digits: counted while it is written
+EXPONENT_FROM: Final = 1e16  # such a float is an integer of up to 309 digits: counted while it is written
 
 _encoder: Final = json.JSONEncoder(
     sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"), check_circular=False
@@ -119,14 +118,14 @@ def canonical(value: Any) -> bytes:
         data = _quick(value, DEPTH_MAX) if kind in _CONTAINERS else None
         return _Walk(quick=True).run(value) if data is None else data
     except _TooLarge:
-        raise _larger_than_allowed(_largest(members_of(value))) from None
+        raise larger_than_allowed(_largest(members_of(value))) from None
 
 
-def _canonical_slow(value: Any) -> bytes:
+def canonical_slow(value: Any) -> bytes:
     try:
         return _Walk(quick=False).run(value)
     except _TooLarge:
-        raise _larger_than_allowed(_largest(members_of(value))) from None
+        raise larger_than_allowed(_largest(members_of(value))) from None
 
 
 def _quick(value: Any, depth_max: int) -> bytes | None:
@@ -134,7 +133,7 @@ def _quick(value: Any, depth_max: int) -> bytes | None:
     if type(value) is dict and _FLAT.issuperset(map(type, value.values())) and _STR.issuperset(map(type, value)):
         integral_floats: int | None = 0  # arguments are mostly flat: no need to walk them
     else:
-        integral_floats = _survey(value, depth_max)
+        integral_floats = survey(value, depth_max)
     if integral_floats is None:
         return None
     try:
@@ -149,7 +148,7 @@ def _quick(value: Any, depth_max: int) -> bytes | None:
     return data if len(data) <= SIZE_MAX else _too_large()
 
 
-def _survey(value: Any, depth_max: int) -> int | None:
+def survey(value: Any, depth_max: int) -> int | None:
     """How many integral floats a plain value has; None if it is not plain.
 
     Plain: exactly the types of JSON, names that are exactly str, not too deep, not too many members (a few lists
@@ -176,7 +175,7 @@ def _survey(value: Any, depth_max: int) -> int | None:
                     below.append(item)
                 elif kind is float:
                     if item.is_integer():
-                        if abs(item) >= _EXPONENT_FROM or (not item and math.copysign(1, item) < 0):
+                        if abs(item) >= EXPONENT_FROM or (not item and math.copysign(1, item) < 0):
                             return None
                         integral_floats += 1
                 elif kind is not bool and item is not None:
@@ -204,11 +203,8 @@ def long_digits(text: str) -> bool:
 # --- The exact way ------------------------------------------------------------------------------------------------
 
 
-class _NoForm(Exception):
-    """Why a value has no exact form, and any steps below it; the walk adds where it stands.
-
-    The JSON parser does not know where it is: it leaves one of these in the value, for the walk to find.
-    """
+class NoForm(Exception):
+    """Why a value has no exact form, and any steps below it; the walk says where it stands, or finds it in a value."""
 
 
 class _Walk:
@@ -225,7 +221,7 @@ class _Walk:
     def run(self, value: Any) -> bytes:
         try:
             self.write(value)
-        except _NoForm as why:
+        except NoForm as why:
             path = ".".join(map(_shown, [*self.steps, *why.args[1:]]))
             raise PayloadRefused(f"{path or 'the payload'}: {why.args[0]}", path=path) from None
         return b"".join(self.out)
@@ -234,10 +230,10 @@ class _Walk:
         text, cls = _scalar(value), type(value)
         if text is not None:
             return self.put(text)
-        if cls is _NoForm:
+        if cls is NoForm:
             raise value
         if len(self.steps) >= DEPTH_MAX:
-            raise _NoForm(f"nested deeper than {DEPTH_MAX} levels, or inside itself")
+            raise NoForm(f"nested deeper than {DEPTH_MAX} levels, or inside itself")
         # One odd argument should not slow down the others; deeper than this, looking again would cost more.
         if self.quick and len(self.steps) == 1 and (data := _quick(value, DEPTH_MAX - 1)) is not None:
             return self.append(data)
@@ -250,7 +246,7 @@ class _Walk:
         elif (members := members_of(value)) is not None:
             self.mapping(members)
         else:
-            raise _NoForm(f"a {cls.__qualname__} has no exact form; pass its data, or ignore this field")
+            raise NoForm(f"{cls.__qualname__} has no exact form; pass its data, or ignore this field")
 
     def sequence(self, items: Iterable[Any]) -> None:
         self.put("[")
@@ -279,7 +275,7 @@ class _Walk:
         other = [(_key(key), _key(key), item) for key, item in members.items() if not isinstance(key, str)]
         entries = sorted(named, key=itemgetter(0)) + sorted(other, key=itemgetter(0))
         if len({text for _, text, _ in entries}) < len(entries):
-            raise _NoForm("two of its keys are the same in canonical form")
+            raise NoForm("two of its keys are the same in canonical form")
         self.put("{")
         for at, (step, text, item) in enumerate(entries):
             self.steps.append(step)
@@ -292,7 +288,7 @@ class _Walk:
         try:
             self.append(text.encode())
         except UnicodeEncodeError:
-            raise _NoForm("text with a lone surrogate, which no encoding can carry") from None
+            raise NoForm("text with a lone surrogate, which no encoding can carry") from None
 
     def append(self, data: bytes) -> None:
         self.size += len(data)
@@ -309,7 +305,7 @@ def _too_large() -> Any:
     raise _TooLarge
 
 
-def _larger_than_allowed(path: str) -> PayloadRefused:
+def larger_than_allowed(path: str) -> PayloadRefused:
     limit = f"larger than {SIZE_MAX >> 20} MiB"
     if not path:
         return PayloadRefused(f"the payload is {limit}; pass a digest of its large part", path="")
@@ -342,7 +338,7 @@ def _shown(step: str | int) -> str:
 def _key(key: Any) -> str:
     text = _scalar(key)
     if text is None:
-        raise _NoForm(f"a mapping key of type {type(key).__qualname__} has no exact form")
+        raise NoForm(f"a mapping key of type {type(key).__qualname__} has no exact form")
     return text
 
 
@@ -367,7 +363,7 @@ def _base_of(cls: type, bases: Iterable[type]) -> type | None:
 def _refuse_more(value: Any, base: type) -> None:
     if carries_more(value, base):
         name = type(value).__qualname__
-        raise _NoForm(f"a {name} carries more than its {base.__name__}; pass its parts, or ignore this field")
+        raise NoForm(f"a {name} carries more than its {base.__name__}; pass its parts, or ignore this field")
 
 
 def _text(value: str) -> str:
@@ -385,7 +381,7 @@ def _int(value: int) -> str:
 
 def _float(value: float) -> str:
     if not math.isfinite(value):
-        raise _NoForm(f"{float.__repr__(value)} is not a number two payloads could share")
+        raise NoForm(f"{float.__repr__(value)} is not a number two payloads could share")
     return _int(int(value)) if float.is_integer(value) else float.__repr__(value)
 
 
@@ -393,7 +389,7 @@ def _decimal(value: Decimal) -> str:
     # Not normalize(): that rounds to the precision of whoever's context is current.
     sign, digits, exponent = Decimal.as_tuple(value)
     if not isinstance(exponent, int):
-        raise _NoForm(f"Decimal {Decimal.__str__(value)} is not a number two payloads could share")
+        raise NoForm(f"Decimal {Decimal.__str__(value)} is not a number two payloads could share")
     written = "".join(map(str, digits))
     significant = written.rstrip("0")
     if not significant:
@@ -408,7 +404,7 @@ def _datetime(value: datetime) -> str:
 
 def _time(value: time) -> str:
     if value.tzinfo is not None and value.utcoffset() is None:
-        raise _NoForm("a time in a zone whose offset depends on the date has no exact form")
+        raise NoForm("a time in a zone whose offset depends on the date has no exact form")
     return f"<time {time.isoformat(value)}>"
 
 
@@ -420,7 +416,7 @@ def _timedelta(value: timedelta) -> str:
 def _refuse_nanoseconds(value: Any) -> None:
     # pandas subclasses both and keeps what the base class would silently drop; its NaT ends here too.
     if getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0):
-        raise _NoForm(f"a {type(value).__qualname__} with nanoseconds has no exact form")
+        raise NoForm(f"a {type(value).__qualname__} with nanoseconds has no exact form")
 
 
 def _enum(value: Enum) -> str:
@@ -446,140 +442,3 @@ _SCALARS: Final[dict[type, Callable[[Any], str]]] = {  # a subclass before its b
     UUID: lambda value: f"<uuid {value.int:032x}>",
     Enum: _enum,
 }
-
-
-# --- JSON that arrives as text ------------------------------------------------------------------------------------
-
-
-def parse_json(body: bytes | str) -> Any:
-    """The value of a JSON body, refused where two readers could understand it differently.
-
-    Duplicate names, NaN, lone surrogates, anything but UTF-8, too large or too deep: PayloadRefused. A number
-    that a double would round becomes a Decimal.
-
-    >>> parse_json(b'{"amount": 1.50, "rate": 0.1000000000000000055}')
-    {'amount': 1.5, 'rate': Decimal('0.1000000000000000055')}
-    """
-    return read_json(body)[0]
-
-
-def read_json(body: bytes | str) -> tuple[Any, bytes | None]:
-    """As `parse_json`, and the value's canonical bytes where reading it gave them, too.
-
-    >>> read_json(b'{"b": 1, "a": [true, 19.90]}')
-    ({'b': 1, 'a': [True, 19.9]}, b'{"a":[true,19.9],"b":1}')
-    """
-    if type(body) is not bytes and not isinstance(body, (bytes, bytearray, str)):
-        raise TypeError(f"parse_json takes bytes or str, not {type(body).__name__}")
-    if len(body) > SIZE_MAX:
-        raise _larger_than_allowed("")
-    try:
-        text = body if isinstance(body, str) else body.decode()
-    except UnicodeDecodeError as error:
-        raise PayloadRefused(f"the body is not UTF-8 (byte {error.start})", path="") from None
-    quick = _read_quick(text)
-    return (_read_exactly(text), None) if quick is None else quick
-
-
-def _read_quick(text: str) -> tuple[Any, bytes] | None:
-    """A plain value and its canonical bytes, by the C decoder and the C encoder; None if the exact way must judge.
-
-    Nothing here looks at the members one by one. A name that came twice shows in what is written: a member was
-    dropped, and a colon with it. Only an escaped colon could make up for it.
-    """
-    if ("\\u" in text and _ODD_ESCAPE.search(text)) or (len(text) > DIGITS_MAX and long_digits(text)):
-        return None
-    text = text.strip(" \t\n\r")
-    try:
-        value, end = _read_plain(text, 0)
-        if end != len(text):
-            return None
-        if text.count("{") + text.count("[") > DEPTH_MAX and _survey(value, DEPTH_MAX) is None:
-            return None
-        written = encode_json(value)
-        if written.count(":") != text.count(":"):
-            return None
-        data = written.encode()
-    except (_NotPlain, ValueError, RecursionError, StopIteration):  # the last: there is no value
-        return None
-    return (value, data) if len(data) <= SIZE_MAX else None
-
-
-def _read_exactly(text: str) -> Any:
-    try:
-        value = _DECODER.decode(text)
-    except json.JSONDecodeError as error:
-        raise PayloadRefused(f"the body is not JSON: {error.msg} (character {error.pos})", path="") from None
-    except RecursionError:
-        raise PayloadRefused(f"the body nests deeper than {DEPTH_MAX} levels", path="") from None
-    if _survey(value, DEPTH_MAX) is None or "\\ud" in text or "\\uD" in text or not _encodable(text):
-        _canonical_slow(value)  # only to learn whether, and where, there is something to refuse
-    return value
-
-
-def _encodable(text: str) -> bool:
-    try:
-        return text.isascii() or bool(text.encode())
-    except UnicodeEncodeError:
-        return False
-
-
-def _object(pairs: list[tuple[str, Any]]) -> Any:
-    members = dict(pairs)
-    if len(members) == len(pairs):
-        return members
-    [(name, _)] = Counter(name for name, _ in pairs).most_common(1)
-    return _NoForm("this name occurs more than once in its object", name)
-
-
-def _whole(text: str) -> Any:
-    if len(text) > DIGITS_MAX:
-        return _NoForm(f"an integer of more than {DIGITS_MAX} digits")
-    try:
-        return int(text)
-    except ValueError:  # this process allows fewer digits
-        return int(Decimal(text))
-
-
-def _fraction(text: str) -> Any:
-    number = float(text)
-    if repr(number) == text and abs(number) < _EXPONENT_FROM:
-        return number
-    try:
-        exact = Decimal(text)
-    except InvalidOperation:
-        exact = Decimal("NaN")  # what a context without traps gives
-    if not exact.is_finite():
-        return _NoForm("a number with an exponent no machine can hold")
-    if not math.isfinite(number):
-        return exact
-    # A large float's repr is not its value: 1e23 is 99999999999999991611392, and must not merge with it.
-    held = Decimal(int(number)) if number.is_integer() else Decimal(repr(number))
-    return number if held == exact else exact
-
-
-class _NotPlain(Exception):
-    """A number whose canonical form is not what the C encoder writes."""
-
-
-def _plain_fraction(text: str) -> float:
-    number = _fraction(text)
-    if type(number) is not float or number.is_integer():
-        raise _NotPlain
-    return number
-
-
-def _not_plain(name: str) -> Any:
-    raise _NotPlain
-
-
-_ODD_ESCAPE: Final = re.compile(r"\\u(?:[dD]|003[aA])")  # a surrogate, a colon
-# Not `decode`: to look for spaces with a regular expression takes it longer than to read a small body.
-_plain: Final[Any] = json.JSONDecoder(parse_float=_plain_fraction, parse_constant=_not_plain)
-_read_plain: Final[Callable[[str, int], tuple[Any, int]]] = _plain.scan_once  # what `raw_decode` is a frame around
-_DECODER: Final = json.JSONDecoder(
-    object_pairs_hook=_object,
-    parse_int=_whole,
-    parse_float=_fraction,
-    parse_constant=lambda name: _NoForm(f"{name} is not JSON"),
-)

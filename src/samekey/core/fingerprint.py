@@ -113,7 +113,10 @@ class Intent:
         if not secret_id:
             return ignore, None
         if secret_id not in self._secrets:
-            raise Misconfigured(f"a record is keyed with secret {secret_id}, which is not among the secrets given")
+            raise Misconfigured(
+                f"a record is keyed with secret {secret_id}, which is not among the secrets given: "
+                "give the old ones too, behind the current one"
+            )
         return ignore, self._secrets[secret_id]
 
     def _digest(self, ignore: tuple[str, ...], secret: bytes | None) -> bytes:

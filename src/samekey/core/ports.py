@@ -186,7 +186,7 @@ class Hook(Protocol):
 class Event:
     """One fact about one key, without its payload, its result or the key itself."""
 
-    name: str  # claimed, replayed, settled, taken_over, in_doubt, late, conflicting, not_kept, store_lost ...
+    name: str  # claimed, completed, replayed, in_doubt, ...: docs/operations.md has all of them
     operation: str
     key_digest: str
     tenant: str | None = None

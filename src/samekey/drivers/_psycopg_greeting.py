@@ -6,12 +6,13 @@ colours.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from samekey.core.errors import Misconfigured, StoreUnavailable
+from samekey.drivers._schema import check_schema
+from samekey.drivers._schema import migrate_line as migrate_line
 
 Durability = Literal["durable", "claim-durable", "fast"]
 Values = tuple[Any, ...]
@@ -141,7 +142,7 @@ def greeting(
     if not migrated:
         raise Misconfigured(f"{address.name} has no samekey tables. Make them with: {migrate_line(address.name)}")
     schema, oldest_client, epoch = yield _SCHEMA, ()
-    _check_schema(address, int(schema or 0), int(oldest_client or 0))
+    check_schema(address.name, int(schema or 0), int(oldest_client or 0), SCHEMA)
     wanted = synchronous_commit(durable, known[3])
     if not address.pgbouncer:
         milliseconds = (
@@ -180,20 +181,3 @@ def synchronous_commit(durable: bool, found: str) -> str:
     if not durable:
         return "off"
     return found if found == "remote_apply" else "on"
-
-
-def _check_schema(address: Address, schema: int, oldest_client: int) -> None:
-    if oldest_client > SCHEMA:
-        raise Misconfigured(
-            f"{address.name} was migrated by a newer samekey "
-            f"(schema {schema}, this one knows {SCHEMA}): upgrade samekey"
-        )
-    if schema < SCHEMA:
-        raise Misconfigured(
-            f"{address.name} has schema {schema}, this samekey needs {SCHEMA}. "
-            f"Bring it up to date with: {migrate_line(address.name)}"
-        )
-
-
-def migrate_line(name: str) -> str:
-    return f"samekey migrate --store {shlex.quote(name)}"

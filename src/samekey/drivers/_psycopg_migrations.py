@@ -21,6 +21,7 @@ from importlib import resources
 from typing import Literal
 
 from samekey.core.errors import Misconfigured
+from samekey.drivers._schema import newer
 
 Phase = Literal["pre", "post"]
 Which = Literal["pre", "post", "all"]
@@ -86,10 +87,7 @@ def due(known: Iterable[Migration], done: dict[Phase, int], which: Which, name: 
     for phase in COUNTED:
         newest = max((one.number for one in known if one.phase == phase), default=0)
         if done[phase] > newest:
-            raise Misconfigured(
-                f"{name} was migrated by a newer samekey (schema {done[phase]}, this one knows {newest}): "
-                "upgrade samekey"
-            )
+            raise newer(name, done[phase], newest)
     missing = {phase: [one for one in known if one.phase == phase and one.number > done[phase]] for phase in COUNTED}
     if which == "post" and missing["pre"] and missing["post"]:
         first = missing["pre"][0]

@@ -5,12 +5,12 @@ Without the driver: it is given a function that runs a statement and returns its
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from samekey.core.errors import Misconfigured, StoreUnavailable
+from samekey.drivers._schema import check_schema, migrate_line
 
 Run = Callable[[str], list[tuple[Any, ...]]]
 
@@ -142,7 +142,7 @@ def greet(address: Address, run: Run) -> Facts:
         run(statement)
     here = _place_of(said)
     meta = _meta(run)
-    _check_schema(address, int(meta.get("schema", 0)), int(meta.get("oldest_client", 0)))
+    check_schema(address.name, int(meta.get("schema", 0)), int(meta.get("oldest_client", 0)), SCHEMA)
     if "last_token" not in meta or "epoch" not in meta:
         raise Misconfigured(f"{address.name}: the table samekey_meta is not ours, or rows of it are gone")
     if meta.get("place") != here:
@@ -199,20 +199,3 @@ def _check_tables(address: Address, engines: Mapping[str, str]) -> None:
             raise Misconfigured(
                 f"the table {name} of {address.name} is kept by {engine}, which forgets: make it InnoDB"
             )
-
-
-def _check_schema(address: Address, schema: int, oldest_client: int) -> None:
-    if oldest_client > SCHEMA:
-        raise Misconfigured(
-            f"{address.name} was migrated by a newer samekey "
-            f"(schema {schema}, this one knows {SCHEMA}): upgrade samekey"
-        )
-    if schema < SCHEMA:
-        raise Misconfigured(
-            f"{address.name} has schema {schema}, this samekey needs {SCHEMA}. "
-            f"Bring it up to date with: {migrate_line(address.name)}"
-        )
-
-
-def migrate_line(name: str) -> str:
-    return f"samekey migrate --store {shlex.quote(name)}"

@@ -26,7 +26,7 @@ from samekey.core.errors import Misconfigured, RecordUnreadable, StoreBusy, Stor
 from samekey.drivers._pymysql_greeting import (
     IDLE_SECONDS as IDLE_SECONDS,
 )
-from samekey.drivers._pymysql_greeting import LOCK_SECONDS, SCHEMA, greet, migrate_line
+from samekey.drivers._pymysql_greeting import LOCK_SECONDS, SCHEMA, greet
 from samekey.drivers._pymysql_greeting import (
     Address as Address,
 )
@@ -36,6 +36,7 @@ from samekey.drivers._pymysql_greeting import (
 from samekey.drivers._pymysql_greeting import (
     place_of as place_of,
 )
+from samekey.drivers._schema import migrate_line, newer
 from samekey.drivers._urls import split, unsplit
 
 Connection: TypeAlias = "pymysql.connections.Connection[Cursor]"  # quoted: generic for the type checker only
@@ -327,7 +328,5 @@ def _missing(address: Address, link: Connection) -> list[Migration]:
         rows, _ = run(link, "SELECT CAST(value AS BINARY) FROM samekey_meta WHERE name = 'schema'")
         found = int(rows[0][0]) if rows else 0
     if found > SCHEMA:
-        raise Misconfigured(
-            f"{address.name} was migrated by a newer samekey (schema {found}, this one knows {SCHEMA}): upgrade samekey"
-        )
+        raise newer(address.name, found, SCHEMA)
     return [one for one in migrations() if one.number > found]

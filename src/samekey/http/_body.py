@@ -16,8 +16,9 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
-from samekey.core.canonical import canonical, read_json
+from samekey.core.canonical import canonical
 from samekey.core.errors import PayloadRefused
+from samekey.core.json_text import read_json
 
 FIELDS_MAX = 1000  # of a form or a multipart body; beyond it the bytes are compared as they are
 

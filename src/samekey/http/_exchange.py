@@ -125,8 +125,8 @@ class Endpoint:
             raise Misconfigured(f"boundary= takes Atomic, Keyed, Asks, Repeatable or Opaque, not {boundary!r}")
         if (principal is None) == (not single_tenant):
             raise Misconfigured(
-                "whose key is it? Give principal= (a function of the request), or say single_tenant=True: "
-                "without it one caller's key would answer another"
+                "whose key is it? Give principal= (a function of the request), or say single_tenant=True, one of them: "
+                "without either one caller's key would answer another"
             )
         if principal is not None and not callable(principal):
             raise Misconfigured("principal= takes a function of the request")
@@ -141,6 +141,10 @@ class Endpoint:
             raise Misconfigured(
                 "Atomic and connection= belong together: connection(request) gives the transaction's connection"
             )
+        if connection is not None and not callable(connection):
+            raise Misconfigured("connection= takes a function of the request")
+        if not isinstance(policy, Policy | None):
+            raise Misconfigured(f"policy= takes a Policy, not {type(policy).__name__}")
         if settle not in ("return", "before-send"):
             raise Misconfigured(f"settle= is 'return' or 'before-send', not {settle!r}")
         kept = frozenset(header_name(name, "keep_headers") for name in several(keep_headers, "keep_headers"))

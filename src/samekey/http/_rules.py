@@ -22,6 +22,8 @@ def rules(endpoint: Endpoint | None) -> Callable[[View], View]:
 
     A view is a function, a class of views, or one of its methods; a method's rules come before those of its class.
     """
+    if endpoint is not None:
+        check_rules(endpoint)
 
     def decorate(view: View) -> View:
         view.__samekey__ = endpoint  # type: ignore[attr-defined]

@@ -1,8 +1,7 @@
 """Litestar: a plugin, `Litestar(..., plugins=[SamekeyPlugin(guard=guard, endpoint=Endpoint(...))])`.
 
 `opt={"samekey": Endpoint(...)}` on a handler gives it its own rules, `opt={"samekey": None}` none at all; `@rules(...)`
-does the same. The plugin's
-middleware stands inside those of the application, authentication among them.
+does the same. The plugin's middleware stands inside those of the application, authentication among them.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ import inspect
 import json
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from samekey.core.boundary import Boundary, Kind, Opaque
 from samekey.core.call import Answer
@@ -80,7 +80,8 @@ class _Events:
             raise Misconfigured("verify= is async, and a coroutine is true whatever it would say: use AsyncWebhook")
         if is_async(event_id):
             raise Misconfigured("event_id= is a plain function of the request")
-        self._guard: Any = guard
+        self._guard = cast(Any, guard)
+        self._guard.operation(name, boundary=boundary, policy=policy)  # looked at here, and not by the first event
         self._name = name
         self._boundary, self._policy = boundary, policy
         self._verify, self._event_id = verify, event_id

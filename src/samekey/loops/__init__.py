@@ -64,6 +64,28 @@ def in_a_loop() -> bool:
     return True
 
 
+def aside(work: Callable[[], T]) -> Callable[[], Coroutine[Any, Any, T]]:
+    """Begin this in a thread of its own, rare and possibly long as it is; what is given back waits for its end."""
+    from concurrent.futures import Future
+
+    bell, done = running().bell(), Future[T]()
+
+    def work_and_ring() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:
+            done.set_exception(error)
+        bell.ring()
+
+    async def finish() -> T:
+        while not done.done():
+            await bell.wait(1.0)
+        return done.result()
+
+    threading.Thread(target=work_and_ring, name="samekey-aside", daemon=True).start()
+    return finish
+
+
 @cache
 def _asyncio() -> Any:
     """Imported by whoever first runs in a loop: sync programs have no need of it."""

@@ -13,9 +13,7 @@ caller is told to begin again: going on would commit the second half alone.
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from typing import Any, NoReturn, TypeVar
 
 from samekey.core.commands import Open, Read, Settle, StoreCommand
@@ -25,7 +23,7 @@ from samekey.core.register import apply, expired, seen_at
 from samekey.core.states import Role
 from samekey.core.transaction import Act, RecordGone, SavepointGone
 from samekey.drivers import pymysql as driver
-from samekey.loops import running
+from samekey.loops import aside, running
 from samekey.stores._mysql_links import Links, TooLarge, without_result
 from samekey.stores._mysql_rows import (
     CAS_MAX,
@@ -267,20 +265,4 @@ class AsyncMysqlTransaction:
 
 async def _aside(work: Callable[[], T]) -> T:
     """In a thread of its own: in the store's few, those who wait for a row would keep out the one who holds it."""
-    bell, done = running().bell(), Future[T]()
-
-    def work_and_ring() -> None:
-        try:
-            done.set_result(work())
-        except BaseException as error:
-            done.set_exception(error)
-        bell.ring()
-
-    threading.Thread(target=work_and_ring, name="samekey-aside", daemon=True).start()
-
-    async def finish() -> T:
-        while not done.done():
-            await bell.wait(1.0)
-        return done.result()
-
-    return await running().shielded(finish)  # a connection that is in use must not be used by anybody else
+    return await running().shielded(aside(work))  # a connection that is in use must not be used by anybody else

@@ -40,7 +40,7 @@ from samekey.core.ports import Audits, Health, Query, Records, Replies
 from samekey.core.record import Record
 from samekey.core.states import Role
 from samekey.drivers import psycopg as driver
-from samekey.loops import Bells
+from samekey.loops import Bells, aside
 from samekey.stores._postgres_batches import BATCH_MAX, Job
 from samekey.stores._postgres_desk import (
     audit_of,
@@ -351,14 +351,14 @@ class AsyncPostgresStore:
 
     async def close(self) -> None:
         self._closed = True
-        running = asyncio.get_running_loop()
+        running = asyncio._get_running_loop()  # none under trio, where nothing was opened
         for loop, links in self._loops.items():
             if loop is running and links.pid == os.getpid():
                 await links.close()
             else:
                 links.abandon()
         self._loops.clear()
-        await asyncio.to_thread(self.sync.close)
+        await aside(self.sync.close)()
 
     def _links(self) -> _Loop:
         if self._closed:

@@ -39,7 +39,7 @@ from samekey.core.errors import Misconfigured, RecordUnreadable, StoreUnavailabl
 from samekey.core.ports import Audits, Health, Query, Records, Replies
 from samekey.core.record import Record
 from samekey.drivers import redis as driver
-from samekey.loops import Bells
+from samekey.loops import Bells, aside
 from samekey.stores._redis_desk import auditing, listing
 from samekey.stores._redis_jobs import Job, job_of, portions
 from samekey.stores._redis_lanes import Lane
@@ -317,14 +317,14 @@ class AsyncRedisStore:
 
     async def close(self) -> None:
         self._closed = True
-        running = asyncio.get_running_loop()
+        running = asyncio._get_running_loop()  # none under trio, where nothing was opened
         while self._loops:
             loop, links = self._loops.popitem()
             if loop is running and links.pid == os.getpid():
                 await links.close()
             else:
                 links.abandon()
-        await asyncio.to_thread(self.sync.close)
+        await aside(self.sync.close)()
 
     def _lane(self) -> AsyncLane:
         return self._loop().lane

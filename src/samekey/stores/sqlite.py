@@ -25,9 +25,8 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote
 
 from samekey.core.commands import (
@@ -50,7 +49,7 @@ from samekey.core.ports import LIST_MAX, Audits, Health, Query, Records, Replies
 from samekey.core.record import Audit, Record
 from samekey.core.register import Moment, audit_entry, expired, seen_at
 from samekey.drivers import sqlite as driver
-from samekey.loops import ThreadBell, running
+from samekey.loops import ThreadBell, aside, running
 from samekey.stores._sqlite_process import BATCH_MAX, Job, Process
 from samekey.stores._sqlite_rows import (
     AUDIT,
@@ -67,7 +66,6 @@ from samekey.stores._sqlite_transaction import AsyncSqliteTransaction, SqliteTra
 from samekey.stores._waiting import async_wait, wait
 
 Clock = Callable[[], float]
-T = TypeVar("T")
 
 AFTER_LOSS_SECONDS = 24 * 3600.0  # how long claims count as "after a loss": the usual retention
 
@@ -438,13 +436,13 @@ class AsyncSqliteStore:
         return [job.error or job.reply for job in jobs]
 
     async def list(self, query: Query) -> Records:
-        return await self._aside(lambda: self.sync.list(query))
+        return await aside(lambda: self.sync.list(query))()
 
     async def sweep(self, limit: int) -> int:
-        return await self._aside(lambda: self.sync.sweep(limit))
+        return await aside(lambda: self.sync.sweep(limit))()
 
     async def audit(self, limit: int) -> Audits:
-        return await self._aside(lambda: self.sync.audit(limit))
+        return await aside(lambda: self.sync.audit(limit))()
 
     async def health(self) -> Health:
         return self.sync.health()
@@ -454,23 +452,7 @@ class AsyncSqliteStore:
         return AsyncSqliteTransaction(self.sync.join(connection))
 
     async def close(self) -> None:
-        await self._aside(self.sync.close)
-
-    async def _aside(self, work: Callable[[], T]) -> T:
-        """Rare and possibly long: in a thread of its own, so that the loop goes on."""
-        bell, done = running().bell(), Future[T]()
-
-        def work_and_ring() -> None:
-            try:
-                done.set_result(work())
-            except BaseException as error:
-                done.set_exception(error)
-            bell.ring()
-
-        threading.Thread(target=work_and_ring, name="samekey-aside", daemon=True).start()
-        while not done.done():
-            await bell.wait(1.0)
-        return done.result()
+        await aside(self.sync.close)()
 
     async def _write(self, command: StoreCommand) -> Record | None:
         here = self.sync._idle() if self.sync._synchronous == "normal" else None

@@ -21,9 +21,8 @@ from samekey.core.layers import Sight
 from samekey.core.ports import AsyncStore
 from samekey.flight import Flights
 from samekey.guard import AsyncGuard
-from samekey.leases import Leases
+from samekey.leases import Leases, renew_with
 from samekey.loops import Bells
-from samekey.performing import renew_with
 
 T = TypeVar("T")
 

@@ -22,7 +22,7 @@ from samekey.testing.crashes import cancellations, crashes, meetings, unstopped
 from samekey.testing.probes import Probe
 from samekey.testing.provider import LedgerProvider
 from samekey.testing.repeats import CALLERS
-from samekey.testing.stops import Handler, Outcome
+from samekey.testing.stops import Handler, Outcome, named
 from samekey.testing.trials import LATER_SECONDS, Clock, Finding, Schedule, Trial
 
 DAY_SECONDS = 23 * 3600.0  # within the retention that is usual, 24 hours
@@ -100,7 +100,7 @@ def four_assumptions(
     `retried_for`    seconds for which a caller may come again with the same operation: it must be remembered so long.
                      Without it an hour must do, and what is forgotten within a day is unknown
     """
-    intent = other_payload or {}
+    payload, intent = named(payload), named(other_payload or {})
     never_key = {*ignore, *(name for name in intent if intent[name] != payload.get(name))}
     trial = Trial(
         handler,

@@ -295,7 +295,14 @@ def fresh(payload: Mapping[str, Any]) -> dict[str, Any]:
 
     Data equals its copy. What does not - a session, a client - is a thing and no value, and every call gets that one.
     """
-    return {name: _copied(value) for name, value in payload.items()}
+    return {name: _copied(value) for name, value in named(payload).items()}
+
+
+def named(payload: Any) -> Mapping[str, Any]:
+    """The payload, if it is one: whoever has a message and not arguments learns it here."""
+    if not isinstance(payload, Mapping):
+        raise ValueError(f"handlers are called as handler(**payload): give a dict of arguments, not {payload!r}")
+    return payload
 
 
 def _copied(value: Any) -> Any:

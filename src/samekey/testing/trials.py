@@ -23,7 +23,17 @@ from samekey.testing.off import guards_are_off
 from samekey.testing.operations import key_field, likely_field, renewed
 from samekey.testing.probes import Probe, Probes, Snapshot
 from samekey.testing.provider import LedgerProvider
-from samekey.testing.stops import CALL_SECONDS_MAX, POINTS_MAX, POINTS_MET_MAX, Caller, Handler, Outcome, Point, Tapped
+from samekey.testing.stops import (
+    CALL_SECONDS_MAX,
+    POINTS_MAX,
+    POINTS_MET_MAX,
+    Caller,
+    Handler,
+    Outcome,
+    Point,
+    Tapped,
+    named,
+)
 from samekey.testing.threads import Bystanders, helpers_traced
 
 ONLY_HERE = "every caller was in this process, where memory and locks look better than they are: give elsewhere="
@@ -116,7 +126,7 @@ class Trial:
         guard: Any,
         never_key: Collection[str] = (),
     ) -> None:
-        self._notes = guards_are_off(handler, guard)
+        self._notes, payload = guards_are_off(handler, guard), named(payload)
         key = key_field(handler, payload) if key is None else key
         if key is None:
             key = likely_field(payload, never_key)

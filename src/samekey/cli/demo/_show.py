@@ -132,5 +132,5 @@ def ending(outcome: dict[str, Any], totals: dict[str, Totals]) -> None:
         f"{outcome['seconds']:.1f} s, seed {outcome['seed']}",
         f"kept for you: {outcome['store'].removeprefix('sqlite:///')}  (what samekey remembers)",
         f"              {outcome['ledger']}  (what the provider charged)",
-        f"your turn:    {SHOP}, a shop of your own in 60 lines",
+        f"your turn:    {SHOP} in the source, a shop of your own in 60 lines",
     )

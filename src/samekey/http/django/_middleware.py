@@ -32,15 +32,15 @@ class SamekeyMiddleware:
         given = getattr(settings, "SAMEKEY", None)
         if not isinstance(given, dict):
             raise Misconfigured('settings.SAMEKEY is missing: {"guard": Guard(...), "endpoint": Endpoint(...)}')
-        self._endpoint = check_rules(_object(given.get("endpoint")), sends=False)
+        self._endpoint = check_rules(_given(given, "endpoint"), sends=False)
         self._door: Any
         self.process_view: Any = self._check_view
         if iscoroutinefunction(get_response):
-            self._door = AsyncDoor(_object(given.get("async_guard")))
+            self._door = AsyncDoor(_given(given, "async_guard"))
             self.process_view = self._acheck_view  # Django would call the other one in a thread
             markcoroutinefunction(self)
         else:
-            self._door = Door(_object(given.get("guard")))
+            self._door = Door(_given(given, "guard"))
 
     def __call__(self, asked: Any) -> Any:
         if iscoroutinefunction(self):
@@ -146,5 +146,10 @@ def failed(asked: Any, response: Any, visit: Any) -> Exception | None:
     return raised if raised is not None and counts(visit, raised, response.status_code) else None
 
 
-def _object(given: Any) -> Any:
-    return import_string(given) if isinstance(given, str) else given
+def _given(said: dict[str, Any], name: str) -> Any:
+    """What settings.SAMEKEY has under this name: itself, or where it can be imported from."""
+    if name not in said:
+        raise Misconfigured(
+            f'settings.SAMEKEY has no "{name}": it needs "endpoint", and "guard" under WSGI or "async_guard" under ASGI'
+        )
+    return import_string(said[name]) if isinstance(said[name], str) else said[name]

@@ -1,4 +1,4 @@
-"""A black-box examiner: which of the four assumptions behind a key hold at an HTTP endpoint, ours or anybody's?
+"""A black-box examiner: which of the four assumptions behind a key hold at an HTTP endpoint, whatever it is written in?
 
     report = examine(Target(url="http://localhost:8000/charges", body=b'{"amount": 200}'),
                      probe=Probe(url="http://localhost:8000/charges/count"))

@@ -158,7 +158,10 @@ class Scene:
             if renewed.lease_left > self.short:
                 yield from self.outlive()
                 return seen
-        raise AssertionError(f"{RENEWALS} times a lease of {self.short} s was over before it could be renewed")
+        raise AssertionError(
+            f"{RENEWALS} times a lease of {self.short} s was over before it could be renewed: a store that is slow, or "
+            "far away, gives its suite a longer short_seconds"
+        )
 
     def outlive(self) -> Pass:
         """Longer than a lease, an asking or a retention of `short` seconds."""
