@@ -344,6 +344,8 @@ def return_annotation(function: Any) -> Any:
 def check_attributes(attributes: Attributes | None) -> tuple[tuple[str, str], ...]:
     if not attributes:
         return ()
+    if not isinstance(attributes, Mapping):
+        raise Misconfigured(f"attributes map names to strings; a {type(attributes).__name__} does not")
     if len(attributes) > ATTRIBUTES_MAX:
         raise Misconfigured(f"{len(attributes)} attributes; {ATTRIBUTES_MAX} is the limit")
     given: Mapping[Any, Any] = attributes
