@@ -107,6 +107,32 @@ def test_an_answer_under_an_earlier_name_ends_with_its_retention(tmp_path: Path,
     guard.close()
 
 
+def test_an_effect_that_closes_its_connection_is_told_and_its_own_error_comes_out(sqlite: Place, guard: Any):
+    """Closing rolls back: nothing of the effect is kept, nor of its claim."""
+
+    @guard.once(name="order", key="order_id", boundary=Atomic("session"))
+    def order(session: sqlite3.Connection, order_id: str, wrong: bool) -> str:
+        insert(session, order_id)
+        session.close()
+        if wrong:
+            raise ValueError("its own")
+        return order_id
+
+    with connected(sqlite) as one, connected(sqlite) as other, connected(sqlite) as closed:
+        with pytest.raises(Misconfigured, match="rolled back the transaction"):
+            order(one, "o-1", wrong=False)
+        with pytest.raises(ValueError, match="its own"):
+            order(other, "o-2", wrong=True)
+        closed.close()
+        with pytest.raises(StoreUnavailable, match="closed"):
+            order(closed, "o-3", wrong=False)
+        with pytest.raises(Misconfigured, match="in no transaction"):
+            guard.on(closed)
+
+    assert orders(sqlite) == []
+    assert [sqlite.look("order", key) for key in ("o-1", "o-2", "o-3")] == [None] * 3
+
+
 def test_the_connection_is_not_payload(sqlite: Place, guard: Any, connection):
     @guard.once(name="order", key="order_id", boundary=Atomic("session"))
     def order(session: sqlite3.Connection, order_id: str, amount: int = 1) -> str:

@@ -44,7 +44,10 @@ class SqliteTransaction:
 
     @property
     def in_transaction(self) -> bool:
-        return self._connection.in_transaction
+        try:
+            return self._connection.in_transaction
+        except sqlite3.ProgrammingError:
+            return False  # closed, and what was in it rolled back
 
     def begin(self) -> None:
         self._run("BEGIN IMMEDIATE")
@@ -56,7 +59,7 @@ class SqliteTransaction:
             raise driver.store_error(self.name, error) from error
 
     def rollback(self) -> None:
-        if self._connection.in_transaction:
+        if self.in_transaction:
             self._run("ROLLBACK")
 
     def carry_out(self, *acts: Act, patience: float) -> Record | None:
