@@ -28,7 +28,7 @@ SCHEMES: Mapping[str, tuple[str, str]] = {
     "unix": ("samekey.stores.redis:RedisStore", "samekey.stores.redis:AsyncRedisStore"),
 }
 
-_PASSWORD = re.compile(r"://([^/?#@:\s]*):[^?#\s]*@")  # one with a / in it makes no address, and is one all the same
+_PASSWORD = re.compile(r"://([^/?#@:\s]*):\S*@")  # one with a / ? # in it makes no address, and is one all the same
 _PASSWORD_OPTION = re.compile(r"([?&])[^=&#\s]*pass(?:word|wd)?[^=&#\s]*=[^&#\s]*", re.IGNORECASE)
 
 # Where the extra is not called as the scheme is.
@@ -115,8 +115,15 @@ def absolute(address: str) -> str:
 
 
 def _whole_path(address: str) -> str:
-    path = address.removeprefix("sqlite:///")
-    return address if path in (address, "") else f"sqlite:///{quote(str(Path(unquote(path)).absolute()))}"
+    found = re.fullmatch(r"sqlite:(?:///|/(?!/))?([^/#][^#]*)", address)
+    if found is None or found[1] == ":memory:":
+        return address  # absolute already, of another store, or none: whoever opens it tells
+    try:
+        return f"sqlite:///{quote(str(Path(unquote(found[1], errors='strict')).absolute()))}"
+    except UnicodeDecodeError:
+        return address
+    except OSError as error:
+        raise Misconfigured(f"{address} is relative to a working directory that is gone: {error.strerror}") from error
 
 
 def check_store(store: Any, *, asynchronous: bool) -> Any:

@@ -324,7 +324,7 @@ class Held(_Hold):
             self.begun = True
 
     def __enter__(self) -> Held:
-        if self._handed_out is None:
+        if self._handed_out is None or self._entered:
             raise Misconfigured("this hold is not to be entered: it is running, or it is over")
         if (fenced := self._overslept()) is not None:
             self._performer.withdraw(open_command(self._call))
@@ -392,7 +392,7 @@ class AsyncHeld(_Hold):
             )
 
     async def __aenter__(self) -> AsyncHeld:
-        if self._handed_out is None:
+        if self._handed_out is None or self._entered:
             raise Misconfigured("this hold is not to be entered: it is running, or it is over")
         if (fenced := self._overslept()) is not None:
             await self._performer.withdraw(open_command(self._call))

@@ -81,7 +81,8 @@ class Rules:
         if not isinstance(policy, Policy):
             raise Misconfigured(f"policy= takes a Policy, not {type(policy).__name__}")
         self.policy = policy
-        self._address = check_address(store) if isinstance(store, str) else None
+        # Whole from the start: opened later, after a chdir, a relative path would be another file.
+        self._address = absolute(check_address(store)) if isinstance(store, str) else None
         self._given = None if isinstance(store, str) else check_store(store, asynchronous=self._asynchronous)
         self._opened: Any = None
         self._opening = threading.Lock()
@@ -146,7 +147,7 @@ class Rules:
     def store_name(self) -> str:
         """What to call the store in a command line; known also while it cannot be reached."""
         known = self._opened or self._given
-        return public(absolute(str(self._address))) if known is None else str(known.name)
+        return public(str(self._address)) if known is None else str(known.name)
 
     def declared(self) -> list[Declared]:
         """The operations of decorated functions."""
@@ -343,6 +344,8 @@ def return_annotation(function: Any) -> Any:
 def check_attributes(attributes: Attributes | None) -> tuple[tuple[str, str], ...]:
     if not attributes:
         return ()
+    if not isinstance(attributes, Mapping):
+        raise Misconfigured(f"attributes map names to strings; a {type(attributes).__name__} does not")
     if len(attributes) > ATTRIBUTES_MAX:
         raise Misconfigured(f"{len(attributes)} attributes; {ATTRIBUTES_MAX} is the limit")
     given: Mapping[Any, Any] = attributes

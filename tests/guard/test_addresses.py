@@ -87,6 +87,47 @@ def test_what_is_registered_wrongly_is_told_in_one_sentence(register: Register, 
         Guard("shelf://one").run("charge", lambda: pytest.fail("it ran"), key="o-1", payload={})
 
 
+@pytest.mark.parametrize(
+    "address", ["sqlite:///keys.db", "sqlite:/keys.db", "sqlite:keys.db", "sqlite:///./my%20keys.db"]
+)
+@pytest.mark.parametrize("colour", [Guard, AsyncGuard])
+def test_a_relative_file_is_the_one_of_where_the_guard_was_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, colour: type[Guard] | type[AsyncGuard], address: str
+):
+    """It is opened when it is needed: a daemon that changed its directory meanwhile would have another file."""
+    made, later = tmp_path / "made", tmp_path / "later"
+    for folder in (made, later):
+        folder.mkdir()
+    monkeypatch.chdir(made)
+    guard = colour(address)
+    named = guard.store_name
+    monkeypatch.chdir(later)
+
+    opened = guard.store.name
+
+    assert opened == guard.store_name == named
+    assert (len(list(made.glob("*keys.db"))), list(later.iterdir())) == (1, [])
+    getattr(guard.store, "sync", guard.store).close()
+
+
+@pytest.mark.parametrize(
+    "address", ["sqlite:///:memory:", "sqlite:///", "sqlite://keys.db", "sqlite:///%a0", "sqlite:///%00"]
+)
+def test_an_address_that_names_no_file_is_none_in_any_folder(address: str):
+    with pytest.raises(Misconfigured):
+        Guard(address).run("charge", lambda: pytest.fail("it ran"), key="o-1", payload={})
+
+
+def test_a_relative_file_in_a_folder_that_is_gone_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+
+    with pytest.raises(Misconfigured, match="working directory that is gone"):
+        Guard("sqlite:///keys.db")
+
+
 def test_gevents_patched_threads_are_refused(monkeypatch: pytest.MonkeyPatch):
     """Its own word is asked for; where it is loaded and threading is left alone, guards work."""
     monkey = types.ModuleType("gevent.monkey")

@@ -12,6 +12,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,6 +35,7 @@ from samekey import (
 from samekey.core.boundary import Kind, Terms
 from samekey.core.call import Call
 from samekey.guard import atomic_call
+from samekey.testing.clock import ManualClock
 from tests.guard.helpers import Child, Ledger, Place, Thread, locked, together
 
 
@@ -88,6 +90,47 @@ def test_effect_and_record_commit_together(sqlite: Place, guard: Any, connection
     assert orders(sqlite) == ["o-1"]
     record = sqlite.peek("order", "o-1")
     assert (record.state, record.boundary) == (State.COMPLETED, "atomic")
+
+
+def test_an_answer_under_an_earlier_name_ends_with_its_retention(tmp_path: Path, clock: ManualClock):
+    """As outside of a transaction: whether a sweep has come by makes no difference."""
+    place = Place("sqlite", tmp_path, clock)
+    guard = place.guard(policy=Policy(retention=3600))
+    before = guard.once(name="old", key="order_id", boundary=Atomic("db"))(lambda db, order_id: "old")
+    after = guard.once(name="new", key="order_id", boundary=Atomic("db"), aliases=["old"])(lambda db, order_id: "new")
+    with connected(place) as connection:
+        before(connection, "o-1")
+        assert after(connection, "o-1") == "old"
+        clock.advance(3601)
+
+        assert [after(connection, "o-1"), after.answer(connection, "o-1").replayed] == ["new", True]
+    guard.close()
+
+
+def test_an_effect_that_closes_its_connection_is_told_and_its_own_error_comes_out(sqlite: Place, guard: Any):
+    """Closing rolls back: nothing of the effect is kept, nor of its claim."""
+
+    @guard.once(name="order", key="order_id", boundary=Atomic("session"))
+    def order(session: sqlite3.Connection, order_id: str, wrong: bool) -> str:
+        insert(session, order_id)
+        session.close()
+        if wrong:
+            raise ValueError("its own")
+        return order_id
+
+    with connected(sqlite) as one, connected(sqlite) as other, connected(sqlite) as closed:
+        with pytest.raises(Misconfigured, match="rolled back the transaction"):
+            order(one, "o-1", wrong=False)
+        with pytest.raises(ValueError, match="its own"):
+            order(other, "o-2", wrong=True)
+        closed.close()
+        with pytest.raises(StoreUnavailable, match="closed"):
+            order(closed, "o-3", wrong=False)
+        with pytest.raises(Misconfigured, match="in no transaction"):
+            guard.on(closed)
+
+    assert orders(sqlite) == []
+    assert [sqlite.look("order", key) for key in ("o-1", "o-2", "o-3")] == [None] * 3
 
 
 def test_the_connection_is_not_payload(sqlite: Place, guard: Any, connection):

@@ -55,6 +55,7 @@ BAD_KEYS: list[tuple[Any, type[Exception], str]] = [
     (b"bytes", KeyMalformed, "bytes"),
     (1.0, KeyMalformed, "float"),
     (False, KeyMalformed, "bool"),
+    (10**5000, KeyMalformed, "1024 bytes"),
     (["a", ""], KeyMissing, "empty"),
     ((), KeyMissing, "parts"),
 ]
@@ -266,6 +267,59 @@ def test_a_file_this_user_may_not_use_is_told_in_one_sentence(tmp_path: Path, wh
     assert kind == "Misconfigured"
     assert str(folder) in message
     assert ("cannot be read and written" in message) or ("not writable" in message)
+
+
+def test_a_name_that_is_too_long_is_told_in_one_sentence(tmp_path: Path):
+    error = opening(tmp_path / ("keys" * 100))
+
+    assert isinstance(error, Misconfigured)
+    assert "too long" in str(error)
+
+
+@as_root
+def test_a_folder_that_is_closed_to_this_user_is_told_in_one_sentence(tmp_path: Path):
+    folder = tmp_path / "folder"
+    folder.mkdir(mode=0o700)
+    for parent in (tmp_path, *tmp_path.parents[:3]):
+        os.chmod(parent, parent.stat().st_mode | 0o711)
+
+    def as_nobody() -> tuple[str, str]:
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+        error = opening(folder / "keys.db")
+        return type(error).__name__, str(error)
+
+    kind, message = Child(as_nobody).result()
+    assert kind == "Misconfigured"
+    assert f"{folder}/keys.db cannot be looked at" in message
+
+
+def test_a_file_with_a_second_name_is_refused(tmp_path: Path, ledger: Ledger):
+    """SQLite keeps a log beside each name: a process that opened it by the other one would win the same key."""
+    path, other = tmp_path / "keys.db", tmp_path / "other.db"
+    charge = functools.partial(Guard.run, name="charge", effect=ledger.add, key="o-1", payload={})
+    with Guard(f"sqlite:///{path}") as guard:
+        charge(guard)
+        os.link(path, other)
+
+        by_the_other = Child(lambda: str(opening(other))).result()
+        assert charge(guard).replayed  # whoever has it open goes on: nobody else can open it now
+
+    assert "2 names (hard links)" in by_the_other
+    assert "2 names" in str(opening(path))
+    other.unlink()
+    with Guard(f"sqlite:///{path}") as again:
+        assert charge(again).replayed
+    assert len(ledger) == 1
+
+
+def test_a_file_behind_a_symbolic_link_is_one_file(tmp_path: Path, ledger: Ledger):
+    path, link = tmp_path / "keys.db", tmp_path / "link.db"
+    link.symlink_to(path)
+
+    with Guard(f"sqlite:///{path}") as one, Guard(f"sqlite:///{link}") as other:
+        one.run("charge", ledger.add, key="o-1", payload={})
+        assert other.run("charge", ledger.add, key="o-1", payload={}).replayed
 
 
 @as_root

@@ -21,6 +21,7 @@ from samekey import (
     Misconfigured,
     NotDone,
     Policy,
+    RecordUnreadable,
     Refused,
     Repeatable,
     ResultNotKept,
@@ -427,6 +428,31 @@ def test_c28_an_error_that_cannot_be_recorded_still_comes_out_and_says_so(place:
     assert raised.value is error
     assert "samekey:" in "\n".join(error.__notes__)
     assert place.peek("charge", "o-1").state is State.STARTED
+
+
+@pytest.mark.parametrize("broken", [Misconfigured("it is read-only"), RecordUnreadable("it is damaged")], ids=repr)
+def test_c28_a_store_that_broke_under_an_effect_does_not_take_its_answer(place: Place, colour: str, broken):
+    """Read-only since, damaged, unmounted: what the effect returned is told, and that it is not recorded; at once."""
+    seen = Seen()
+    side, spy = spied_side(place, colour, policy=Policy(lease=60), hooks=[seen])
+    spy.before["settle"] = raising(broken)
+
+    answer = side.run("charge", lambda: "charged", key="o-1", payload={})
+
+    assert (answer.result, answer.recorded, answer.guarded) == ("charged", False, True)
+    assert (spy.count("settle"), "not_recorded" in seen.names) == (1, True)
+
+
+@pytest.mark.parametrize("error", [Refused("stolen"), NotDone("funds"), TimeoutError()], ids=repr)
+def test_c28_a_store_that_broke_under_an_effect_does_not_take_its_error(place: Place, colour: str, error):
+    side, spy = spied_side(place, colour, policy=Policy(lease=60))
+    spy.before["settle"] = raising(Misconfigured("it is read-only"))
+
+    with pytest.raises(type(error)) as raised:
+        side.run("charge", failing(Ledger(), error), key="o-1", payload={})
+
+    assert raised.value is error
+    assert "samekey:" in "\n".join(error.__notes__)
 
 
 def test_c28_a_claim_whose_reply_was_lost_runs_nothing(place: Place, colour: str, ledger: Ledger):

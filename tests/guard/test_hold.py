@@ -64,6 +64,17 @@ def test_a_replay_is_not_a_context_manager_so_a_forgotten_one_is_an_error_never_
     assert len(ledger) == 1
 
 
+def test_a_hold_that_is_entered_twice_goes_on_as_the_first(place: Place):
+    """The second time is refused; whoever catches that still holds the key, and it is renewed."""
+    with held_of(place) as held:
+        with pytest.raises(Misconfigured, match="it is running"), held:
+            pytest.fail("it ran twice")
+        assert (current(), held.over) == (held, False)
+        held.complete("receipt")
+
+    assert place.peek("charge", "o-1").state is State.COMPLETED
+
+
 def test_leaving_without_complete_is_in_doubt(place: Place):
     held = held_of(place)
 

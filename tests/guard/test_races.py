@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 import sqlite3
 import threading
 import time
@@ -138,6 +139,20 @@ def test_a_file_replaced_while_an_effect_runs_does_not_lose_its_answer_silently(
         record = fresh.peek("charge", "o-1")
 
     assert record is not None or not getattr(outcome, "recorded", False)
+
+
+@pytest.mark.usefixtures("looks_each_time")
+def test_a_folder_that_goes_away_while_an_effect_runs_does_not_take_its_answer(sqlite: Place, colour: str):
+    """A volume that is unmounted: what happened is told to its caller, and that it is not recorded."""
+    side = sqlite.side(colour, policy=Policy(lease=0.2))
+
+    def effect():
+        shutil.rmtree(sqlite.folder)
+        return "done"
+
+    answer = Thread(lambda: side.run("charge", effect, key="o-1", payload={})).result()
+
+    assert (answer.result, answer.recorded) == ("done", False)
 
 
 def test_the_writer_goes_home_and_comes_back(sqlite: Place, ledger: Ledger, monkeypatch):

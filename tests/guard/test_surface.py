@@ -407,8 +407,8 @@ def test_attributes_are_kept_with_the_record(place: Place, side: Side):
 
 @pytest.mark.parametrize(
     "attributes",
-    [{"a": 1}, {1: "a"}, {"a": "x" * 300}, {f"n{n}": "" for n in range(20)}, {"a": "\ud800"}, {"\udfff": "a"}],
-    ids=["number", "name", "long", "many", "surrogate", "surrogate-name"],
+    [{"a": 1}, {1: "a"}, {"a": "x" * 300}, {f"n{n}": "" for n in range(20)}, {"a": "\ud800"}, {"\udfff": "a"}, ["a"]],
+    ids=["number", "name", "long", "many", "surrogate", "surrogate-name", "list"],
 )
 def test_attributes_that_cannot_be_kept_are_refused_before_the_claim(
     place: Place, side: Side, ledger: Ledger, attributes

@@ -318,6 +318,9 @@ def test_neither_logs_nor_errors_hold_payloads_results_or_passwords(caplog):
         ("redis://:hunter2@host/0 postgresql://ann:hunter2@host/db", "redis://@host/0 postgresql://ann@host/db"),
         ("postgresql://host/db?user=ann&password=hunter2", "postgresql://host/db?user=ann&"),
         ("redis://:hun/ter2@host/0", "redis://@host/0"),
+        ("redis://:hun#ter2@host/0", "redis://@host/0"),
+        ("postgresql://ann:hun?ter2@host/db postgresql://host/b", "postgresql://ann@host/db postgresql://host/b"),
+        ("mysql://ann:h@n#t?r2@host/db?ssl_ca=ca.pem", "mysql://ann@host/db?ssl_ca=ca.pem"),
         ("sqlite:///keys.db?synchronous=normal", "sqlite:///keys.db?synchronous=normal"),
     ],
 )
@@ -342,6 +345,24 @@ def test_an_address_that_cannot_be_is_refused_without_its_password(address: str)
         Guard(address).run("charge", lambda: 1, key="o-1", payload={})
 
     assert "s3cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("password", ["hun#ter2", "hun?ter2", "hun/ter2", "77?hunter2", "h@n?hunter2", "77#hunter2"])
+@pytest.mark.parametrize("scheme", ["redis", "rediss", "postgresql", "mysql"])
+def test_a_password_that_was_not_quoted_is_in_no_error(scheme: str, password: str):
+    """With a # ? / in it the address is another one: half of the password is its port, its path or an option."""
+    guard = Guard(f"{scheme}://ann:{password}@127.0.0.1:1/0")
+
+    with pytest.raises(Misconfigured, match="%23 for #") as refused:
+        guard.run("charge", lambda: 1, key="o-1", payload={})
+
+    told = f"{guard.store_name} {refused.value!r} {refused.value.__cause__!r}"
+    assert [part for part in ("hun", "ter2", "77") if part in told] == []
+
+
+def test_a_file_name_with_a_hash_is_not_cut_off_in_silence():
+    with pytest.raises(Misconfigured, match="%23 for #"):
+        Guard("sqlite:///keys#1.db").run("charge", lambda: pytest.fail("it ran"), key="o-1", payload={})
 
 
 def test_a_path_with_a_space_is_not_taken_for_two_addresses_in_silence():

@@ -47,7 +47,15 @@ from samekey.core.commands import (
     Undo,
     Wait,
 )
-from samekey.core.errors import Fenced, InProgress, Refused, StoreBusy, StoreUnavailable
+from samekey.core.errors import (
+    Fenced,
+    InProgress,
+    Misconfigured,
+    RecordUnreadable,
+    Refused,
+    StoreBusy,
+    StoreUnavailable,
+)
 from samekey.core.record import Record
 from samekey.core.recovery import may_rotate, recover, spoken
 from samekey.core.states import SETTLED, Role, State
@@ -310,6 +318,13 @@ def insist(call: Call, command: Settle | Testify) -> Generator[Command, Any, Rec
             waited += unavailable.tried_seconds  # a store that says nothing takes longer than our pauses
             if waited >= call.policy.lease_seconds or call.terms.kind is Kind.ATOMIC:
                 return unavailable
+        except (Misconfigured, RecordUnreadable) as broken:  # read-only by now, damaged, gone: waiting mends none of it
+            if call.terms.kind is Kind.ATOMIC:
+                raise  # what the effect did goes with its transaction
+            # And still the effect has ended: its answer, or its own error, is what the caller must hear.
+            unsaid = StoreUnavailable(str(broken))
+            unsaid.__cause__ = broken
+            return unsaid
         yield from Sleep(pause)
         waited, pause = waited + pause, min(pause * 2, SETTLE_PAUSE_MAX_SECONDS)
 

@@ -90,7 +90,10 @@ def part_text(value: Any, what: str = "key") -> str:
     if value is None:
         raise KeyMissing(f"the {what} is None: give a value that names this one intent")
     if isinstance(value, int) and not isinstance(value, bool):
-        return int.__repr__(value)
+        try:
+            return int.__repr__(value)
+        except ValueError:  # Python writes no number of more than some thousand digits
+            raise KeyMalformed(f"the {what} is a number too long to write: {KEY_MAX_BYTES} bytes at most") from None
     if isinstance(value, UUID):
         return str(value)
     raise KeyMalformed(f"a {what} must be str, int or UUID, not {type(value).__name__}")

@@ -18,10 +18,26 @@ def split(url: str) -> tuple[SplitResult, list[tuple[str, str]]]:
         raise Misconfigured("this address cannot be read: what stands behind a % in it is not UTF-8") from None
     except ValueError as error:  # no word of the address: it may hold a password
         raise Misconfigured(f"this address cannot be read: {error}") from None
+    if "#" in url or any("@" in name for name, _ in options) or not all(map(_has_port, _hosts(parts))):
+        # No word of the address here either: what looks like a port or an option is a part of the password.
+        raise Misconfigured(
+            "this address cannot be read: a # stands in it, or a port that is no number, or an @ behind the ?. "
+            "In a name or a password write %23 for #, %3F for ?, %2F for / and %40 for @"
+        )
     for name, times in Counter(name for name, _ in options).items():
         if times > 1:
             raise Misconfigured(f"the option {name!r} stands {times} times in this address")
     return parts, options
+
+
+def _hosts(parts: SplitResult) -> list[str]:
+    return parts.netloc.rpartition("@")[2].split(",")
+
+
+def _has_port(host: str) -> bool:
+    """Whether what stands behind the colon is a number, or nothing; colons of IPv6 are in brackets."""
+    port = host.rpartition("]")[2].partition(":")[2]
+    return not port or port.isdecimal()
 
 
 def unsplit(parts: SplitResult, netloc: str, query: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import stat
 import subprocess
 import sys
 import time
@@ -66,6 +67,13 @@ def check_synchronous(given: Any) -> Synchronous:
 
 def check_path(path: Path) -> None:
     """One clear sentence for each way in which a file cannot be the store."""
+    try:
+        _check_path(path)
+    except OSError as error:  # a folder on the way that is closed to us, a name that is too long
+        raise Misconfigured(f"{path} cannot be looked at: {error.strerror}") from error
+
+
+def _check_path(path: Path) -> None:
     if path.is_dir():
         raise Misconfigured(f"{path} is a directory; name a file in it")
     if not path.parent.is_dir():
@@ -107,6 +115,20 @@ def file_id(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
+
+
+def require_one_name(path: Path) -> None:
+    """SQLite keeps a log beside the name a file was opened by: two who open it by two names do not see each other."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return  # none yet
+    names = found.st_nlink
+    if names > 1 and stat.S_ISREG(found.st_mode):
+        raise Misconfigured(
+            f"{path} has {names} names (hard links): whoever opens it by another one does not see what is claimed by "
+            "this one, and both would run. Leave it one name; a symbolic link does no harm"
+        )
 
 
 def open_files() -> set[tuple[int, int]]:

@@ -110,6 +110,7 @@ class Process:
                 f"this process inherited an open connection to {path} through a fork, and SQLite would mistake its "
                 "file locks for ours: close your own connections to it before the fork"
             )
+        driver.require_one_name(path)
         with self.turn:
             try:
                 if not create:

@@ -12,7 +12,7 @@ from typing import Any
 from samekey.core.commands import Read, StoreCommand
 from samekey.core.errors import Misconfigured, StoreError, StoreUnavailable
 from samekey.core.record import Record
-from samekey.core.register import Moment, seen_at
+from samekey.core.register import Moment, expired, seen_at
 from samekey.core.transaction import Act, SavepointGone
 from samekey.drivers import sqlite as driver
 from samekey.stores._sqlite_rows import SELECT, execute, record_of
@@ -44,7 +44,10 @@ class SqliteTransaction:
 
     @property
     def in_transaction(self) -> bool:
-        return self._connection.in_transaction
+        try:
+            return self._connection.in_transaction
+        except sqlite3.ProgrammingError:
+            return False  # closed, and what was in it rolled back
 
     def begin(self) -> None:
         self._run("BEGIN IMMEDIATE")
@@ -56,7 +59,7 @@ class SqliteTransaction:
             raise driver.store_error(self.name, error) from error
 
     def rollback(self) -> None:
-        if self._connection.in_transaction:
+        if self.in_transaction:
             self._run("ROLLBACK")
 
     def carry_out(self, *acts: Act, patience: float) -> Record | None:
@@ -88,7 +91,8 @@ class SqliteTransaction:
         with driver.translated(self.name), self._as_written():
             if isinstance(command, Read):
                 row = self._cursor().execute(SELECT, (command.key.digest,)).fetchone()
-                return None if row is None else seen_at(record_of(row, command.key), moment)
+                record = None if row is None else record_of(row, command.key)
+                return None if record is None or expired(record, moment) else seen_at(record, moment)
             _, after = execute(self._cursor(), command, moment)
         return None if after is None else seen_at(after, moment)
 
