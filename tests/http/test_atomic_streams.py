@@ -73,8 +73,15 @@ class FlaskShop:
     def __init__(self, shop: Shop, parts: Any) -> None:
         app = Flask("shop")
         Samekey(app, guard=shop.guard, endpoint=shop.endpoint)
-        app.before_request(lambda: shop.connection.execute("BEGIN IMMEDIATE") and None)
-        app.after_request(lambda response: shop.connection.execute("COMMIT") and response)
+
+        @app.before_request
+        def begin() -> None:
+            shop.connection.execute("BEGIN IMMEDIATE")
+
+        @app.after_request
+        def commit(response: Any) -> Any:
+            shop.connection.execute("COMMIT")
+            return response
 
         @app.post("/charges")
         def charge() -> Any:
