@@ -107,3 +107,25 @@ def test_another_machine(shell):
 )
 def test_usage(shell, wrong):
     assert shell("prove", "http://localhost:1/", *wrong).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        ("--html", "no/such/directory/report.html"),
+        ("--content-type", "text/plain\nX-More: 1"),
+        ("--content-type", "text/日本"),
+        ("--timeout", "nan"),
+        ("--timeout", "inf"),
+        ("--max-seconds", "nan"),
+        ("--settle", "1e300"),
+        ("--oversize", str(1 << 50)),
+    ],
+)
+def test_what_cannot_be_done_is_said_before_anything_is_sent(shell, option):
+    """A value that no examination could use is a mistake of usage, and costs no effect."""
+    with opened() as (url, shop):
+        done = shell(*words(url, *option))
+
+    assert done.exit_code == 2
+    assert not shop.charges

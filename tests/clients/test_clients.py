@@ -308,6 +308,23 @@ def test_a_second_request_of_an_effect_needs_a_label(send, provider):
     assert provider.keys == [plain, plain, labelled]
 
 
+def test_two_streams_to_one_address_are_one_request(send, provider):
+    """Nobody can look into a stream before it is sent: a label tells a second one from the first."""
+    with Guard("memory://") as guard:
+
+        @guard.once(name="upload", key="order_id", boundary=Keyed())
+        def upload(order_id):
+            send("POST", provider.url, stream=[b"one"])
+            send("POST", provider.url, stream=[b"two"])
+            with same_key(label="two"):
+                send("POST", provider.url, stream=[b"two"])
+            return current().provider_key(), current().provider_key("two")
+
+        plain, labelled = upload("o-1")
+
+    assert provider.keys == [plain, plain, labelled]
+
+
 def test_an_effect_does_not_wait_past_its_lease(send, provider):
     provider.will(503, Retry_After="4")
     with Guard("memory://", policy=Policy(lease=3)) as guard:
@@ -381,6 +398,10 @@ def test_a_key_survives_the_process(provider, tmp_path):
         {"."},
         {"api example"},
         {"b\u00fccher.example"},  # requests would ask for it by its other name
+        None,
+        b"api.example.com",
+        {b"api.example.com"},
+        ["api.example.com", None],
     ],
 )
 def test_hosts_are_names(hosts):
@@ -406,7 +427,7 @@ def test_a_host_is_known_by_every_spelling(said, asked):
     assert not Rules({said}, None, KEY_HEADER, False).honours(f"x{asked}")
 
 
-@pytest.mark.parametrize("header", ["", "Idempotency Key", "Idempotency-Key:", "Schl\u00fcssel", "a\nb"])
+@pytest.mark.parametrize("header", ["", "Idempotency Key", "Idempotency-Key:", "Schl\u00fcssel", "a\nb", None, b"x"])
 def test_a_header_that_is_none_is_refused(header):
     """requests would send it, nobody would read it, and the retry would be a second effect."""
     for client in (KeyTransport, KeyAdapter, KeyMiddleware):

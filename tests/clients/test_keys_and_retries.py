@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from samekey import Misconfigured
@@ -132,6 +134,8 @@ def test_retry_after_as_seconds_and_as_a_date(value, date, seconds):
         {"first_wait_seconds": 40},
         {"longest_wait_seconds": 61},
         {"patience_seconds": 1},
+        {"first_wait_seconds": "1"},
+        {"patience_seconds": timedelta(minutes=1)},
     ],
 )
 def test_a_policy_that_contradicts_itself_is_refused(wrong):

@@ -379,3 +379,29 @@ class TestAtomic:
             1,
         )
         guard.close()
+
+    def test_on_sqlite_djangos_own_side_is_not_told_of_what_is_undone(self, database: str) -> None:
+        """There samekey has Python's connection, not Django's: `on_commit` functions of an undone view run."""
+        told: list[str] = []
+        shop = connections["shop"]
+        endpoint = Endpoint(
+            boundary=Atomic("shop"), connection=lambda request: shop.connection, single_tenant=True, final=(402,)
+        )
+
+        with Guard(f"sqlite:///{database}") as guard:
+
+            @guarded(guard, endpoint)
+            def view(request: Any) -> Any:
+                transaction.on_commit(lambda: told.append("mailed"), using="shop")
+                transaction.set_rollback("rolls_back" in request.GET, using="shop")
+                return HttpResponse("declined", status=402)
+
+            def post(query: str, key: str) -> Any:
+                request = RequestFactory().post(f"/charges{query}", b"{}", "application/json", HTTP_IDEMPOTENCY_KEY=key)
+                with transaction.atomic(using="shop"):
+                    return view(request)
+
+            post("", "k-1")
+            assert told == ["mailed"]
+            post("?rolls_back", "k-2")  # as REST framework's exception handler does
+            assert guard.peek("POST /charges", "k-2") is None

@@ -418,7 +418,12 @@ def test_a_long_name_is_somebody_too(one: str):
     assert all(make_key("POST /", "k", tenant) for tenant in tenants)
 
 
-@pytest.mark.parametrize("who", [1.5, True, object(), b"ann"])
+class Awaitable:
+    def __await__(self) -> Any:
+        raise AssertionError
+
+
+@pytest.mark.parametrize("who", [1.5, True, object(), b"ann", Awaitable()])
 def test_what_is_no_name_at_all_is_a_mistake(who: Any):
     with pytest.raises(Misconfigured, match="principal= gives"):
         Endpoint(boundary=Opaque(), principal=lambda request: who).asked(Request("POST", "/"), "k", who)

@@ -8,6 +8,10 @@ import pytest
 from django.core.wsgi import get_wsgi_application
 from django.http import HttpResponse
 from django.test import override_settings
+from litestar import Litestar, post
+from litestar.config.compression import CompressionConfig
+from litestar.middleware import DefineMiddleware
+from litestar.middleware.compression import CompressionMiddleware
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
@@ -19,6 +23,7 @@ import tests.django_settings  # noqa: F401
 from samekey import AsyncGuard, Guard, Opaque
 from samekey.http import Endpoint
 from samekey.http.asgi import SamekeyMiddleware
+from samekey.http.litestar import SamekeyPlugin
 from samekey.testing._http_drivers import Got, Sent, WsgiDriver, asgi_send
 
 ENDPOINT = Endpoint(boundary=Opaque(), single_tenant=True)
@@ -73,6 +78,27 @@ def test_django_has_the_same_order(ours_inside: bool):
         view = {"samekey.view": lambda request: HttpResponse(LONG)}
         driver = WsgiDriver(lambda environ, start: app({**environ, **view}, start))
         first, second = driver.send(ZIPPED), driver.send(PLAIN)
+
+    assert (first.header("content-encoding"), second.header("idempotent-replayed")) == ("gzip", "true")
+    assert second.header("content-encoding") == (None if ours_inside else "gzip")
+
+
+@pytest.mark.parametrize("ours_inside", [True, False])
+async def test_litestars_compression_config_stands_inside_and_its_middleware_does_not(ours_inside: bool):
+    """What `compression_config=` makes is the innermost of all; as a middleware it stands where it is listed."""
+
+    @post("/charges", media_type="text/plain")
+    async def charge() -> str:
+        return LONG
+
+    zips = CompressionConfig(backend="gzip")
+    app = Litestar(
+        [charge],
+        plugins=[SamekeyPlugin(guard=AsyncGuard("memory://"), endpoint=ENDPOINT)],
+        middleware=[DefineMiddleware(CompressionMiddleware, config=zips)] if ours_inside else [],
+        compression_config=None if ours_inside else zips,
+    )
+    first, second = await asgi_send(app, ZIPPED), await asgi_send(app, PLAIN)
 
     assert (first.header("content-encoding"), second.header("idempotent-replayed")) == ("gzip", "true")
     assert second.header("content-encoding") == (None if ours_inside else "gzip")

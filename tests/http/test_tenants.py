@@ -11,14 +11,19 @@ from hypothesis import strategies as st
 
 from samekey import AsyncGuard, Guard, Opaque
 from samekey.http import Endpoint, Request
+from samekey.http._exchange import tenant_of
+from samekey.http._operation import operation_name
 from samekey.http.asgi import SamekeyMiddleware as AsgiMiddleware
 from samekey.http.wsgi import SamekeyMiddleware as WsgiMiddleware
 from samekey.testing._http_drivers import Got, Sent, WsgiDriver, asgi_send
 from samekey.testing.http_suite import Called, Said
 from tests.http.apps import bare_wsgi
 
+LONG = "a" * 300
+KEPT_FOR_LONG = tenant_of(LONG)  # what a record keeps of it: a name that somebody else may choose
+
 # Few enough to collide often, odd enough to run together if parts were only joined.
-NAMES = st.sampled_from(["ann", "bob", "a", "ab", "a/b", "b", "ann bob", '"ann"', "POST /x"])
+NAMES = st.sampled_from(["ann", "bob", "a", "ab", "a/b", "b", "ann bob", '"ann"', "POST /x", LONG, KEPT_FOR_LONG])
 KEYS = st.sampled_from(["k", "b", "/b", '"k"', "ann", "a/b", "x y", "%2F"])
 PATHS = st.sampled_from(["/x", "/x/", "/a/b", "/a", "/b"])
 BODIES = st.sampled_from([b"{}", b'{"a":1}', b"", b"[1]"])
@@ -96,3 +101,12 @@ def test_whoever_lost_their_rights_gets_no_replay_of_their_own_answer():
 
     assert before == [200, "true"]
     assert (after.status, b'"for"' in after.body) == (401, False)
+
+
+def test_nobody_becomes_another_by_taking_the_name_that_is_kept_of_a_long_one():
+    """A name too long for a record is kept with a digest; whoever is called that is somebody else."""
+    assert KEPT_FOR_LONG != LONG
+    assert tenant_of(KEPT_FOR_LONG) not in (KEPT_FOR_LONG, LONG)
+    assert tenant_of(tenant_of(KEPT_FOR_LONG)) != tenant_of(KEPT_FOR_LONG)
+    long = operation_name("POST", "/" + LONG)
+    assert operation_name("POST", long.removeprefix("POST ")) != long

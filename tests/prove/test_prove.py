@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 import threading
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -322,8 +324,6 @@ def test_nobody_there():
 
 def test_an_answer_that_never_ends_is_none():
     """A server that sends for ever is left at the limit of an answer."""
-    import socket
-
     listening = socket.create_server(("127.0.0.1", 0))
 
     def pour():
@@ -346,6 +346,59 @@ def test_an_answer_that_never_ends_is_none():
     finally:
         thread.join()
         listening.close()
+
+
+@contextmanager
+def saying(head, piece=b""):
+    """A server that answers every request with this head, and then with this piece for ever."""
+    left = threading.Event()
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def answer():
+        with suppress(OSError):
+            while True:
+                connection, _ = listening.accept()
+                with connection, suppress(OSError):
+                    if connection.recv(65536):
+                        connection.sendall(head)
+                        while piece and not left.wait(0.02):
+                            connection.sendall(piece)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        left.set()
+        listening.shutdown(socket.SHUT_RDWR)
+        listening.close()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("head", "piece"),
+    [
+        (b"HTTP/1.1 200 OK\r\nX-Slow: ", b"a"),
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+        (b"HTTP/1.1 200 OK\r\n\r\n", b"x"),
+    ],
+)
+def test_whoever_answers_piece_by_piece_for_ever_is_left_in_time(head, piece):
+    """The time for an answer is for the whole of it, from its first byte on."""
+    with saying(head, piece) as url, pytest.raises(Unreachable, match="does not answer"):
+        examine(aim(url), timeout_seconds=0.2)
+
+
+def test_a_length_of_thousands_of_digits_is_no_answer():
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n{}"
+    with saying(head) as url, pytest.raises(Unreachable, match="2 bytes of an answer of 9999"):
+        examine(aim(url))
+
+
+def test_what_is_not_http_is_not_quoted():
+    with saying(b"the-secret-body\r\n\r\n") as url, pytest.raises(Unreachable, match="is not HTTP") as caught:
+        examine(aim(url))
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("url", ["http://192.0.2.1/pay", "https://[2001:db8::1]/", "http://0.0.0.0:8000/"])
@@ -392,6 +445,26 @@ def test_a_report_tells_no_secret_and_no_body():
     assert report.broken == ("Intent",)
     assert "secret" not in everything
     assert '"charge"' not in everything
+
+
+@pytest.mark.parametrize(
+    "probe",
+    [
+        Probe(url="http://localhost:8000/count?token=secret"),
+        Probe(command="psql postgresql://app:secret@db/shop -tAc 'select 1'"),
+        Probe(command="false --password secret"),
+        Probe(command=f"{sys.executable} -c 'import sys, time; time.sleep(60)' secret"),
+        Probe(command="psql 'no end of secret"),
+    ],
+)
+def test_a_report_says_how_it_counted_and_no_password(probe):
+    """A query of the probe's address, and the arguments of a command, stay with whoever gave them."""
+    with opened() as (url, _):
+        report = examine(aim(url), probe=probe, timeout_seconds=0.3)
+    everything = str(report.to_dict()) + report.to_html()
+
+    assert not report.complete
+    assert "secret" not in everything
 
 
 def test_the_page_quotes_nothing_as_markup():

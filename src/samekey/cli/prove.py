@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,10 @@ import click
 from samekey.cli import _out as out
 from samekey.cli.exits import Exit
 from samekey.http.prove import ASSUMPTIONS, SCENARIOS, Budget, Probe, Report, Standing, Target, check_ours, examine
+
+SECONDS_MAX = 86_400  # a day: nobody waits longer, and no clock overflows
+
+OVERSIZE_MAX_BYTES = 256 << 20  # it is made in memory, and what may be sent in all is no more by itself
 
 Pairs = tuple[tuple[str, str], ...]
 
@@ -38,6 +44,29 @@ def _body(ctx: click.Context, param: click.Parameter, value: str | None) -> byte
         raise click.BadParameter(f"{value[1:]}: {error.strerror}.") from None
 
 
+def _content_type(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    if not _VALUE.fullmatch(value):
+        raise click.BadParameter(f"{value!r} is no content type.")
+    return value
+
+
+def _page(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
+    """Refused before anything is examined: the effects are real, and would have been made for nothing."""
+    if value is not None and not os.access(value if value.exists() else value.parent, os.W_OK):
+        raise click.BadParameter(f"{value} cannot be written.")
+    return value
+
+
+class Seconds(click.FloatRange):
+    """So many, and neither endless nor no number."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        seconds = float(super().convert(value, param, ctx))
+        if not math.isfinite(seconds) or seconds > SECONDS_MAX:
+            self.fail(f"{value} is not a number of seconds up to {SECONDS_MAX}.", param, ctx)
+        return seconds
+
+
 def _path(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
     return tuple(value.split(".")) if value else ()
 
@@ -53,7 +82,9 @@ def _path(ctx: click.Context, param: click.Parameter, value: str | None) -> tupl
     type=click.Choice(["POST", "PATCH", "PUT", "DELETE"], case_sensitive=False),
     help="How it is sent.",
 )
-@click.option("--content-type", default="application/json", show_default=True, help="Of the bodies.")
+@click.option(
+    "--content-type", default="application/json", show_default=True, callback=_content_type, help="Of the bodies."
+)
 @click.option("-H", "--header", "headers", multiple=True, callback=_header, help="'Name: value', on every request.")
 @click.option("--other-header", "other_headers", multiple=True, callback=_header, help="Of another principal.")
 @click.option("--key-header", default="Idempotency-Key", show_default=True, help="Which header carries the key.")
@@ -80,29 +111,36 @@ def _path(ctx: click.Context, param: click.Parameter, value: str | None) -> tupl
 )
 @click.option("--parallel", default=8, show_default=True, type=click.IntRange(2, 64), help="Requests at once.")
 @click.option("--rounds", default=3, show_default=True, type=click.IntRange(1, 100), help="How often.")
-@click.option("--oversize", default=8 << 20, show_default=True, type=click.IntRange(1), help="Bytes of a large body.")
-@click.option("--timeout", default=10.0, show_default=True, type=click.FloatRange(0.1), help="Seconds per request.")
+@click.option(
+    "--oversize",
+    default=8 << 20,
+    show_default=True,
+    type=click.IntRange(1, OVERSIZE_MAX_BYTES),
+    help="Bytes of a large body.",
+)
+@click.option("--timeout", default=10.0, show_default=True, type=Seconds(0.1), help="Seconds per request.")
 @click.option(
     "--patience",
     default=5.0,
     show_default=True,
-    type=click.FloatRange(0),
+    type=Seconds(0),
     help="Seconds to ask while the answer is 'later'.",
 )
 @click.option(
     "--settle",
     default=0.3,
     show_default=True,
-    type=click.FloatRange(0),
+    type=Seconds(0),
     help="Seconds until an effect nobody waited for is counted.",
 )
 @click.option("--max-requests", default=400, show_default=True, type=click.IntRange(1), help="In all.")
-@click.option("--max-seconds", default=180.0, show_default=True, type=click.FloatRange(1), help="In all.")
+@click.option("--max-seconds", default=180.0, show_default=True, type=Seconds(1), help="In all.")
 @click.option("--max-bytes", default=256 << 20, show_default=True, type=click.IntRange(1), help="Sent in all.")
 @click.option(
     "--html",
     "html_file",
     metavar="FILE",
+    callback=_page,
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
     help="Also write a page.",
 )
@@ -144,12 +182,12 @@ def prove(url: str, html_file: Path | None, yes_this_is_mine: bool, as_json: boo
         heal_command=given["heal_cmd"],
         heard=(lambda name: out.note(f"trying {name}")) if out.is_terminal() else (lambda name: None),
     )
-    if html_file is not None:
-        html_file.write_text(report.to_html(), encoding="utf-8")
     if as_json:
         out.data(report.to_dict())
     else:
         _print(report)
+    if html_file is not None:
+        html_file.write_text(report.to_html(), encoding="utf-8")
     if report.broken:
         return Exit.FOUND
     return Exit.FINE if report.complete else Exit.INCOMPLETE

@@ -42,6 +42,9 @@ class Retry:
     def __post_init__(self) -> None:
         if type(self.attempts) is not int or self.attempts < 1:
             raise Misconfigured("attempts is a whole number from 1 on: the first one counts")
+        waits = (self.first_wait_seconds, self.longest_wait_seconds, self.patience_seconds)
+        if not all(isinstance(one, int | float) for one in waits):
+            raise Misconfigured(f"waits are numbers of seconds, not {waits!r}")
         if not 0 <= self.first_wait_seconds <= self.longest_wait_seconds <= self.patience_seconds:
             raise Misconfigured("first_wait_seconds <= longest_wait_seconds <= patience_seconds, and none below 0")
 

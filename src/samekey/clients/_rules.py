@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from ipaddress import ip_address
+from typing import Any
 
 from samekey.clients._keys import KEYED_METHODS
 from samekey.clients._retry import Retry
@@ -19,15 +20,15 @@ _NAME = re.compile(r"[a-z0-9_-]+(?:\.[a-z0-9_-]+)*")  # of a host, in lower case
 class Rules:
     """What a user says about outgoing requests, checked once."""
 
-    def __init__(self, hosts: Iterable[str], retry: Retry | None, header: str, quoted: bool) -> None:
+    def __init__(self, hosts: Iterable[str], retry: Retry | None, header: Any, quoted: bool) -> None:
         self.hosts = checked_hosts(hosts)
         if not isinstance(retry, Retry | None):
             raise Misconfigured(f"retry= takes a Retry, not {retry!r}; Retry(attempts=1) tries once")
         self.retry = retry or Retry()
-        if not _TOKEN.fullmatch(header):
+        if not isinstance(header, str) or not _TOKEN.fullmatch(header):
             # A library that sends it all the same sends no key, and a retry would be a second effect.
             raise Misconfigured(f"header= is the name of a header, not {header!r}")
-        self.header = header
+        self.header: str = header
         self.quoted = quoted
 
     def honours(self, host: str | None) -> bool:
@@ -44,9 +45,11 @@ class Rules:
 
 def checked_hosts(hosts: Iterable[str]) -> frozenset[str]:
     """Hosts that honour a key: only there is a POST with a key safe to repeat."""
-    if isinstance(hosts, str):
+    if isinstance(hosts, str | bytes) or not isinstance(hosts, Iterable):
         raise Misconfigured("hosts= is a collection of names: {'api.example.com'}")
-    found = frozenset(_as_host(host.removeprefix("[").removesuffix("]")) for host in hosts)
+    given = tuple(hosts)
+    named = all(isinstance(host, str) for host in given)
+    found = frozenset(_as_host(host.removeprefix("[").removesuffix("]")) for host in given) if named else None
     if not found or not all(_NAME.fullmatch(host) or _is_address(host) for host in found):
         raise Misconfigured(
             "hosts= names the hosts that honour a key, without scheme and port, as they stand in DNS "

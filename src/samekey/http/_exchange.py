@@ -10,13 +10,13 @@ An adapter only carries these between its framework and the guard (see `_visit.p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Coroutine
 from typing import Any, Literal, NamedTuple
 
 from samekey.core.boundary import Atomic, Boundary, Kind
 from samekey.core.errors import KeyMalformed, Misconfigured, NotDone, Refused, ResultUnreadable
 from samekey.core.fingerprint import declared_ignore
-from samekey.core.key import NAME_MAX_BYTES, part_text
+from samekey.core.key import part_text
 from samekey.core.policy import Policy
 from samekey.http._body import PATH, QUERY, VARIES, payload_of
 from samekey.http._declared import (
@@ -32,7 +32,7 @@ from samekey.http._declared import (
 from samekey.http._kept import pack, unpack
 from samekey.http._key import parse_key
 from samekey.http._message import Header, Reply, Request, new_tuple
-from samekey.http._operation import operation_name, short
+from samekey.http._operation import SHOWN_BYTES, operation_name, short
 from samekey.http._problems import (
     BODY_INCOMPLETE,
     BODY_TOO_LARGE,
@@ -293,14 +293,14 @@ class Endpoint:
 
 def tenant_of(who: Any) -> str | None:
     """The name of whoever `principal` found; None: nobody a key could be kept for."""
-    if type(who) is str and who and len(who) <= NAME_MAX_BYTES and who.isascii() and who.isprintable():
+    if type(who) is str and who and len(who) <= SHOWN_BYTES and who.isascii() and who.isprintable():
         return who
     if who is None or who is False:
         return None
     try:
         tenant = part_text(who, "principal")
     except KeyMalformed as error:
-        if hasattr(who, "__await__"):
+        if isinstance(who, Coroutine):
             who.close()
         # Not a stranger but a mistake: it would be the same for everybody.
         raise Misconfigured(

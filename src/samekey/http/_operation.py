@@ -26,8 +26,11 @@ def operation_name(method: str, route: str) -> str:
 
 
 def short(name: str) -> str:
-    """A name as long as a record may keep it: a long one ends in a digest of the whole, so that no two become one."""
+    """A name as long as a record may keep it: a long one ends in a digest of the whole, so that no two become one.
+
+    So does one that looks as if it did: whoever may choose a name must not choose what became of another's.
+    """
     whole = name.encode()
-    if len(whole) <= NAME_MAX_BYTES:
+    if len(whole) <= SHOWN_BYTES or (len(whole) <= NAME_MAX_BYTES and whole[-67:-64] != b"..."):
         return name
     return f"{whole[:SHOWN_BYTES].decode(errors='ignore')}...{digest(whole)}"

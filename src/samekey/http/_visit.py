@@ -117,6 +117,11 @@ class Visit:
             self.fail(NotHeld(CUT))
 
 
+def ends_with_view(visit: Any) -> bool:
+    """Whether an answer is settled before it is streamed: its record is in a transaction, which ends with the view."""
+    return visit.endpoint.connection is not None
+
+
 class Stream:
     """An answer too long to keep, in place of its `source`: goes out as it is made, and settles when it is closed."""
 

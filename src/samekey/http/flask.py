@@ -23,7 +23,7 @@ from samekey.http._exchange import Endpoint
 from samekey.http._message import Header, Reply, Request, is_endless
 from samekey.http._operation import PARAMETER
 from samekey.http._rules import Rules, check_rules, check_settle, choose, rules_of
-from samekey.http._visit import Door, Stream, Visit, counts
+from samekey.http._visit import Door, Stream, Visit, counts, ends_with_view
 
 _VARIABLE = re.compile(r"<(?:\w+(?:\(.*?\))?:)?\w+>")  # <name>, <converter:name>, <converter(arguments):name>
 
@@ -155,6 +155,12 @@ def answered(app: Flask, response: Response, visit: Visit) -> Response:
         parts = gathered(response, visit, endless=is_endless(headers))
         if parts is not None:
             reply = Reply(response.status_code, headers, None)
+            if ends_with_view(visit):
+                response.response = parts
+                if hasattr(source, "close"):
+                    response.call_on_close(source.close)
+                out = visit.leave(reply)
+                return mark(response, out) if out.body is None else response_of(app, out)
             response.response = stream = Stream(parts, source, visit, reply)
             response.call_on_close(stream.close)  # also where somebody wraps what is streamed, to compress it
             return mark(response, visit.endpoint.first(reply, visit.key, stored=False))

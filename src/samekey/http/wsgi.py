@@ -126,9 +126,11 @@ class _Started:
         self.line = ""
         self.parts: list[bytes] = []
         self.size = 0
-        self.closed = False
+        self.out = self.closed = False
 
     def __call__(self, status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Callable[[bytes], Any]:
+        if exc_info and (self.out or self.size):  # too late for another answer, as at any server: the first one broke
+            raise exc_info[1].with_traceback(exc_info[2])
         self.line, self.status = status, int(status[:3])
         self.headers = [(as_bytes(name), as_bytes(value)) for name, value in headers]
         return self.write
@@ -154,6 +156,7 @@ class _Flowing:
         self, made: Any, parts: Iterator[bytes], started: _Started, start_response: StartResponse, visit: Visit
     ) -> None:
         self._made, self._visit, self._started, self._parts = made, visit, started, parts
+        started.out = True
         out = visit.endpoint.first(started.reply(kept=False), visit.key, stored=False)
         start_response(started.line, [(name.decode("latin-1"), value.decode("latin-1")) for name, value in out.headers])
         self._waiting = started.parts[::-1]

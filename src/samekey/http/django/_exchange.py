@@ -15,7 +15,7 @@ from samekey.core.errors import Misconfigured
 from samekey.http._environ import as_bytes, headers_in
 from samekey.http._exchange import Endpoint
 from samekey.http._message import Header, Reply, Request, is_endless
-from samekey.http._visit import AsyncVisit, Stream, Visit
+from samekey.http._visit import AsyncVisit, Stream, Visit, ends_with_view
 from samekey.http.django._route import template_of
 from samekey.http.django._stream import STREAM, AsyncStream
 
@@ -95,9 +95,12 @@ def settle(response: Any, visit: Visit) -> HttpResponseBase:
             return chosen(response, reply, visit.leave(reply))
         held.append(part)
         size += len(part)
-    reply = Reply(status, headers, None)
+    reply, rest = Reply(status, headers, None), itertools.chain(held, parts)
+    if ends_with_view(visit):
+        response.streaming_content = rest
+        return chosen(response, reply, visit.leave(reply))
     # The response closes the source by itself, and what stands in its place after it.
-    response.streaming_content = Stream(itertools.chain(held, parts), None, visit, reply)
+    response.streaming_content = Stream(rest, None, visit, reply)
     return flowing(response, visit.endpoint.first(reply, visit.key, stored=False))
 
 
@@ -121,6 +124,9 @@ async def asettle(response: Any, visit: AsyncVisit) -> HttpResponseBase:
         held.append(part)
         size += len(part)
     reply = Reply(response.status_code, headers_of(response), None)
+    if ends_with_view(visit):
+        response.streaming_content = chained(held, parts)
+        return chosen(response, reply, await visit.leave(reply))
     stream = AsyncStream(held, parts, visit, reply)
     response.streaming_content = stream
     setattr(response, STREAM, stream)
@@ -129,6 +135,13 @@ async def asettle(response: Any, visit: AsyncVisit) -> HttpResponseBase:
 
 async def whole_of(body: bytes) -> AsyncIterator[bytes]:
     yield body
+
+
+async def chained(held: list[bytes], rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    for part in held:
+        yield part
+    async for part in rest:
+        yield part
 
 
 async def as_async(parts: Iterator[bytes]) -> AsyncIterator[bytes]:

@@ -6,6 +6,7 @@ than the rest; it follows no redirect, asks no proxy and never retries by itself
 
 from __future__ import annotations
 
+import io
 import ipaddress
 import json
 import shlex
@@ -15,7 +16,14 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from http.client import (
+    BadStatusLine,
+    HTTPConnection,
+    HTTPException,
+    HTTPResponse,
+    HTTPSConnection,
+    UnknownProtocol,
+)
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -72,7 +80,10 @@ class Probe:
     field: tuple[str, ...] = ()  # where in the JSON the number is
 
     def __str__(self) -> str:
-        return "what the answers name" if not self else self.url or f"the command {self.command}"
+        """As a report may tell it: a query, and what follows a command's name, may hold a password."""
+        if self.command:
+            return f"the command {_program(self.command)}"
+        return self.url.partition("?")[0] if self.url else "what the answers name"
 
     def __bool__(self) -> bool:
         return bool(self.url or self.command)
@@ -231,19 +242,28 @@ class Client:
             self._head(connection, request)
 
     def _read(self, connection: HTTPConnection, until: float, most: int = ANSWER_MAX_BYTES) -> Reply:
+        made: Any = lambda sock, **given: HTTPResponse(self._punctual(sock, until), **given)  # noqa: E731
+        connection.response_class = made
         response: HTTPResponse = connection.getresponse()
         body = bytearray()
         while part := response.read1(READ_BYTES):
             body += part
             if len(body) > most:
                 return Reply(0, trouble=f"the answer is longer than {most} bytes")
-            if self._clock() > until:
-                return Reply(0, trouble=f"the answer did not end within {self._timeout:g} s")
         announced = response.getheader("Content-Length")
-        if announced is not None and announced.isdecimal() and int(announced) != len(body):
-            return Reply(0, trouble=f"{len(body)} bytes of an answer of {announced}")
+        if announced is not None and announced.isdecimal() and announced.lstrip("0") != str(len(body)).lstrip("0"):
+            return Reply(0, trouble=f"{len(body)} bytes of an answer of {announced[:20]}")
         headers = tuple((name.lower(), value) for name, value in response.getheaders())
         return Reply(response.status, headers, bytes(body))
+
+    def _punctual(self, sock: Any, until: float) -> Any:
+        def left() -> float:
+            seconds = until - self._clock()
+            if seconds <= 0:
+                raise TimeoutError(f"the answer did not end within {self._timeout:g} s")
+            return seconds
+
+        return _Punctual(sock, left)
 
     # -- probe and commands ----------------------------------------------------------------------------------------
 
@@ -268,9 +288,44 @@ class Client:
             done = subprocess.run(  # noqa: S603 - the user's own command, and no shell reads it
                 shlex.split(command), capture_output=True, timeout=self._timeout, check=True
             )
+        except subprocess.TimeoutExpired as error:
+            raise ProbeFailed(f"the command {_program(command)} took longer than {self._timeout:g} s") from error
+        except subprocess.CalledProcessError as error:
+            raise ProbeFailed(f"the command {_program(command)} failed: exit code {error.returncode}") from error
         except (OSError, ValueError, subprocess.SubprocessError) as error:
-            raise ProbeFailed(f"the command {command!r} failed: {_told(error)}") from error
+            raise ProbeFailed(f"the command {_program(command)} failed: {_told(error)}") from error
         return done.stdout
+
+
+class _Punctual(io.RawIOBase):
+    """What comes from a socket while there is time left.
+
+    A timeout of the socket is for each piece: whoever sends one byte of a header every second, or one `100 Continue`
+    after the other, would never let us go.
+    """
+
+    def __init__(self, sock: Any, left: Callable[[], float]) -> None:
+        self._sock, self._left, self._longest = sock, left, sock.gettimeout()
+        self._raw = sock.makefile("rb", buffering=0)
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        return io.BufferedReader(self)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        self._sock.settimeout(min(self._left(), self._longest))
+        got: int | None = self._raw.readinto(buffer)
+        return got
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+def _program(command: str) -> str:
+    return repr(command.split(maxsplit=1)[0]) if command.strip() else "''"
 
 
 def _number(text: bytes, probe: Probe) -> int:
@@ -289,6 +344,8 @@ def _number(text: bytes, probe: Probe) -> int:
 
 
 def _told(error: Exception) -> str:
+    if isinstance(error, BadStatusLine | UnknownProtocol) and not isinstance(error, OSError):
+        return f"{type(error).__name__}: what came back is not HTTP"  # it would quote what came
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
