@@ -224,6 +224,8 @@ def prepared_in(connection: Any) -> Prepared | None:
 _OTHER_FUNCTIONS = b"0A000"  # "cached plan must not change result type": the tables were made anew
 _NOT_AS_KNOWN = (b"26000", b"42P05", _OTHER_FUNCTIONS)  # no such prepared statement; one of that name is there
 _STEP = "SAVEPOINT samekey_step"
+# To which one can go back. In a transaction that a statement of the effect has aborted no new savepoint can be set.
+_COME_BACK = (b"BEGIN", b"SAVEPOINT", b"ROLLBACK TO SAVEPOINT")
 
 # As plain numbers: every answer is compared with them.
 _DONE, _ROWS = int(ExecStatus.COMMAND_OK), int(ExecStatus.TUPLES_OK)
@@ -238,7 +240,7 @@ def travelling(pgconn: Any, queries: list[Query], known: Prepared | None) -> Wai
     counted_on = [] if known is None else [query for query in queries if query.name and known.wants(query)]
     if known is None or not counted_on:
         return (yield from _turn(pgconn, queries, None))
-    if not queries[0].sql.startswith((b"BEGIN", b"SAVEPOINT")):
+    if not queries[0].sql.startswith(_COME_BACK):
         queries = [_plain(_STEP), *queries]  # what is released behind it takes it along
     answer = yield from _turn(pgconn, queries, known)
     state = None if answer is None else answer.error_field(DiagnosticField.SQLSTATE)
@@ -246,7 +248,7 @@ def travelling(pgconn: Any, queries: list[Query], known: Prepared | None) -> Wai
         known.forget()
         first = queries[0].sql.decode()
         began = first.startswith("BEGIN")
-        back = [_plain("ROLLBACK" if began else f"ROLLBACK TO {first}")]
+        back = [_plain("ROLLBACK" if began else first if first.startswith("ROLLBACK") else f"ROLLBACK TO {first}")]
         if state == _OTHER_FUNCTIONS:
             back += [_plain(f"DEALLOCATE {query.name.decode()}") for query in counted_on]
         yield from _turn(pgconn, back, None)

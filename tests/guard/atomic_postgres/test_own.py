@@ -25,7 +25,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from samekey import AsyncGuard, Atomic, Guard, InProgress, Misconfigured, NotDone, Policy, StoreUnavailable
+from samekey import AsyncGuard, Atomic, Guard, InProgress, Misconfigured, NotDone, Policy, Refused, StoreUnavailable
 from samekey.core.errors import StoreBusy
 from samekey.drivers.psycopg import migrate
 from samekey.testing.proxy import FaultProxy
@@ -874,6 +874,39 @@ def test_prepared_statements_may_vanish_inside_the_effect(
     rows = connection.execute("SELECT id FROM orders WHERE id LIKE %s", (f"{name}-%",)).fetchall()
     assert (ran, len(rows)) == (["o-1", "o-2", "o-3"], 3)
     assert {record.state.value for key in ran if (record := guard.peek(name, key)) is not None} == {"completed"}
+
+
+@pytest.mark.parametrize("word", [NotDone, Refused])
+@pytest.mark.parametrize("vanish", [False, True])
+@pytest.mark.parametrize("began", ["by the guard", "by the caller"])
+def test_a_word_after_a_failed_statement_is_kept_by_prepared_statements_too(
+    guard: Guard, connection: psycopg.Connection[Any], url: str, name: str, began: str, vanish: bool, word: Any
+):
+    """A transaction that the effect aborted takes no new savepoint, only the way back to ours."""
+    connection.prepare_threshold = 0
+    guard.on(connection).run(name, lambda: "first", key="o-0", payload={})  # both are prepared now
+    connection.commit()
+
+    def effect() -> None:
+        if vanish:
+            connection.execute("DEALLOCATE ALL")
+        with contextlib.suppress(psycopg.errors.UndefinedTable):
+            connection.execute("INSERT INTO no_such_table VALUES (1)")
+        raise word("there is no such table")
+
+    @guard.once(name=name, key="key", boundary=Atomic("session"))
+    def order(session: psycopg.Connection[Any], key: str) -> None:
+        effect()
+
+    with pytest.raises(word, match="no such table") as told:
+        if began == "by the guard":
+            order(connection, "o-1")
+        else:
+            guard.on(connection).run(name, effect, key="o-1", payload={"key": "o-1"})
+    connection.commit()
+    record = guard.peek(name, "o-1")
+    assert record is not None and record.state.value == {NotDone: "released", Refused: "closed"}[word]
+    assert not getattr(told.value, "__notes__", ())
 
 
 def test_tables_made_anew_are_told_once_and_then_used(server: Any, name: str):
