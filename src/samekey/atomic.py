@@ -251,7 +251,8 @@ class _InTransaction:
         if isinstance(error, RecordGone):
             return (
                 f"the record of {self.call.key} is not where it was claimed: the effect changed which tables its "
-                "connection sees (search_path, USE), so nothing of it is kept. Put that back before it returns"
+                "connection sees (search_path, USE), or its transaction was rolled back on the way, so nothing of it "
+                "is kept. Put the tables back before it returns, and let the error out that ended the transaction"
             )
         if self._transaction.lost:
             return f"the connection was lost while the effect of {self.call.key} ran: record and effect are rolled back"

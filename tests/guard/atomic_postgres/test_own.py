@@ -898,14 +898,15 @@ def test_a_word_after_a_failed_statement_is_kept_by_prepared_statements_too(
     def order(session: psycopg.Connection[Any], key: str) -> None:
         effect()
 
+    def by_caller() -> None:
+        guard.on(connection).run(name, effect, key="o-1", payload={"key": "o-1"})
+
     with pytest.raises(word, match="no such table") as told:
-        if began == "by the guard":
-            order(connection, "o-1")
-        else:
-            guard.on(connection).run(name, effect, key="o-1", payload={"key": "o-1"})
+        by_caller() if began == "by the caller" else order(connection, "o-1")
     connection.commit()
     record = guard.peek(name, "o-1")
-    assert record is not None and record.state.value == {NotDone: "released", Refused: "closed"}[word]
+    assert record is not None
+    assert record.state.value == {NotDone: "released", Refused: "closed"}[word]
     assert not getattr(told.value, "__notes__", ())
 
 
