@@ -40,6 +40,7 @@ from samekey.core.transaction import (
     SavepointGone,
     Transaction,
     TransactionAborted,
+    Unsaid,
 )
 from samekey.held import AsyncHeld, Held, depth, lineage
 from samekey.loops import running
@@ -187,6 +188,9 @@ class _InTransaction:
                 acts.insert(0, Savepoint(CLAIM, self._depth))
                 self._claim_marked = True  # from here on there may be something to come back to
             record = yield from self._patiently(partial(self._carry_out, *acts))
+        except Unsaid:
+            self._claim_marked = self._claim_marked and not isinstance(acts[0], Savepoint)
+            raise
         except TransactionAborted as error:
             raise aborted() from error
         self._effect_marked = ahead

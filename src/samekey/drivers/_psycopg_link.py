@@ -23,7 +23,7 @@ from psycopg.pq import ConnStatus, DiagnosticField, Escaping, ExecStatus, Pipeli
 from psycopg.waiting import Ready, Wait
 
 from samekey.core.errors import Misconfigured
-from samekey.core.transaction import Mark, SavepointGone
+from samekey.core.transaction import Mark, SavepointGone, Unsaid
 from samekey.drivers._psycopg_exchange import BINARY, Query
 
 Operation = Mark | Query | tuple[str, tuple[Any, ...]]
@@ -85,9 +85,12 @@ class _Shared:
                 queries.append(operation)
             elif isinstance(operation, tuple):
                 text, values = operation
-                if values:
-                    text = cursor(self._connection).mogrify(text, list(values))
-                queries.append(Query(b"", text.encode(self._connection.info.encoding), [], []))
+                try:
+                    if values:
+                        text = cursor(self._connection).mogrify(text, list(values))
+                    queries.append(Query(b"", text.encode(self._connection.info.encoding), [], []))
+                except UnicodeError as error:
+                    raise Unsaid(_no_words(self._connection)) from error
             else:
                 queries.append(_plain(operation.sql))
         return queries
@@ -312,6 +315,17 @@ def row_of(answer: Any, connection: Any) -> Any:
     if answer.fformat(0) == BINARY:
         return answer
     encoding = connection.info.encoding
+    try:
+        return _values(answer, encoding)
+    except UnicodeError as error:
+        raise Misconfigured(_no_words(connection)) from error
+
+
+def _no_words(connection: Any) -> str:
+    return f"the connection's client_encoding ({connection.info.encoding}) has no way to say this text: set it to UTF8"
+
+
+def _values(answer: Any, encoding: str) -> Any:
     loads = [_LOADS.get(answer.ftype(column)) for column in range(answer.nfields)]
     values = [answer.get_value(0, column) for column in range(answer.nfields)]
     return tuple(

@@ -12,6 +12,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -238,6 +239,52 @@ def test_a_connection_in_another_encoding_keeps_every_key(guard: Guard, url: str
         inside, said = guard.on(connection), "böse 'quotes' \\ %s"
         answers = [inside.run(name, lambda: said, key="käse '%s'; --", payload={"ß": "%"}) for _ in range(2)]
     assert [(answer.result, answer.replayed) for answer in answers] == [(said, False), (said, True)]
+
+
+@pytest.mark.parametrize("encoding", ["latin1", "sql_ascii"])
+@pytest.mark.parametrize("began", ["by the guard", "by the caller"])
+def test_a_key_that_the_connection_cannot_say_is_told_and_costs_nothing(
+    guard: Guard, url: str, name: str, encoding: str, began: str
+):
+    """Nothing of it was sent, so there is nothing to go back to in the caller's transaction."""
+
+    @guard.once(name=name, key="key", boundary=Atomic("session"))
+    def order(session: psycopg.Connection[Any], key: str) -> str:
+        return key
+
+    with psycopg.connect(url, client_encoding=encoding) as connection:
+        if began == "by the caller":
+            connection.execute("INSERT INTO orders VALUES (%s, '')", (name,))
+        with pytest.raises(Misconfigured, match="client_encoding"):
+            order(connection, "ключ 😀")
+        assert order(connection, "a key") == "a key"
+        connection.commit()
+
+    assert count(url, name) == (1 if began == "by the caller" else 0)
+    assert guard.peek(name, "a key") is not None
+
+
+async def test_a_connection_that_reads_by_codecs_of_its_own_is_told(url: str, name: str):
+    async with AsyncGuard(url) as guard:
+        connection = await asyncpg.connect(url)
+        await connection.set_type_codec("float8", encoder=str, decoder=Decimal, schema="pg_catalog")
+
+        async def effect() -> str:
+            return "once"
+
+        async with connection.transaction():
+            with pytest.raises(Misconfigured, match="set_type_codec"):
+                await guard.on(connection).run(name, effect, key="o-1", payload={})
+        await connection.reset_type_codec("float8", schema="pg_catalog")
+        async with connection.transaction():
+            assert not (await guard.on(connection).run(name, effect, key="o-1", payload={})).replayed
+        await connection.close()
+
+
+def test_a_session_that_is_bound_to_no_single_database_is_refused(guard: Guard, engine: sqlalchemy.Engine, name: str):
+    for session in (Session(), Session(binds={Order: engine})):
+        with session, pytest.raises(Misconfigured, match="bound to no database"):
+            guard.on(session).run(name, lambda: "never", key="o-1", payload={})
 
 
 def test_a_deferred_constraint_speaks_in_our_commit_and_leaves_nothing(
