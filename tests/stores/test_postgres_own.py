@@ -947,6 +947,48 @@ def test_a_waiter_is_not_held_up_by_a_rival_transaction(store, url, scene):
     assert time.monotonic() - start < 1.0
 
 
+def test_a_waiter_outlasts_a_table_that_is_locked(store, url, scene):
+    """VACUUM FULL and migrations lock all of it: who waits anyhow looks again, as long as it would have waited."""
+    held = store.open(scene.opening())
+    with psycopg.connect(url) as rival, ThreadPoolExecutor(1) as pool:
+        rival.execute("LOCK TABLE samekey_records IN ACCESS EXCLUSIVE MODE")
+        start = time.monotonic()
+        with pytest.raises(StoreBusy):
+            store.wait(Wait(held), 0.5)
+        assert time.monotonic() - start > 0.5
+        waiting = pool.submit(store.wait, Wait(held), 20.0)
+        for stands in (True, False):  # it waited for the table, and was turned away
+            _until(lambda stands=stands: sql(url, _LOCKED_OUT) is stands)
+        rival.rollback()
+        store.settle(settling(held, State.COMPLETED, result=b"done"))
+        found = waiting.result(10)
+
+    assert found is not None
+    assert found.result == b"done"
+
+
+async def test_a_task_that_waits_outlasts_a_table_that_is_locked(url, scene):
+    store = AsyncPostgresStore(url)
+    held = await store.open(scene.opening())
+    with psycopg.connect(url) as rival:
+        rival.execute("LOCK TABLE samekey_records IN ACCESS EXCLUSIVE MODE")
+        with pytest.raises(StoreBusy):
+            await store.wait(Wait(held), 0.5)
+        waiting = asyncio.create_task(store.wait(Wait(held), 20.0))
+        await asyncio.sleep(0.3)
+    await store.settle(settling(held, State.COMPLETED, result=b"done"))
+    found = await asyncio.wait_for(waiting, 10)
+    await store.close()
+
+    assert found is not None
+    assert found.result == b"done"
+
+
+_LOCKED_OUT = """
+SELECT count(*) > 0 FROM pg_stat_activity WHERE application_name = 'samekey' AND wait_event_type = 'Lock'
+"""
+
+
 def test_a_closed_store_says_so_at_once(url, scene):
     store = PostgresStore(url)
     store.open(scene.opening())

@@ -94,7 +94,7 @@ class MysqlTransaction:
 
     def begin(self) -> None:
         self._began = True
-        self._say("BEGIN")
+        self._say("START TRANSACTION")  # BEGIN opens a block in sql_mode ORACLE
 
     def commit(self) -> None:
         try:
