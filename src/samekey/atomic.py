@@ -40,6 +40,7 @@ from samekey.core.transaction import (
     SavepointGone,
     Transaction,
     TransactionAborted,
+    Unsaid,
 )
 from samekey.held import AsyncHeld, Held, depth, lineage
 from samekey.loops import running
@@ -187,6 +188,9 @@ class _InTransaction:
                 acts.insert(0, Savepoint(CLAIM, self._depth))
                 self._claim_marked = True  # from here on there may be something to come back to
             record = yield from self._patiently(partial(self._carry_out, *acts))
+        except Unsaid:
+            self._claim_marked = self._claim_marked and not isinstance(acts[0], Savepoint)
+            raise
         except TransactionAborted as error:
             raise aborted() from error
         self._effect_marked = ahead
@@ -251,7 +255,8 @@ class _InTransaction:
         if isinstance(error, RecordGone):
             return (
                 f"the record of {self.call.key} is not where it was claimed: the effect changed which tables its "
-                "connection sees (search_path, USE), so nothing of it is kept. Put that back before it returns"
+                "connection sees (search_path, USE), or its transaction was rolled back on the way, so nothing of it "
+                "is kept. Put the tables back before it returns, and let the error out that ended the transaction"
             )
         if self._transaction.lost:
             return f"the connection was lost while the effect of {self.call.key} ran: record and effect are rolled back"

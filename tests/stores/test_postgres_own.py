@@ -9,6 +9,7 @@ import json
 import os
 import random
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -865,6 +866,74 @@ async def test_a_task_is_woken_by_another_connection(url, scene, monkeypatch):
     await other.close()
 
 
+def test_a_listener_hears_also_where_thousands_of_files_are_open(url, scene, monkeypatch):
+    """A busy server has more descriptors than select() takes."""
+    monkeypatch.setattr("samekey.stores._waiting.REREAD_SECONDS", 60.0)
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, limit[1]), limit[1]))
+    store, other = PostgresStore(url), PostgresStore(url)
+    try:
+        held = store.open(scene.opening())
+        with contextlib.ExitStack() as opened, ThreadPoolExecutor(1) as pool:
+            for _ in range(1100):
+                opened.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+            waiting = pool.submit(other.wait, Wait(held), 20.0)
+            _until(lambda: sql(url, "SELECT waited_for FROM samekey_records"))
+            store.settle(settling(held, State.COMPLETED, result=b"done"))
+            found = waiting.result(10)
+
+        assert found is not None
+        assert found.result == b"done"
+        assert other._here.listener._listening.is_set()
+    finally:
+        store.close()
+        other.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+
+
+def test_a_listener_that_could_not_start_starts_with_the_next_who_waits(url, scene, monkeypatch):
+    with contextlib.closing(PostgresStore(url)) as store:
+        held = store.open(scene.opening())
+        with monkeypatch.context() as scarce:
+            scarce.setattr(os, "pipe", _no_files)
+            scarce.setattr(threading, "excepthook", lambda told: None)
+            assert store.wait(Wait(held), 0.01) is not None
+        _until(lambda: not any(thread.name == "samekey-listener" for thread in threading.enumerate()))
+        assert store.wait(Wait(held), 0.01) is not None
+        assert store._here.listener._listening.is_set()
+
+
+def _no_files() -> Any:
+    raise OSError(24, "Too many open files")
+
+
+def test_a_full_queue_of_notifications_stops_no_settle(own_server, scene):
+    """It is everybody's: who listens and never ends a transaction fills it, and no commit that notifies succeeds."""
+    if MAJOR < 17:
+        pytest.skip("before PostgreSQL 17 the queue has 8 GB")
+    own_server.sql("ALTER SYSTEM SET max_notify_queue_pages = 64")
+    own_server.restart("fast")
+    url = own_server.create_database()
+    driver.migrate(url)
+    with contextlib.closing(PostgresStore(url)) as store, psycopg.connect(url, autocommit=True) as stuck:
+        stuck.execute("LISTEN elsewhere")
+        stuck.execute("BEGIN")
+        stuck.execute("SELECT 1")
+        with psycopg.connect(url, autocommit=True) as noisy, contextlib.suppress(psycopg.errors.ProgramLimitExceeded):
+            for number in itertools.count():
+                noisy.execute("SELECT pg_notify('elsewhere', %s)", (f"{number:07000}",))
+        held = store.open(scene.opening())
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(store.wait, Wait(held), 20.0)
+            _until(lambda: sql(url, "SELECT waited_for FROM samekey_records"))
+            settled = store.settle(settling(held, State.COMPLETED, result=b"done"))
+            found = waiting.result(10)
+
+    assert settled is not None
+    assert found is not None
+    assert settled.result == found.result == b"done"
+
+
 def test_a_waiter_is_not_held_up_by_a_rival_transaction(store, url, scene):
     """A row that cannot be flagged is looked at again and again; nobody's read waits for it."""
     held = store.open(scene.opening())
@@ -876,6 +945,48 @@ def test_a_waiter_is_not_held_up_by_a_rival_transaction(store, url, scene):
     assert found is not None
     assert found.fence == held.fence
     assert time.monotonic() - start < 1.0
+
+
+def test_a_waiter_outlasts_a_table_that_is_locked(store, url, scene):
+    """VACUUM FULL and migrations lock all of it: who waits anyhow looks again, as long as it would have waited."""
+    held = store.open(scene.opening())
+    with psycopg.connect(url) as rival, ThreadPoolExecutor(1) as pool:
+        rival.execute("LOCK TABLE samekey_records IN ACCESS EXCLUSIVE MODE")
+        start = time.monotonic()
+        with pytest.raises(StoreBusy):
+            store.wait(Wait(held), 0.5)
+        assert time.monotonic() - start > 0.5
+        waiting = pool.submit(store.wait, Wait(held), 20.0)
+        for stands in (True, False):  # it waited for the table, and was turned away
+            _until(lambda stands=stands: sql(url, _LOCKED_OUT) is stands)
+        rival.rollback()
+        store.settle(settling(held, State.COMPLETED, result=b"done"))
+        found = waiting.result(10)
+
+    assert found is not None
+    assert found.result == b"done"
+
+
+async def test_a_task_that_waits_outlasts_a_table_that_is_locked(url, scene):
+    store = AsyncPostgresStore(url)
+    held = await store.open(scene.opening())
+    with psycopg.connect(url) as rival:
+        rival.execute("LOCK TABLE samekey_records IN ACCESS EXCLUSIVE MODE")
+        with pytest.raises(StoreBusy):
+            await store.wait(Wait(held), 0.5)
+        waiting = asyncio.create_task(store.wait(Wait(held), 20.0))
+        await asyncio.sleep(0.3)
+    await store.settle(settling(held, State.COMPLETED, result=b"done"))
+    found = await asyncio.wait_for(waiting, 10)
+    await store.close()
+
+    assert found is not None
+    assert found.result == b"done"
+
+
+_LOCKED_OUT = """
+SELECT count(*) > 0 FROM pg_stat_activity WHERE application_name = 'samekey' AND wait_event_type = 'Lock'
+"""
 
 
 def test_a_closed_store_says_so_at_once(url, scene):
@@ -1377,6 +1488,18 @@ def test_addresses():
     ):
         with pytest.raises(Misconfigured):
             PostgresStore(wrong)
+
+
+def test_whatever_encoding_an_address_names_texts_are_kept_as_they_are(url, scene):
+    """A process that spoke another one would write keys that no other process finds."""
+    command = scene.opening("ключ 😀")
+    with contextlib.closing(PostgresStore(f"{url}?client_encoding=latin1")) as odd:
+        odd.open(command)
+    with contextlib.closing(PostgresStore(url)) as store:
+        found = store.read(Read(command.key))
+
+    assert found is not None
+    assert sql(url, "SELECT key FROM samekey_records") == command.key.text
 
 
 @pytest.mark.parametrize("address", ["postgresql:///shop", "postgresql://", "postgresql:///shop?host=/run/postgresql"])

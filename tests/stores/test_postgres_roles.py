@@ -104,6 +104,12 @@ def test_the_application_is_told_that_it_may_not_migrate(server):
         guard.run("charge", lambda: "paid", key="o-1", payload={})
 
 
+def test_a_schema_that_is_not_there_is_told_and_how_to_make_it(server):
+    """Not "run samekey migrate", which is what was run."""
+    with pytest.raises(Misconfigured, match="CREATE SCHEMA"):
+        migrate(f"{server.create_database()}?options=-csearch_path%3Dsamekey")
+
+
 def test_the_tables_may_have_a_schema_of_their_own(server):
     """Named in the address, for migrating and for working."""
     address = server.create_database()

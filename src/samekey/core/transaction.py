@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from samekey.core.commands import StoreCommand
-from samekey.core.errors import StoreError
+from samekey.core.errors import Misconfigured, StoreError
 from samekey.core.record import Record
 
 CLAIM, EFFECT = "claim", "effect"  # the two savepoints: before the claim, and before the effect
@@ -69,6 +69,10 @@ class SavepointGone(StoreError):
 
 class RecordGone(StoreError):
     """What was claimed in this transaction is not there: the connection sees other tables now."""
+
+
+class Unsaid(Misconfigured):
+    """The acts cannot be said over this connection: nothing of them was sent, not even a savepoint."""
 
 
 class TransactionAborted(StoreError):

@@ -23,7 +23,7 @@ from psycopg.pq import ConnStatus, DiagnosticField, Escaping, ExecStatus, Pipeli
 from psycopg.waiting import Ready, Wait
 
 from samekey.core.errors import Misconfigured
-from samekey.core.transaction import Mark, SavepointGone
+from samekey.core.transaction import Mark, SavepointGone, Unsaid
 from samekey.drivers._psycopg_exchange import BINARY, Query
 
 Operation = Mark | Query | tuple[str, tuple[Any, ...]]
@@ -85,9 +85,12 @@ class _Shared:
                 queries.append(operation)
             elif isinstance(operation, tuple):
                 text, values = operation
-                if values:
-                    text = cursor(self._connection).mogrify(text, list(values))
-                queries.append(Query(b"", text.encode(self._connection.info.encoding), [], []))
+                try:
+                    if values:
+                        text = cursor(self._connection).mogrify(text, list(values))
+                    queries.append(Query(b"", text.encode(self._connection.info.encoding), [], []))
+                except UnicodeError as error:
+                    raise Unsaid(_no_words(self._connection)) from error
             else:
                 queries.append(_plain(operation.sql))
         return queries
@@ -224,6 +227,8 @@ def prepared_in(connection: Any) -> Prepared | None:
 _OTHER_FUNCTIONS = b"0A000"  # "cached plan must not change result type": the tables were made anew
 _NOT_AS_KNOWN = (b"26000", b"42P05", _OTHER_FUNCTIONS)  # no such prepared statement; one of that name is there
 _STEP = "SAVEPOINT samekey_step"
+# To which one can go back. In a transaction that a statement of the effect has aborted no new savepoint can be set.
+_COME_BACK = (b"BEGIN", b"SAVEPOINT", b"ROLLBACK TO SAVEPOINT")
 
 # As plain numbers: every answer is compared with them.
 _DONE, _ROWS = int(ExecStatus.COMMAND_OK), int(ExecStatus.TUPLES_OK)
@@ -238,7 +243,7 @@ def travelling(pgconn: Any, queries: list[Query], known: Prepared | None) -> Wai
     counted_on = [] if known is None else [query for query in queries if query.name and known.wants(query)]
     if known is None or not counted_on:
         return (yield from _turn(pgconn, queries, None))
-    if not queries[0].sql.startswith((b"BEGIN", b"SAVEPOINT")):
+    if not queries[0].sql.startswith(_COME_BACK):
         queries = [_plain(_STEP), *queries]  # what is released behind it takes it along
     answer = yield from _turn(pgconn, queries, known)
     state = None if answer is None else answer.error_field(DiagnosticField.SQLSTATE)
@@ -246,7 +251,7 @@ def travelling(pgconn: Any, queries: list[Query], known: Prepared | None) -> Wai
         known.forget()
         first = queries[0].sql.decode()
         began = first.startswith("BEGIN")
-        back = [_plain("ROLLBACK" if began else f"ROLLBACK TO {first}")]
+        back = [_plain("ROLLBACK" if began else first if first.startswith("ROLLBACK") else f"ROLLBACK TO {first}")]
         if state == _OTHER_FUNCTIONS:
             back += [_plain(f"DEALLOCATE {query.name.decode()}") for query in counted_on]
         yield from _turn(pgconn, back, None)
@@ -310,6 +315,17 @@ def row_of(answer: Any, connection: Any) -> Any:
     if answer.fformat(0) == BINARY:
         return answer
     encoding = connection.info.encoding
+    try:
+        return _values(answer, encoding)
+    except UnicodeError as error:
+        raise Misconfigured(_no_words(connection)) from error
+
+
+def _no_words(connection: Any) -> str:
+    return f"the connection's client_encoding ({connection.info.encoding}) has no way to say this text: set it to UTF8"
+
+
+def _values(answer: Any, encoding: str) -> Any:
     loads = [_LOADS.get(answer.ftype(column)) for column in range(answer.nfields)]
     values = [answer.get_value(0, column) for column in range(answer.nfields)]
     return tuple(

@@ -97,6 +97,8 @@ class Facts:
 _SESSION = (
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
     "SET SESSION time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', "
+    # A server may be set to begin the next transaction with each COMMIT, which nobody would end; or to show few rows.
+    "completion_type = 'NO_CHAIN', sql_select_limit = 18446744073709551615, "
     f"innodb_lock_wait_timeout = {LOCK_SECONDS}, lock_wait_timeout = {LOCK_SECONDS}, wait_timeout = {IDLE_SECONDS}",
 )
 
@@ -129,6 +131,8 @@ ON DUPLICATE KEY UPDATE value = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIM
 
 def greet(address: Address, run: Run) -> Facts:
     """Set the session up, and refuse a server that cannot be the store."""
+    for statement in _SESSION:
+        run(statement)
     said = {str(name).lower(): str(value) for name, value in run(_VARIABLES)}
     for setting in ("read_only", "super_read_only", "innodb_read_only"):
         if said.get(setting, "OFF").upper() not in ("OFF", "0"):
@@ -138,8 +142,6 @@ def greet(address: Address, run: Run) -> Facts:
             f"{address.name} has binlog_format=STATEMENT, which cannot log READ COMMITTED: set it to ROW or MIXED"
         )
     _check_tables(address, {str(name).lower(): engine for name, engine in run(_TABLES)})
-    for statement in _SESSION:
-        run(statement)
     here = _place_of(said)
     meta = _meta(run)
     check_schema(address.name, int(meta.get("schema", 0)), int(meta.get("oldest_client", 0)), SCHEMA)

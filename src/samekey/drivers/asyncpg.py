@@ -56,7 +56,11 @@ class AsyncpgLink:
 
     async def commit(self) -> None:
         if self._begun is not None:
-            await self._begun.commit()
+            try:
+                await self._begun.commit()
+            except asyncpg.PostgresError:
+                self._begun = None  # the server's own word: with it the transaction is over
+                raise
             self._begun = None
 
     async def rollback(self) -> None:

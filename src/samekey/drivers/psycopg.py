@@ -186,13 +186,13 @@ def _arguments(address: Address) -> dict[str, Any]:
         "target_session_attrs": "read-write",  # a standby must never be asked: it does not know the last claims
         "connect_timeout": CONNECT_SECONDS,
         "application_name": "samekey",
-        "client_encoding": "utf8",
         "keepalives_idle": 10,
         "keepalives_interval": 3,
         "keepalives_count": 3,
     }
     return {
         **{name: value for name, value in ours.items() if name not in given},
+        "client_encoding": "utf8",  # as our texts are written, whatever the address says
         "autocommit": True,
         "prepare_threshold": None if address.pgbouncer else 0,
     }
@@ -340,7 +340,7 @@ def _carry_out(address: Address, link: Connection, migration: Migration, known: 
                 _take_turn(address, link, turn)
                 if migration not in due(known, _done(link), "all", address.name):
                     return False
-                link.execute(sql.encode())
+                _execute(address, link, sql)
                 if migration in due(known, _done(link), "all", address.name):
                     raise ValueError(f"{migration.number:04} {migration.title} does not count itself")
                 return True
@@ -353,6 +353,16 @@ def _carry_out(address: Address, link: Connection, migration: Migration, known: 
         time.sleep(pause)
         pause = min(pause * 2, LAST_PAUSE_SECONDS)
     raise AssertionError("the last try returns or raises")
+
+
+def _execute(address: Address, link: Connection, sql: str) -> None:
+    try:
+        link.execute(sql.encode())
+    except errors.InvalidSchemaName as error:
+        raise Misconfigured(
+            f"{address.name}: there is no schema to make the tables in ({_first_line(error)}). Make the first one of "
+            "the search_path with CREATE SCHEMA, or name another"
+        ) from error
 
 
 def _take_turn(address: Address, link: Connection, turn: Sequence[str]) -> None:

@@ -75,7 +75,13 @@ class _Shared:
 
     def _find(self) -> Steps:
         """The driver's link, in the transaction that SQLAlchemy has begun on it."""
-        connection = (yield self._given.connection) if self._orm else self._given
+        try:
+            connection = (yield self._given.connection) if self._orm else self._given
+        except exc.UnboundExecutionError as error:
+            raise Misconfigured(
+                "the session is bound to no database, or to one for each class, so its transaction is none that a "
+                "record could be in: give it the bind= of the guard's database"
+            ) from error
         if self.asynchronous:
             raw = (yield connection.get_raw_connection).driver_connection
         else:

@@ -359,7 +359,7 @@ def record_of(row: Row, key: Key | None) -> Record:
                 float(changed_at),
                 float(lease_until),
                 "",
-                bool(unsure),
+                bool(int(unsure)),  # a connection without converters says '0'
                 _time(begun_at),
                 _time(first_sent_at),
                 int(round),

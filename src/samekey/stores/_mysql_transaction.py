@@ -42,6 +42,9 @@ T = TypeVar("T")
 
 RETRY_SECONDS = 1.0  # what a caller is told to wait: the other transaction took longer than the patience already
 
+# Whatever the session's completion_type is: one that begins anew by itself would be taken for the caller's.
+_COMMIT, _ROLLBACK = "COMMIT AND NO CHAIN NO RELEASE", "ROLLBACK AND NO CHAIN NO RELEASE"
+
 _HASTE = "SET @samekey_wait = @@innodb_lock_wait_timeout, innodb_lock_wait_timeout = %d"  # whole seconds, at least one
 _HASTE_OVER = "SET innodb_lock_wait_timeout = @samekey_wait"
 
@@ -63,6 +66,7 @@ class MysqlTransaction:
         self._links = links
         self._address = address
         self.connection = self._connection = connection
+        self._began = False  # nothing but ours is in it
 
     def same_database(self) -> bool:
         """Whether the connection's tables are the store's own, on the same server."""
@@ -89,11 +93,12 @@ class MysqlTransaction:
         return not self._connection.open
 
     def begin(self) -> None:
-        self._say("BEGIN")
+        self._began = True
+        self._say("START TRANSACTION")  # BEGIN opens a block in sql_mode ORACLE
 
     def commit(self) -> None:
         try:
-            self._statement("COMMIT")
+            self._statement(_COMMIT)
         except driver.DriverError as error:
             if driver.is_lost(error):
                 raise StoreUnavailable(
@@ -104,7 +109,7 @@ class MysqlTransaction:
 
     def rollback(self) -> None:
         if self.in_transaction:
-            self._say("ROLLBACK")
+            self._say(_ROLLBACK)
 
     def carry_out(self, *acts: Act, patience: float) -> Record | None:
         record = None
@@ -199,8 +204,12 @@ class MysqlTransaction:
         """The driver's error as ours: in a transaction some mean something else than outside."""
         key = "this transaction" if command is None else str(command.key)
         text = "" if command is None else command.key.text
-        if driver.is_rolled_back(error):
+        rolled_back = driver.is_rolled_back(error)
+        if rolled_back or driver.is_busy(error):
             driver.refresh(self._connection)
+            # With innodb_rollback_on_timeout all of it is gone: who took that for "busy" would commit its other half.
+            rolled_back |= not (self.in_transaction or self._began)
+        if rolled_back:
             raise TransactionConflict(
                 f"{key}: the server rolled the transaction back for the sake of another one. Claim keys in the same "
                 "order everywhere; run the whole transaction again with the same key",

@@ -50,7 +50,7 @@ class Listener:
         """The same without waiting; the event says when."""
         with self._starting:
             self._used_at = time.monotonic()
-            if self._thread is None and not self._closed and not self._address.pgbouncer:
+            if not (self._closed or self._address.pgbouncer or (self._thread and self._thread.is_alive())):
                 self._thread = threading.Thread(target=self._run, name="samekey-listener", daemon=True)
                 self._thread.start()
         return self._listening
@@ -93,11 +93,13 @@ class Listener:
 
     def _hear(self, connection: Any, ears: int) -> None:
         link = connection.pgconn
+        poll = select.poll()  # not select(), which takes no descriptor above 1023
+        poll.register(link.socket, select.POLLIN)
+        poll.register(ears, select.POLLIN)
         while not self._closed:
             while (notice := link.notifies()) is not None:
                 self._bells.ring(_digest(notice.extra))
-            ready, _, _ = select.select([link.socket, ears], [], [], IDLE_SECONDS)
-            if ready:
+            if poll.poll(IDLE_SECONDS * 1000):
                 link.consume_input()  # raises when the server is gone
             elif self._idle():
                 return

@@ -193,8 +193,8 @@ class _Shared:
     def _tell(self, error: BaseException, acts: Sequence[Act]) -> NoReturn:
         if sqlstate(error) == OTHER_TABLES:
             _known.clear()  # the search_path was changed; or the tables were made anew, and so are the store's own
-        if any(isinstance(act, Commit) for act in acts) and (self._link.lost or _is_constraint(error)):
-            self._tell_commit(error)
+        if any(isinstance(act, Commit) for act in acts) and (self._link.lost or not self._link.in_transaction):
+            self._tell_commit(error)  # a commit that fails ends its transaction, a statement before it does not
         raise told(self.name, error, acts, lost=self._link.lost) from error
 
     def _tell_commit(self, error: BaseException) -> NoReturn:
@@ -382,7 +382,13 @@ def _record(answer: Any, acts: Sequence[Act], operations: Sequence[Operation]) -
         return None
     for act, said in zip(acts, operations, strict=True):
         if isinstance(act, StoreCommand):
-            return record_in(answer, act, None) if isinstance(said, Query) else record_of(answer, act)
+            try:
+                return record_in(answer, act, None) if isinstance(said, Query) else record_of(answer, act)
+            except (TypeError, ValueError) as error:
+                raise Misconfigured(
+                    f"what the server says of {act.key} cannot be read over this connection ({error}): are there "
+                    "codecs of its own for text, float8 or the like (set_type_codec)?"
+                ) from error
     return None
 
 
@@ -398,10 +404,6 @@ def _command(acts: Sequence[Act]) -> StoreCommand | None:
 
 _CONFLICTS = ("40001", "40P01")
 OTHER_TABLES, NO_RECORD = "SK001", "SK002"  # raised by our own functions
-
-
-def _is_constraint(error: BaseException) -> bool:
-    return (sqlstate(error) or "").startswith("23")
 
 
 _NO_TABLES = ("42P01", "42883", "42703", "3F000")

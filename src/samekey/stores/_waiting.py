@@ -9,12 +9,13 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-from samekey.core.errors import Misconfigured
+from samekey.core.errors import Misconfigured, StoreBusy
 from samekey.core.record import Record
 from samekey.core.states import State
 from samekey.loops import Bells, ThreadBell, running
 
 REREAD_SECONDS = 0.25  # how long a lost notification may go unnoticed
+BUSY_SECONDS = 0.05  # after a read that waited in vain already
 
 
 def moved_on(record: Record | None, seen: Record) -> bool:
@@ -41,7 +42,13 @@ def wait(seen: Record, timeout: float, read: Callable[[], Record | None], bells:
     bells.add(seen.key.digest, bell)  # before the first read: a ring in between is not lost
     try:
         while True:
-            record = read()
+            try:
+                record = read()
+            except StoreBusy:  # the table is being rebuilt, or migrated: look again when that is over
+                if (left := deadline - time.monotonic()) <= 0:
+                    raise
+                bell.wait(min(left, BUSY_SECONDS))
+                continue
             left = deadline - time.monotonic()
             if moved_on(record, seen) or left <= 0:
                 return record
@@ -59,7 +66,13 @@ async def async_wait(
     bells.add(seen.key.digest, bell)
     try:
         while True:
-            record = await read()
+            try:
+                record = await read()
+            except StoreBusy:
+                if (left := deadline - time.monotonic()) <= 0:
+                    raise
+                await bell.wait(min(left, BUSY_SECONDS))
+                continue
             left = deadline - time.monotonic()
             if moved_on(record, seen) or left <= 0:
                 return record

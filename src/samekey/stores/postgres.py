@@ -134,7 +134,9 @@ class PostgresStore:
         asking: list[StoreCommand] = [command]
 
         def look() -> Record | None:
-            return self._do(links.reads, asking.pop() if asking else Read(command.key))
+            record = self._do(links.reads, asking[0] if asking else Read(command.key))
+            asking.clear()  # flagged, where it still goes on; not so where the table was locked
+            return record
 
         return wait(command.seen, timeout, look, links.bells)
 
@@ -304,7 +306,9 @@ class AsyncPostgresStore:
         asking: list[StoreCommand] = [command]
 
         async def look() -> Record | None:
-            return await self._do(links.reads, asking.pop() if asking else Read(command.key))
+            record = await self._do(links.reads, asking[0] if asking else Read(command.key))
+            asking.clear()
+            return record
 
         return await async_wait(command.seen, timeout, look, links.bells(here))
 

@@ -7,11 +7,12 @@ import contextvars
 import threading
 from typing import Any
 
+import psycopg
 import pytest
 
-from samekey import InProgress, KeyReused, Misconfigured, NotDone, Policy, Refused, StoreUnavailable
+from samekey import InProgress, KeyReused, Misconfigured, NotDone, Policy, Refused, SamekeyError, StoreUnavailable
 from samekey.core.transaction import RollbackTo
-from samekey.stores._postgres_transaction import AsyncPostgresTransaction
+from samekey.stores._postgres_transaction import AsyncPostgresTransaction, sqlstate
 from tests.guard.atomic_postgres.conftest import Shop
 from tests.guard.atomic_postgres.libraries import LIBRARIES, Conn, finished
 
@@ -156,6 +157,31 @@ async def test_a_statement_that_fails_inside_and_then_not_done(shop: Shop, conn:
     await conn.commit()
 
     assert (shop.orders(), shop.state()) == (["after", "before"], "released")
+
+
+@pytest.mark.parametrize(("fails", "state"), [("RAISE EXCEPTION 'too many'", "P0001"), ("PERFORM 1 / 0", "22012")])
+async def test_a_trigger_that_waits_for_our_commit_speaks_for_itself(shop: Shop, conn: Conn, fails: str, state: str):
+    """What the caller's own tables refuse is no fault of the store, whoever commits."""
+    name = f"{shop.name}_{conn.__class__.__name__}".lower()
+    with psycopg.connect(shop.url) as owner:
+        owner.execute(f"CREATE TABLE {name} (id text)")
+        owner.execute(
+            f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {fails}; RETURN NULL; END $$"
+        )
+        owner.execute(
+            f"CREATE CONSTRAINT TRIGGER late AFTER INSERT ON {name} DEFERRABLE INITIALLY DEFERRED "
+            f"FOR EACH ROW EXECUTE FUNCTION {name}()"
+        )
+
+    async def effect(conn: Conn) -> None:
+        await conn.sql(f"INSERT INTO {name} VALUES ('one too many')")
+
+    with pytest.raises(Exception) as told:  # each library has its own
+        await shop.once(conn, effect)
+
+    assert not isinstance(told.value, SamekeyError)
+    assert sqlstate(told.value) == state
+    assert (conn.in_transaction, shop.state()) == (False, "none")
 
 
 async def test_an_error_that_the_effect_swallowed_is_told(shop: Shop, conn: Conn):

@@ -12,6 +12,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -25,7 +26,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from samekey import AsyncGuard, Atomic, Guard, InProgress, Misconfigured, NotDone, Policy, StoreUnavailable
+from samekey import AsyncGuard, Atomic, Guard, InProgress, Misconfigured, NotDone, Policy, Refused, StoreUnavailable
 from samekey.core.errors import StoreBusy
 from samekey.drivers.psycopg import migrate
 from samekey.testing.proxy import FaultProxy
@@ -238,6 +239,52 @@ def test_a_connection_in_another_encoding_keeps_every_key(guard: Guard, url: str
         inside, said = guard.on(connection), "böse 'quotes' \\ %s"
         answers = [inside.run(name, lambda: said, key="käse '%s'; --", payload={"ß": "%"}) for _ in range(2)]
     assert [(answer.result, answer.replayed) for answer in answers] == [(said, False), (said, True)]
+
+
+@pytest.mark.parametrize("encoding", ["latin1", "sql_ascii"])
+@pytest.mark.parametrize("began", ["by the guard", "by the caller"])
+def test_a_key_that_the_connection_cannot_say_is_told_and_costs_nothing(
+    guard: Guard, url: str, name: str, encoding: str, began: str
+):
+    """Nothing of it was sent, so there is nothing to go back to in the caller's transaction."""
+
+    @guard.once(name=name, key="key", boundary=Atomic("session"))
+    def order(session: psycopg.Connection[Any], key: str) -> str:
+        return key
+
+    with psycopg.connect(url, client_encoding=encoding) as connection:
+        if began == "by the caller":
+            connection.execute("INSERT INTO orders VALUES (%s, '')", (name,))
+        with pytest.raises(Misconfigured, match="client_encoding"):
+            order(connection, "ключ 😀")
+        assert order(connection, "a key") == "a key"
+        connection.commit()
+
+    assert count(url, name) == (1 if began == "by the caller" else 0)
+    assert guard.peek(name, "a key") is not None
+
+
+async def test_a_connection_that_reads_by_codecs_of_its_own_is_told(url: str, name: str):
+    async with AsyncGuard(url) as guard:
+        connection = await asyncpg.connect(url)
+        await connection.set_type_codec("float8", encoder=str, decoder=Decimal, schema="pg_catalog")
+
+        async def effect() -> str:
+            return "once"
+
+        async with connection.transaction():
+            with pytest.raises(Misconfigured, match="set_type_codec"):
+                await guard.on(connection).run(name, effect, key="o-1", payload={})
+        await connection.reset_type_codec("float8", schema="pg_catalog")
+        async with connection.transaction():
+            assert not (await guard.on(connection).run(name, effect, key="o-1", payload={})).replayed
+        await connection.close()
+
+
+def test_a_session_that_is_bound_to_no_single_database_is_refused(guard: Guard, engine: sqlalchemy.Engine, name: str):
+    for session in (Session(), Session(binds={Order: engine})):
+        with session, pytest.raises(Misconfigured, match="bound to no database"):
+            guard.on(session).run(name, lambda: "never", key="o-1", payload={})
 
 
 def test_a_deferred_constraint_speaks_in_our_commit_and_leaves_nothing(
@@ -874,6 +921,40 @@ def test_prepared_statements_may_vanish_inside_the_effect(
     rows = connection.execute("SELECT id FROM orders WHERE id LIKE %s", (f"{name}-%",)).fetchall()
     assert (ran, len(rows)) == (["o-1", "o-2", "o-3"], 3)
     assert {record.state.value for key in ran if (record := guard.peek(name, key)) is not None} == {"completed"}
+
+
+@pytest.mark.parametrize("word", [NotDone, Refused])
+@pytest.mark.parametrize("vanish", [False, True])
+@pytest.mark.parametrize("began", ["by the guard", "by the caller"])
+def test_a_word_after_a_failed_statement_is_kept_by_prepared_statements_too(
+    guard: Guard, connection: psycopg.Connection[Any], url: str, name: str, began: str, vanish: bool, word: Any
+):
+    """A transaction that the effect aborted takes no new savepoint, only the way back to ours."""
+    connection.prepare_threshold = 0
+    guard.on(connection).run(name, lambda: "first", key="o-0", payload={})  # both are prepared now
+    connection.commit()
+
+    def effect() -> None:
+        if vanish:
+            connection.execute("DEALLOCATE ALL")
+        with contextlib.suppress(psycopg.errors.UndefinedTable):
+            connection.execute("INSERT INTO no_such_table VALUES (1)")
+        raise word("there is no such table")
+
+    @guard.once(name=name, key="key", boundary=Atomic("session"))
+    def order(session: psycopg.Connection[Any], key: str) -> None:
+        effect()
+
+    def by_caller() -> None:
+        guard.on(connection).run(name, effect, key="o-1", payload={"key": "o-1"})
+
+    with pytest.raises(word, match="no such table") as told:
+        by_caller() if began == "by the caller" else order(connection, "o-1")
+    connection.commit()
+    record = guard.peek(name, "o-1")
+    assert record is not None
+    assert record.state.value == {NotDone: "released", Refused: "closed"}[word]
+    assert not getattr(told.value, "__notes__", ())
 
 
 def test_tables_made_anew_are_told_once_and_then_used(server: Any, name: str):

@@ -440,6 +440,81 @@ def test_a_statement_that_may_not_wait_as_long_is_told_what_it_waits_for(guard, 
     link.rollback()
 
 
+def test_a_transaction_that_the_server_gave_up_while_it_waited_is_told(mortal):
+    """With innodb_rollback_on_timeout: who takes it for busy, and goes on, would commit the second half alone."""
+    mortal.restart("fast", innodb_rollback_on_timeout="1")
+    try:
+        url = mortal.create_database()
+        migrate(url)
+        with contextlib.closing(Guard(url, policy=Policy(patience=0.5))) as guard, connected(url) as first:
+            run(first, "CREATE TABLE orders (id VARCHAR(50)) ENGINE = InnoDB")
+            first.begin()
+            guard.on(first).run("order", lambda: insert(first), key="o-1", payload={})
+            with connected(url) as second:
+                second.begin()
+                insert(second, "the first half")
+                with pytest.raises(TransactionConflict, match="rolled the transaction back"):
+                    guard.on(second).run("order", lambda: insert(second), key="o-1", payload={})
+
+                @guard.once(name="order", key="key", boundary=Atomic("session"))
+                def order(session: Any, key: str) -> str:
+                    return insert(session)
+
+                with pytest.raises(InProgress):  # the guard's own transaction had nothing else in it
+                    order(second, "o-1")
+            first.rollback()
+        assert orders(url) == []
+    finally:
+        mortal.restart("fast", innodb_rollback_on_timeout="0")
+
+
+def test_a_connection_without_converters_reads_the_same_record(guard, url):
+    """Numbers come as text then, and the text '0' is true."""
+    plain = {kind: how for kind, how in pymysql.converters.conversions.items() if not isinstance(kind, int)}
+    with connected(url, conv=plain) as odd:
+        for _ in range(2):
+            odd.begin()
+            with pytest.raises(NotDone):
+                guard.on(odd).run("order", not_done, key="o-1", payload={})
+            odd.commit()
+    record = guard.peek("order", "o-1")
+    assert (record.state, record.attempts, record.unsure) == (State.RELEASED, 2, False)
+
+
+def not_done() -> None:
+    raise NotDone("funds")
+
+
+def test_a_session_in_which_begin_means_something_else(guard, url, link):
+    """In MariaDB's sql_mode ORACLE it opens a block."""
+    ((version,),) = run(link, "SELECT VERSION()")
+    if "MariaDB" not in version:
+        pytest.skip("MySQL has no such mode")
+
+    @guard.once(name="order", key="key", boundary=Atomic("session"))
+    def order(session: Any, key: str) -> str:
+        return insert(session, key)
+
+    with connected(url, init_command="SET sql_mode = 'ORACLE'") as odd:
+        assert [order(odd, "o-1"), order(odd, "o-1")] == ["inserted o-1"] * 2
+    assert orders(url) == ["o-1"]
+
+
+@pytest.mark.parametrize("kind", ["CHAIN", "RELEASE"])
+def test_a_session_whose_commits_do_more_ends_the_guards_transactions_all_the_same(guard, url, kind):
+    """Each is committed by itself: not left open for the next one, nor ended with the connection."""
+
+    @guard.once(name="order", key="key", boundary=Atomic("session"))
+    def order(session: Any, key: str) -> str:
+        return insert(session, key)
+
+    with connected(url, init_command=f"SET completion_type = '{kind}'") as odd:
+        order(odd, "o-1")
+        assert orders(url) == ["o-1"]
+        order(odd, "o-2")
+        assert orders(url) == ["o-1", "o-2"]
+
+
 def test_a_connection_that_cannot_be_atomic_is_refused(guard, samekey_mariadb, link):
     with pytest.raises(Misconfigured, match="in no transaction"):
         guard.on(link)

@@ -12,6 +12,7 @@ from samekey import Guard, Policy, ResultNotKept
 from samekey.addresses import open_store
 from samekey.core.commands import Free
 from samekey.core.errors import Misconfigured, StoreUnavailable
+from samekey.core.ports import Query
 from samekey.core.states import State
 from samekey.drivers import pymysql as driver
 from samekey.testing._store_scenarios.scene import A, B, settling
@@ -55,6 +56,26 @@ def test_a_binary_log_is_looked_at(mortal, scene):
     with opened(url) as store:
         store.settle(settling(store.open(scene.opening(by=B)), State.COMPLETED))
         assert store.health().warnings == ()
+
+
+@pytest.mark.parametrize("setting", ["completion_type = 1", "completion_type = 2", "sql_select_limit = 1"])
+def test_what_a_server_is_set_to_for_everybody_does_not_hold_for_the_store(mortal, scene, setting):
+    """Commits that begin the next transaction would leave a claim in one that nobody ends."""
+    url = mortal.create_database()
+    driver.migrate(url)
+    name = setting.partition(" ")[0]
+    before = sql(url, f"SELECT @@GLOBAL.{name}")
+    sql(url, f"SET GLOBAL {setting}")
+    try:
+        with opened(url) as store:
+            first, second = store.batch([scene.opening("a"), scene.opening("b")])
+            assert (first.attempt, second.attempt) == (A, A)
+            store.sweep(10)
+            store.open(scene.opening("c"))
+            with opened(url) as other:
+                assert {one.key.text for one in other.list(Query())} == {"a", "b", "c"}
+    finally:
+        sql(url, f"SET GLOBAL {name} = {before if isinstance(before, int) else repr(before)}")
 
 
 def test_the_health_says_which_guarantee_is_reached(store, mortal):

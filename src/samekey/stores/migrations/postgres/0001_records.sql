@@ -83,10 +83,14 @@ CREATE FUNCTION samekey_last_15(p_moves text) RETURNS text LANGUAGE sql STABLE A
   END
 $$;
 
--- Somebody waits for this record: tell them when we commit. The flag is spent; null comes back.
+-- Somebody waits for this record: tell them when we commit. The flag is spent; null comes back. The queue is the whole
+-- server's, and whoever listens and never ends a transaction fills it: then every commit that notifies fails. They look
+-- again by themselves, so a full queue costs a moment, and never what was to be written.
 CREATE FUNCTION samekey_ring(p_digest uuid) RETURNS bigint LANGUAGE plpgsql AS $$
 BEGIN
-  PERFORM pg_notify('samekey', replace(p_digest::text, '-', ''));
+  IF pg_notification_queue_usage() < 0.5 THEN
+    PERFORM pg_notify('samekey', replace(p_digest::text, '-', ''));
+  END IF;
   RETURN NULL;
 END
 $$;
