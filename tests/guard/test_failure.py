@@ -375,6 +375,22 @@ def test_c28_a_settle_that_fails_is_tried_again_and_the_answer_is_recorded(place
     assert side.run("charge", ledger.add, key="o-1", payload={}).replayed
 
 
+def test_c28_a_right_that_was_taken_away_while_the_effect_ran_loses_no_answer(
+    place: Place, colour: str, ledger: Ledger
+):
+    """A password that was changed, a role without its rights: tried again too, and told as not recorded."""
+    side, spy = spied_side(place, colour, policy=Policy(lease=0.3))
+    spy.before["settle"] = raising(Misconfigured("this user may not"), times=1)
+    assert side.run("charge", ledger.add, key="o-1", payload={}).recorded
+
+    spy.before["settle"] = raising(Misconfigured("this user may not"))
+    answer = side.run("charge", ledger.add, key="o-2", payload={})
+    with pytest.raises(TimeoutError):
+        side.run("charge", failing(Ledger(), TimeoutError()), key="o-3", payload={})
+
+    assert (answer.result, answer.recorded) == (2, False)
+
+
 def test_c28_a_settle_whose_reply_was_lost_recognises_itself(place: Place, colour: str, ledger: Ledger):
     side, spy = spied_side(place, colour)
     spy.after["settle"] = raising(DOWN, times=1)

@@ -47,7 +47,7 @@ from samekey.core.commands import (
     Undo,
     Wait,
 )
-from samekey.core.errors import Fenced, InProgress, Refused, StoreBusy, StoreUnavailable
+from samekey.core.errors import Fenced, InProgress, Misconfigured, Refused, StoreBusy, StoreUnavailable
 from samekey.core.record import Record
 from samekey.core.recovery import may_rotate, recover, spoken
 from samekey.core.states import SETTLED, Role, State
@@ -306,10 +306,16 @@ def insist(call: Call, command: Settle | Testify) -> Generator[Command, Any, Rec
         try:
             record: Record | None = yield command
             return record
-        except StoreUnavailable as unavailable:
-            waited += unavailable.tried_seconds  # a store that says nothing takes longer than our pauses
-            if waited >= call.policy.lease_seconds or call.terms.kind is Kind.ATOMIC:
-                return unavailable
+        except StoreUnavailable as error:
+            unavailable = error
+        except Misconfigured as error:  # a password or a right was changed while the effect ran: it ran all the same
+            if call.terms.kind is Kind.ATOMIC:
+                raise
+            unavailable = StoreUnavailable(str(error))
+            unavailable.__cause__ = error
+        waited += unavailable.tried_seconds  # a store that says nothing takes longer than our pauses
+        if waited >= call.policy.lease_seconds or call.terms.kind is Kind.ATOMIC:
+            return unavailable
         yield from Sleep(pause)
         waited, pause = waited + pause, min(pause * 2, SETTLE_PAUSE_MAX_SECONDS)
 
