@@ -96,8 +96,10 @@ class Listener:
         while not self._closed:
             while (notice := link.notifies()) is not None:
                 self._bells.ring(_digest(notice.extra))
-            ready, _, _ = select.select([link.socket, ears], [], [], IDLE_SECONDS)
-            if ready:
+            awaited = select.poll()  # `select` knows no more than 1024 files
+            awaited.register(link.socket, select.POLLIN)
+            awaited.register(ears, select.POLLIN)
+            if awaited.poll(IDLE_SECONDS * 1000):
                 link.consume_input()  # raises when the server is gone
             elif self._idle():
                 return

@@ -140,6 +140,7 @@ class Subscriber(Ears):
 
     def _run(self) -> None:
         ears, mouth = os.pipe()
+        os.set_blocking(ears, False)
         with self._mutex:
             self._wake = mouth
         try:
@@ -244,12 +245,10 @@ def older(told: Record | None, seen: Record) -> bool:
 
 
 def _emptied(ears: int) -> bool:
-    import select
-
-    if not select.select([ears], [], [], 0)[0]:
+    try:
+        return bool(os.read(ears, 4096))
+    except BlockingIOError:
         return False
-    os.read(ears, 4096)
-    return True
 
 
 def _digest(channel: bytes) -> bytes:
