@@ -35,6 +35,7 @@ from samekey.ops import Ops
 from samekey.stores import _waiting
 from samekey.stores._redis_front import RedisFront
 from samekey.stores._redis_jobs import REASK_SECONDS
+from samekey.stores._redis_links import _SLOTS
 from samekey.stores.redis import AsyncRedisStore, RedisStore, _Loop
 from samekey.testing.proxy import FaultProxy
 from samekey.testing.redis_servers import RedisServer, flavours, redis_cluster, redis_server, until
@@ -996,6 +997,25 @@ def test_a_cluster_whose_servers_do_not_tell_their_host(cluster):
 def test_one_server_of_a_cluster_is_refused_and_the_way_out_named(cluster):
     with pytest.raises(Misconfigured, match=re.escape("?cluster=1")):
         RedisStore(cluster[0].url()).open(opening())
+
+
+def test_the_health_is_that_of_the_servers_there_are():
+    """A master whose slots have moved on, or that another one replaced, says nothing about the store any more."""
+    with redis_cluster(2) as (stays, leaves):
+        leaves.call("CONFIG", "SET", "appendonly", "no")
+        store = RedisStore(cluster_url([stays, leaves]))
+        assert "no claim is safe" in store.health().guarantee
+        leaves.call("FLUSHALL")
+        name = stays.call("CLUSTER", "MYID")
+        stays.call("CLUSTER", "BUMPEPOCH")  # or the other one's word about its slots would count for more
+        for slot in sorted(set(_SLOTS)):
+            for node in (stays, leaves):
+                node.call("CLUSTER", "SETSLOT", slot, "NODE", name)
+
+        health = store.health()
+        assert dict(health.facts)["servers"] == "1"
+        assert "no claim is safe" not in health.guarantee
+        store.close()
 
 
 def test_a_cluster_client_of_one_s_own(cluster):

@@ -344,7 +344,9 @@ class Links:
         """Ask every server again who it is; the facts are in memory then."""
         if self._address.cluster:
             yield from self._finding_owners()
-        for server in dict.fromkeys(self._owners or [""]):
+            known = self._memory.facts  # of others too that have none of our keys any more
+            self._memory.facts = {server: known[server] for server in self.servers() if server in known}
+        for server in self.servers():
             link = self.links.get(server)
             if link is None:
                 yield from self._meeting(server)
