@@ -457,6 +457,19 @@ def test_a_process_with_many_open_files_hears_over_one_connection(server, store,
         other.close()
 
 
+def test_what_nobody_can_be_told_is_not_kept():
+    """A subscriber that cannot connect (no more clients, no right) has nothing to say later: it says it all anew."""
+    with redis_server() as crowded:
+        ours = RedisStore(crowded.url())
+        held = ours.open(opening())
+        crowded.call("CONFIG", "SET", "maxclients", "1")
+        for _ in range(200):
+            assert there(ours.wait(Wait(held), 0.0)).fence == held.fence
+
+        assert len(ours._here.subscriber._errands) <= 1
+        ours.close()
+
+
 async def test_those_who_wait_together_are_each_told_what_is_news_to_it(server, store):
     """Other sights of the record, other patience, one who leaves: one vigil, and none is told another's news."""
     ours = AsyncRedisStore(server.url())
