@@ -21,10 +21,12 @@ from samekey import AsyncGuard, Guard, InDoubt, Opaque, Policy, Repeatable, Stat
 from samekey.core.commands import Read, Wait
 from samekey.drivers import _psycopg_connection
 from samekey.drivers import psycopg as driver
-from samekey.stores import _postgres_batches
+from samekey.stores import _postgres_batches, _waiting
 from samekey.stores.postgres import AsyncPostgresStore, PostgresStore
 from samekey.testing._store_scenarios.scene import A, Scene, settling
 from samekey.testing.servers import PrivatePostgres, postgres
+from tests.guard.helpers import until
+from tests.stores.files import many_files
 
 pytestmark = pytest.mark.slow
 
@@ -252,3 +254,25 @@ def _outcome(call: Future[Any]) -> str:
     except Exception as error:
         found = error
     return type(found).__name__ if isinstance(found, Exception) else repr(found)
+
+
+def test_a_process_with_many_open_files_is_still_told(url, scene, monkeypatch):
+    """The listener knows no limit to the number of a file; behind 1,024 of them it used to fall over."""
+    monkeypatch.setattr(_waiting, "REREAD_SECONDS", 60.0)
+    with contextlib.closing(PostgresStore(url)) as store, many_files(), ThreadPoolExecutor(1) as pool:
+        other = PostgresStore(url)
+        held = store.open(scene.opening())
+        waiting = pool.submit(other.wait, Wait(held), 5.0)
+        until(lambda: store.read(Read(held.key)) is not None and _listening())
+        (listener,) = _listening()
+        store.settle(settling(held, State.COMPLETED))
+        told = waiting.result()
+        assert told is not None
+        assert told.state is State.COMPLETED
+
+        assert _listening() == [listener]
+        other.close()
+
+
+def _listening() -> list[threading.Thread]:
+    return [one for one in threading.enumerate() if one.name == "samekey-listener"]

@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import threading
+import types
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -31,12 +32,15 @@ from samekey.core.states import Role, State
 from samekey.drivers import redis as driver
 from samekey.drivers._redis_wire import ANSWER_SECONDS, CONNECT_SECONDS
 from samekey.ops import Ops
+from samekey.stores import _waiting
 from samekey.stores._redis_front import RedisFront
 from samekey.stores._redis_jobs import REASK_SECONDS
+from samekey.stores._redis_links import _SLOTS
 from samekey.stores.redis import AsyncRedisStore, RedisStore, _Loop
 from samekey.testing.proxy import FaultProxy
 from samekey.testing.redis_servers import RedisServer, flavours, redis_cluster, redis_server, until
 from samekey.testing.servers import NoServer
+from tests.stores.files import many_files
 
 FULL = os.environ.get("SAMEKEY_BUDGET") == "full"
 FINGERPRINT = Fingerprint(b"\x01" * 32, "1", (("amount", b"\x02" * 8),))
@@ -437,6 +441,35 @@ def test_five_hundred_waiters_cost_a_few_commands(server, store):
     assert {there(reply).result for reply in replies} == {b"done"}
 
 
+def test_a_process_with_many_open_files_hears_over_one_connection(server, store, monkeypatch):
+    """The subscriber knows no limit to the number of a file; it used to connect again and again behind 1,024."""
+    monkeypatch.setattr(_waiting, "REREAD_SECONDS", 60.0)
+    held = store.open(opening())
+    with many_files(), ThreadPoolExecutor(1) as pool:
+        other = RedisStore(server.url())
+        waiting = pool.submit(other.wait, Wait(held), 5.0)
+        until(lambda: server.call("PUBSUB", "NUMSUB", channel(held))[1])
+        before = int(server.info("total_connections_received"))
+        store.settle(settling(held))
+        assert there(waiting.result()).result == b"done"
+
+        assert int(server.info("total_connections_received")) - before == 1  # this very look
+        other.close()
+
+
+def test_what_nobody_can_be_told_is_not_kept():
+    """A subscriber that cannot connect (no more clients, no right) has nothing to say later: it says it all anew."""
+    with redis_server() as crowded:
+        ours = RedisStore(crowded.url())
+        held = ours.open(opening())
+        crowded.call("CONFIG", "SET", "maxclients", "1")
+        for _ in range(200):
+            assert there(ours.wait(Wait(held), 0.0)).fence == held.fence
+
+        assert len(ours._here.subscriber._errands) <= 1
+        ours.close()
+
+
 async def test_those_who_wait_together_are_each_told_what_is_news_to_it(server, store):
     """Other sights of the record, other patience, one who leaves: one vigil, and none is told another's news."""
     ours = AsyncRedisStore(server.url())
@@ -774,6 +807,19 @@ def test_wait_replicas_counts_only_what_is_on_a_replica():
         store.close()
 
 
+def test_a_user_that_may_not_wait_for_replicas_is_told_before_anything_is_claimed(server):
+    """Or each claim would be written, counted as not replicated, and stuck until its lease ends."""
+    server.call("ACL", "SETUSER", "hasty", "reset", "on", ">secret", *RIGHTS.split())
+    store = RedisStore(f"redis://hasty:secret@127.0.0.1:{server.port}/0?wait_replicas=1")
+    claim = opening()
+
+    with pytest.raises(Misconfigured, match="wait"):
+        store.open(claim)
+
+    assert server.call("EXISTS", raw_key(claim)) == 0
+    store.close()
+
+
 def test_a_master_that_was_demoted_is_left():
     """READONLY means that nothing was written: it is asked again where the master is now."""
     with redis_server() as master, master.replica() as copy, FaultProxy(master.port) as proxy:
@@ -929,6 +975,62 @@ def test_a_cluster_that_is_rearranged_is_followed(cluster):
     store.close()
 
 
+def test_a_master_that_is_away_takes_no_other_master_s_keys_with_it(cluster):
+    """In one batch: the keys of the one cannot be had, those of the others can, also from servers not met before."""
+    for node in cluster:
+        node.call("CONFIG", "SET", "cluster-require-full-coverage", "no")
+    claims = sorted((opening() for _ in range(60)), key=lambda one: driver.slot_of(raw_key(one).encode()))
+    store = RedisStore(cluster_url(cluster[1:]))
+    cluster[0].stop(kill=True)  # it has the lowest slots, and is asked first
+    try:
+        replies = store.batch(claims)
+    finally:
+        cluster[0].start()
+        until(lambda: all("cluster_state:ok" in node.call("CLUSTER", "INFO") for node in cluster))
+
+    assert {type(one) for one in replies} == {StoreUnavailable, Record}
+    store.close()
+
+
+def test_a_cluster_whose_servers_do_not_tell_their_host(cluster):
+    """Then it is the host where they were asked: a cluster behind one address, or of one server that met nobody."""
+    for node in cluster:
+        node.call("CONFIG", "SET", "cluster-preferred-endpoint-type", "unknown-endpoint")
+    try:
+        store = RedisStore(cluster_url(cluster))
+        replies = store.batch([opening() for _ in range(60)])
+    finally:
+        for node in cluster:
+            node.call("CONFIG", "SET", "cluster-preferred-endpoint-type", "ip")
+
+    assert {type(one) for one in replies} == {Record}
+    store.close()
+
+
+def test_one_server_of_a_cluster_is_refused_and_the_way_out_named(cluster):
+    with pytest.raises(Misconfigured, match=re.escape("?cluster=1")):
+        RedisStore(cluster[0].url()).open(opening())
+
+
+def test_the_health_is_that_of_the_servers_there_are():
+    """A master whose slots have moved on, or that another one replaced, says nothing about the store any more."""
+    with redis_cluster(2) as (stays, leaves):
+        leaves.call("CONFIG", "SET", "appendonly", "no")
+        store = RedisStore(cluster_url([stays, leaves]))
+        assert "no claim is safe" in store.health().guarantee
+        leaves.call("FLUSHALL")
+        name = stays.call("CLUSTER", "MYID")
+        stays.call("CLUSTER", "BUMPEPOCH")  # or the other one's word about its slots would count for more
+        for slot in sorted(set(_SLOTS)):
+            for node in (stays, leaves):
+                node.call("CLUSTER", "SETSLOT", slot, "NODE", name)
+
+        health = store.health()
+        assert dict(health.facts)["servers"] == "1"
+        assert "no claim is safe" not in health.guarantee
+        store.close()
+
+
 def test_a_cluster_client_of_one_s_own(cluster):
     client = redis.RedisCluster(host="127.0.0.1", port=cluster[0].port)
     with Guard(RedisStore(client=client)) as guard:
@@ -1025,6 +1127,13 @@ async def test_with_tls(tmp_path):
         RedisStore(url).settle(settling(held))
         assert there(await tasks).result == b"done"
         await ours.close()
+        authority = str(tmp_path / "ca.crt")
+        for client in (
+            redis.Redis(host="localhost", port=port, ssl=True, ssl_ca_certs=authority),
+            redis.asyncio.Redis(host="localhost", port=port, ssl=True, ssl_ca_certs=authority),
+        ):
+            run_once(RedisStore(client=client))
+            await run_once_async(AsyncRedisStore(client=client))
         with pytest.raises(StoreUnavailable, match="certificate"):
             RedisStore(f"rediss://localhost:{port}").open(opening())
 
@@ -1089,6 +1198,14 @@ async def test_a_user_with_few_rights_is_enough(server):
     store.close()
 
 
+@pytest.mark.parametrize("flavour", sorted(flavours()))
+def test_those_rights_are_enough_in_every_server_and_database(flavour):
+    """Redis 6 lets a new user hear everything, and takes a channel only after that was taken back."""
+    with redis_server(flavour) as server:
+        server.call("ACL", "SETUSER", "shop", "on", ">secret", *RIGHTS.split(), "+select")
+        run_once(RedisStore(f"redis://shop:secret@127.0.0.1:{server.port}/1"))
+
+
 @pytest.mark.parametrize("missing", ["resetchannels", "-publish"])
 async def test_a_user_that_may_tell_nobody_settles_all_the_same(server, missing):
     """A message is a hint: what was written counts, and those who wait look again by themselves."""
@@ -1105,6 +1222,27 @@ async def test_a_user_that_may_tell_nobody_settles_all_the_same(server, missing)
     front = RedisFront(f"redis://mute:secret@127.0.0.1:{server.port}/0")
     front.put(held.key.digest, b"\x00" * 64, 2e9)
     front.close()
+
+
+def test_a_client_of_another_library_goes_where_it_would_go_itself():
+    """valkey-py has the same classes, of its own: TLS is TLS, and a socket a socket."""
+    kinds = {
+        "tls": types.new_class("SSLConnection"),
+        "unix": types.new_class("UnixDomainSocketConnection"),
+        "tcp": types.new_class("Connection"),
+    }
+    for kind, connection_class in kinds.items():
+        pool = types.SimpleNamespace(connection_class=connection_class, connection_kwargs={})
+        assert driver.lent_by(types.SimpleNamespace(connection_pool=pool)).places[0].kind == kind
+
+
+async def test_a_setting_that_the_other_colour_does_not_know_is_refused(server):
+    """What redis-py checks only in threads is not left out in silence."""
+    client = redis.Redis(ssl=True, ssl_validate_ocsp=True)
+
+    with pytest.raises(Misconfigured, match="ssl_validate_ocsp"):
+        await AsyncRedisStore(client=client).open(opening())
+    client.close()
 
 
 async def test_clients_of_one_s_own(server):

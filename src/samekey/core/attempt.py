@@ -314,17 +314,20 @@ def insist(call: Call, command: Settle | Testify) -> Generator[Command, Any, Rec
         try:
             record: Record | None = yield command
             return record
-        except StoreUnavailable as unavailable:
-            waited += unavailable.tried_seconds  # a store that says nothing takes longer than our pauses
-            if waited >= call.policy.lease_seconds or call.terms.kind is Kind.ATOMIC:
-                return unavailable
-        except (Misconfigured, RecordUnreadable) as broken:  # read-only by now, damaged, gone: waiting mends none of it
+        except StoreUnavailable as error:
+            unavailable = error
+        except (Misconfigured, RecordUnreadable) as error:
+            # A right or a password was changed, a disk became read-only, a record was damaged while the effect ran. It
+            # ran all the same: its answer, or its own error, is what the caller must hear.
             if call.terms.kind is Kind.ATOMIC:
                 raise  # what the effect did goes with its transaction
-            # And still the effect has ended: its answer, or its own error, is what the caller must hear.
-            unsaid = StoreUnavailable(str(broken))
-            unsaid.__cause__ = broken
-            return unsaid
+            unavailable = StoreUnavailable(str(error))
+            unavailable.__cause__ = error
+            if isinstance(error, RecordUnreadable):
+                return unavailable  # waiting mends none
+        waited += unavailable.tried_seconds  # a store that says nothing takes longer than our pauses
+        if waited >= call.policy.lease_seconds or call.terms.kind is Kind.ATOMIC:
+            return unavailable
         yield from Sleep(pause)
         waited, pause = waited + pause, min(pause * 2, SETTLE_PAUSE_MAX_SECONDS)
 

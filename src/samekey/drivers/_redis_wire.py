@@ -24,6 +24,8 @@ import redis.connection as sync_connections
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from samekey.core.errors import Misconfigured
+
 CONNECT_SECONDS = 3.0  # a server on the same network answers in milliseconds
 ANSWER_SECONDS = 5.0  # our scripts take microseconds; after that the server is taken for gone
 HASTY_SECONDS = 0.25  # both, where a slow answer is no better than none: a front
@@ -52,7 +54,11 @@ class Place:
     def node(self) -> str:
         if self.kind == "unix":
             return str(self.settings.get("path", ""))
-        return f"{self.settings.get('host', 'localhost')}:{self.settings.get('port', 6379)}"
+        return f"{self.host}:{self.settings.get('port', 6379)}"
+
+    @property
+    def host(self) -> str:
+        return str(self.settings.get("host", "localhost"))
 
     def at(self, host: str, port: int) -> Place:
         """The same way in, at another server."""
@@ -98,7 +104,7 @@ class Wire:
             "unix": sync_connections.UnixDomainSocketConnection,
         }
         deadlines = {"socket_timeout": place.answer_seconds, "socket_connect_timeout": place.connect_seconds}
-        self._link = classes[place.kind](**_own(place, **deadlines), retry=Retry(NoBackoff(), 0))
+        self._link = _made(classes[place.kind], **_own(place, **deadlines), retry=Retry(NoBackoff(), 0))
         self._reader = _new_reader()
         self._sock: Any = None
         self._owed = 0  # replies to what was said, from before its first byte until the last of them was read
@@ -144,8 +150,10 @@ class Wire:
                 sock = self._sock
                 if sock is None:
                     raise redis.ConnectionError("disconnected")
-                ready, _, _ = select.select([sock, ears], [], [], seconds)
-                if sock not in ready:
+                awaited = select.poll()  # `select` knows no more than 1024 files
+                awaited.register(sock, select.POLLIN)
+                awaited.register(ears, select.POLLIN)
+                if sock.fileno() not in dict(awaited.poll(seconds * 1000)):
                     return None
                 self._read()
         except (redis.RedisError, OSError, ValueError) as error:
@@ -185,7 +193,7 @@ class AsyncWire(asyncio.Protocol):
             "unix": async_connections.UnixDomainSocketConnection,
         }
         deadlines = {"socket_timeout": None, "socket_connect_timeout": place.connect_seconds}
-        self._link = classes[place.kind](**_own(place, **deadlines), retry=_no_async_retry())
+        self._link = _made(classes[place.kind], **_own(place, **deadlines), retry=_no_async_retry())
         self._answer_seconds = place.answer_seconds
         self._reader = _new_reader()
         self._asked: deque[tuple[int, Asker]] = deque()  # how many replies to whom, in the order of the bytes
@@ -337,6 +345,13 @@ class Reception:
     def _over(self) -> None:
         if not self._complete.done():  # cancelled: nobody waits
             self._complete.set_result(None)
+
+
+def _made(connection_class: Any, **settings: Any) -> Any:
+    try:
+        return connection_class(**settings)
+    except TypeError as error:  # the colours and versions of redis-py do not know the same ones
+        raise Misconfigured(f"redis-py cannot connect with these settings here: {error}") from None
 
 
 def _own(place: Place, **deadlines: Any) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 import redis
-import redis.asyncio.connection as async_connections
 import redis.connection as sync_connections
 from redis.crc import key_slot
 
@@ -194,14 +193,22 @@ def _place_of(pool: Any) -> Place:
 
 def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
     """What leads to the server; how a user's client behaves on the way is its own affair."""
-    return {name: value for name, value in given.items() if name in _LEADING or name.startswith("ssl_")}
+    return {
+        name: value
+        for name, value in given.items()
+        if (name in _LEADING or name.startswith("ssl_")) and not _unsaid(name, value)
+    }
+
+
+def _unsaid(name: str, value: Any) -> bool:
+    """Whether it says nothing: a client of one colour has settings that the other one does not know."""
+    return (value is None and name != "ssl_cert_reqs") or (value is False and name.startswith("ssl_validate_"))
 
 
 def _kind(connection_class: type) -> Kind:
-    if issubclass(connection_class, (sync_connections.SSLConnection, async_connections.SSLConnection)):
-        return "tls"
-    unix = (sync_connections.UnixDomainSocketConnection, async_connections.UnixDomainSocketConnection)
-    return "unix" if issubclass(connection_class, unix) else "tcp"
+    """By name: the clients of Valkey have classes of their own, and a password must not go where TLS was meant."""
+    names = {one.__name__ for one in connection_class.__mro__}
+    return "tls" if "SSLConnection" in names else "unix" if "UnixDomainSocketConnection" in names else "tcp"
 
 
 def _flag(options: Mapping[str, str], name: str) -> bool:
@@ -280,6 +287,8 @@ def store_error(name: str, error: BaseException) -> StoreError | Misconfigured:
             return Misconfigured(f"{name}: this user may not do what the store needs ({said})")
         case _ if "NOAUTH" in said or "WRONGPASS" in said or "invalid username-password" in said:
             return Misconfigured(f"{name}: {said}")
+        case _ if "CROSSSLOT" in said:  # as one server we ask about all buckets at once
+            return Misconfigured(f"{name} is one server of a cluster: say so in its address, with ?cluster=1")
         case _ if "OOM" in said or isinstance(error, getattr(redis.exceptions, "OutOfMemoryError", ())):
             return StoreUnavailable(f"the memory of {name} is full; nothing was written")
         case _:

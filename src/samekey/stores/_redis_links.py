@@ -174,6 +174,7 @@ class Links:
         self._memory, self._address = memory, memory.address
         self._simple = not (memory.address.cluster or memory.address.wait_replicas)
         self._owners: list[str] = []  # of each bucket, in a cluster
+        self._doubtful = True  # whether they are to be asked for again: kept meanwhile, for whoever still goes by them
         self.links: dict[str, Link] = {}
 
     def exchanging(self, requests: Sequence[Request]) -> Generator[Any, Any, list[Any]]:
@@ -188,7 +189,7 @@ class Links:
             try:
                 link = self.links.get(server) or (yield from self._meeting(server))
             except SamekeyError as error:
-                self._owners = []  # a cluster may have chosen another master meanwhile
+                self._doubtful = True  # a cluster may have chosen another master meanwhile
                 for at in part:
                     replies[at] = Unreachable(error)
                 continue
@@ -243,7 +244,7 @@ class Links:
     def _parted(self, requests: Sequence[Request], replies: list[Any]) -> Generator[Any, Any, dict[str, list[int]]]:
         if not self._address.cluster:
             return {"": list(range(len(requests)))}
-        if not self._owners:
+        if self._doubtful:
             try:
                 yield from self._finding_owners()
             except SamekeyError as error:
@@ -320,7 +321,7 @@ class Links:
     def drop(self, link: Link) -> None:
         if self.links.get(link.server) is link:
             del self.links[link.server]
-            self._owners = []
+            self._doubtful = True
 
     # -- meeting ---------------------------------------------------------------------------------------------
 
@@ -343,7 +344,9 @@ class Links:
         """Ask every server again who it is; the facts are in memory then."""
         if self._address.cluster:
             yield from self._finding_owners()
-        for server in dict.fromkeys(self._owners or [""]):
+            known = self._memory.facts  # of others too that have none of our keys any more
+            self._memory.facts = {server: known[server] for server in self.servers() if server in known}
+        for server in self.servers():
             link = self.links.get(server)
             if link is None:
                 yield from self._meeting(server)
@@ -372,13 +375,18 @@ class Links:
         return list(dict.fromkeys(self._owners or [""]))
 
     def _asking_facts(self, wire: Any) -> Generator[Any, Any, Facts]:
-        slip = yield Send(wire, driver.packed((b"INFO",)) + driver.packed((b"CONFIG", b"GET", b"appendfsync")), 2)
-        info, settings = yield Receive(wire, slip)
-        if isinstance(info, Exception):
-            raise driver.store_error(self._address.name, info) from info
+        address = self._address
+        # Whoever may not wait for replicas shall hear of it before a claim is written, not by a claim that is stuck.
+        waits = driver.packed((b"WAIT", b"0", b"0")) if address.wait_replicas else b""
+        asked = driver.packed((b"INFO",)) + driver.packed((b"CONFIG", b"GET", b"appendfsync")) + waits
+        slip = yield Send(wire, asked, 3 if waits else 2)
+        info, settings, *waited = yield Receive(wire, slip)
+        for refused in (info, *waited):
+            if isinstance(refused, Exception):
+                raise driver.store_error(address.name, refused) from refused
         # A user that may not see the configuration, or a managed server that has none to show.
         told = {} if isinstance(settings, Exception) else {"appendfsync": settings[1].decode()} if settings else {}
-        return facts_of(self._address.name, info_of(info), told)
+        return facts_of(address.name, info_of(info), told)
 
     def _greeting(self, link: Link) -> Wiring:
         self._memory.facts[link.server] = link.facts
@@ -422,7 +430,7 @@ class Links:
             return address.places[0].at(host, int(port))
         if address.sentinel is None:
             return address.places[0]
-        answer = yield from self._asking_any(
+        _, answer = yield from self._asking_any(
             address.places, (b"SENTINEL", b"get-master-addr-by-name", address.sentinel.encode())
         )
         if not answer:
@@ -439,18 +447,22 @@ class Links:
             if server not in known:
                 host, _, port = server.rpartition(":")
                 places.append(address.places[0].at(host, int(port)))
-        answer = yield from self._asking_any(places, (b"CLUSTER", b"SLOTS"))
+        asked, answer = yield from self._asking_any(places, (b"CLUSTER", b"SLOTS"))
         owners = [""] * BUCKETS
         for first, last, (host, port, *_), *_ in answer:
+            # No host: a server that was never told its own, or does not tell it. Where it was asked, that is.
+            server = f"{host.decode() if host else asked.host}:{port}"
             for bucket, slot in enumerate(_SLOTS):
                 if first <= slot <= last:
-                    owners[bucket] = f"{host.decode()}:{port}"
+                    owners[bucket] = server
         if "" in owners:
             raise StoreUnavailable(f"{address.name}: not every slot of the cluster has a master")
-        self._owners = owners
+        self._owners, self._doubtful = owners, False
 
-    def _asking_any(self, places: Sequence[driver.Place], words: Sequence[bytes]) -> Wiring:
-        """The answer of the first of these that gives one."""
+    def _asking_any(
+        self, places: Sequence[driver.Place], words: Sequence[bytes]
+    ) -> Generator[Any, Any, tuple[driver.Place, Any]]:
+        """The first of these that gives an answer, and the answer."""
         trouble: Exception = StoreUnavailable(f"{self._address.name} names no server")
         for place in places:
             try:
@@ -465,7 +477,7 @@ class Links:
                 continue
             yield Hang(wire)
             if not isinstance(answer, Exception):
-                return answer
+                return place, answer
             trouble = driver.store_error(self._address.name, answer)
         raise trouble
 

@@ -116,6 +116,7 @@ class Subscriber(Ears):
         self._errands: list[tuple[bytes, bytes]] = []  # what to say on the connection, and about which channel
         self._thread: threading.Thread | None = None
         self._wake: int | None = None
+        self._connected = False
 
     def close(self) -> None:
         self._closed = True
@@ -132,6 +133,8 @@ class Subscriber(Ears):
             self._thread.start()
 
     def _say(self, word: bytes, digest: bytes) -> None:
+        if not self._connected:
+            return
         self._errands.append((word, self._memory.channel(digest)))
         if self._wake is not None and len(self._errands) == 1:
             os.write(self._wake, b"x")
@@ -140,6 +143,7 @@ class Subscriber(Ears):
 
     def _run(self) -> None:
         ears, mouth = os.pipe()
+        os.set_blocking(ears, False)
         with self._mutex:
             self._wake = mouth
         try:
@@ -152,11 +156,13 @@ class Subscriber(Ears):
                     continue
                 try:
                     with self._mutex:  # a new connection hears nothing yet
+                        self._connected = True
                         self._errands = [(b"SUBSCRIBE", self._memory.channel(digest)) for digest in self._waiting]
                     self._hear(wire, ears)
                 except driver.Lost as lost:
                     _log.debug("samekey stopped listening to %s: %s", self._memory.address.name, lost)
                 finally:
+                    self._connected = False
                     wire.close()
         finally:
             with self._mutex:
@@ -244,12 +250,10 @@ def older(told: Record | None, seen: Record) -> bool:
 
 
 def _emptied(ears: int) -> bool:
-    import select
-
-    if not select.select([ears], [], [], 0)[0]:
+    try:
+        return bool(os.read(ears, 4096))
+    except BlockingIOError:
         return False
-    os.read(ears, 4096)
-    return True
 
 
 def _digest(channel: bytes) -> bytes:
