@@ -366,6 +366,16 @@ def test_what_cannot_be_tried_is_said_at_once(provider, payload, why):
         four_assumptions(charge, payload=payload, key="order_id", provider=provider)
 
 
+def test_a_second_operation_that_is_taken_for_the_first_is_said_to_be_the_second(provider):
+    """Its key says too little: nothing is wrong with one call alone."""
+    with Guard("memory://") as guard:
+        charge = guard.once(name="charge", key=lambda order_id, amount: order_id[:3])(
+            lambda order_id, amount: provider.charge(amount, order=order_id).id
+        )
+        with pytest.raises(ValueError, match="for another order_id than before, the handler already raises KeyReused"):
+            four_assumptions(charge, payload={**ORDER, "order_id": "order"}, key="order_id", provider=provider)
+
+
 def test_an_ignored_field_that_the_payload_lacks_is_said_at_once(unguarded, provider):
     with pytest.raises(ValueError, match="the payload has no 'client_ts'"):
         four_assumptions(unguarded, payload=ORDER, key="order_id", ignore=("client_ts",), provider=provider)
