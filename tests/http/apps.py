@@ -51,9 +51,9 @@ def starlette_answer(said: Said) -> Any:
         response: Any = StreamingResponse(iter(said.body), said.status)
     else:
         response = Response(said.body, said.status)
-    response.raw_headers = [one for one in response.raw_headers if one[0] == b"content-length"]
-    for name, value in said.headers:
-        response.raw_headers.append((name.lower().encode(), value.encode()))
+    own = [one for one in response.raw_headers if one[0] == b"content-length"]
+    headers = [(name.lower().encode(), value.encode()) for name, value in said.headers]
+    response.raw_headers = [*(own if b"content-length" not in dict(headers) else ()), *headers]
     return response
 
 

@@ -28,11 +28,12 @@ def handler(handle: Handle, path: str, **options: Any) -> Any:
     async def answer(request: Request[Any, Any, Any]) -> Response[Any]:
         body = await request.body()
         said = await asyncio.to_thread(handle, Called(request.method, request.url.path, body))
-        headers = dict(said.headers)
-        kind = headers.pop("Content-Type", "application/octet-stream")
+        cookies = dict(value.split("=") for name, value in said.headers if name == "Set-Cookie")
+        headers = {name: value for name, value in said.headers if name != "Set-Cookie"}
+        more: Any = {"media_type": headers.pop("Content-Type", "application/octet-stream"), "cookies": cookies}
         if isinstance(said.body, list):
-            return Stream(iter(said.body), status_code=said.status, media_type=kind, headers=headers)
-        return Response(said.body, status_code=said.status, media_type=kind, headers=headers)
+            return Stream(iter(said.body), status_code=said.status, headers=headers, **more)
+        return Response(said.body, status_code=said.status, headers=headers, **more)
 
     return answer
 

@@ -366,6 +366,34 @@ def test_what_cannot_be_tried_is_said_at_once(provider, payload, why):
         four_assumptions(charge, payload=payload, key="order_id", provider=provider)
 
 
+@pytest.mark.parametrize("other", [{}, ORDER, {"amount": 200}, {**ORDER, "order_id": "another"}])
+def test_another_intent_that_is_the_same_is_said_at_once(guarded, provider, clock, other):
+    """Its answer is rightly the first one's: nobody is to blame for it."""
+    with pytest.raises(ValueError, match="other_payload= asks for the same"):
+        four_assumptions(guarded, payload=ORDER, other_payload=other, provider=provider, clock=clock)
+
+
+def test_what_repeats_nothing_is_said_at_once(unguarded, provider):
+    """It would pass whatever the handler does."""
+    for number in (1, 0, -1):
+        with pytest.raises(ValueError, match="repeats nothing"):
+            run_in_parallel(unguarded, ORDER, number, provider=provider)
+        with pytest.raises(ValueError, match="repeats nothing"):
+            redeliver(unguarded, ORDER, times=number, provider=provider)
+    with pytest.raises(ValueError, match="no lease ends without a clock"):
+        lose_lease(unguarded, ORDER, provider=provider, clock=None)  # type: ignore[arg-type]
+
+
+def test_a_second_operation_that_is_taken_for_the_first_is_said_to_be_the_second(provider):
+    """Its key says too little: nothing is wrong with one call alone."""
+    with Guard("memory://") as guard:
+        charge = guard.once(name="charge", key=lambda order_id, amount: order_id[:3])(
+            lambda order_id, amount: provider.charge(amount, order=order_id).id
+        )
+        with pytest.raises(ValueError, match="for another order_id than before, the handler already raises KeyReused"):
+            four_assumptions(charge, payload={**ORDER, "order_id": "order"}, key="order_id", provider=provider)
+
+
 def test_an_ignored_field_that_the_payload_lacks_is_said_at_once(unguarded, provider):
     with pytest.raises(ValueError, match="the payload has no 'client_ts'"):
         four_assumptions(unguarded, payload=ORDER, key="order_id", ignore=("client_ts",), provider=provider)

@@ -32,7 +32,8 @@ class Got(NamedTuple):
 class Sent(NamedTuple):
     """A request; `cut`: the client hangs up before the last of these bytes; `hangs_up`: right after them.
 
-    `chunked`: without a length; `terminated`: through a WSGI server that ends the body itself, as gunicorn does.
+    `chunked`: without a length; `terminated`: through a WSGI server that ends the body itself, as gunicorn does;
+    `unended`: in chunks through one that does not.
     """
 
     method: str
@@ -44,6 +45,7 @@ class Sent(NamedTuple):
     hangs_up: bool = False
     chunked: bool = False
     terminated: bool = False
+    unended: bool = False
 
 
 class _HungUp(io.RawIOBase):
@@ -88,7 +90,7 @@ class WsgiDriver:
             environ["HTTP_TRANSFER_ENCODING"] = "chunked"
         else:
             environ["CONTENT_LENGTH"] = str(len(sent.body) + (7 if sent.cut else 0))
-        if sent.chunked or sent.terminated:
+        if (sent.chunked or sent.terminated) and not sent.unended:
             environ["wsgi.input_terminated"] = True
         for name, value in sent.headers:
             plain = name.upper().replace("-", "_")

@@ -117,6 +117,11 @@ def four_assumptions(
     if unknown:
         raise ValueError(f"the payload has no {unknown[0]!r}, which ignore= names: nothing of it would be tried")
     other = None if other_payload is None else {name: intent[name] for name in intent if name != trial.key}
+    if other is not None and all(name in payload and payload[name] == value for name, value in other.items()):
+        raise ValueError(
+            f"other_payload= asks for the same as payload= (its {trial.key} is the key): give another intent, "
+            "another amount"
+        )
     timeless = [] if clock is not None else ["no lease ended and no time passed: give clock="]
     compared = [] if other is not None else ["another payload under the same key was not tried: give other_payload="]
     judged = [] if provider is not None else ["declines and lost answers were not tried: give provider="]

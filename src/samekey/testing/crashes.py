@@ -55,6 +55,8 @@ def lose_lease(
     guard: Any = None,
 ) -> Finding:
     """Let the handler sleep for an hour at each of its points while another worker comes; then it goes on."""
+    if clock is None:
+        raise ValueError("no lease ends without a clock: give clock=, the time that its store goes by")
     trial = Trial(
         handler,
         payload,

@@ -9,9 +9,10 @@
             return MyMiddleware(my_app(handle), guard=guard, endpoint=endpoint)
 
 The application calls `handle(Called(method, path, body))` for every request - in a thread, if it is async - and
-answers what it says: a `Said`, whose body may be a list of parts to be streamed. Everything is driven without
-sockets, as a server would call the application. No pytest plugin is needed, only a runner that calls `setup_method`
-and `teardown_method` around each test, as pytest does.
+answers what it says: a `Said`, whose body may be a list of parts to be streamed, and whose headers are all of them (one
+name may come twice, and a Content-Length is the application's own). Everything is driven without sockets, as a server
+would call the application. No pytest plugin is needed, only a runner that calls `setup_method` and `teardown_method`
+around each test, as pytest does.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ UNSEEN = (
     "the first {} moved none of the probes, so nothing could be seen: probe what the handler does (not its arguments: "
     "each call gets its own) - or was this done before? Then take a key that nobody has used"
 )
+ONE = "{}={} repeats nothing, so nothing would be tried: give 2 or more"
 CALLERS = 8  # at once: more than a machine of today runs side by side, so some of them wait
 
 
@@ -73,8 +74,10 @@ def redeliver(
     """Deliver a message, and deliver it again although it was handled: the acknowledgement got lost.
 
     A redelivery must change nothing, and it must not raise: what raises is delivered for ever. What the handler
-    returns is nobody's business.
+    returns is nobody's business. `times` counts the first delivery, too.
     """
+    if times < 2:
+        raise ValueError(ONE.format("times", times))
     looked, given, off = Probes(probes or {}, provider), payload or {}, guards_are_off(handler)
     before = looked.look_still()
     first = plain_call(handler, given)
@@ -108,6 +111,8 @@ def run_in_parallel(
     `four_assumptions`); calls with other ones show first what one call does. `elsewhere()` makes the handler as
     another process has it: then each caller gets its own.
     """
+    if n < 2:
+        raise ValueError(ONE.format("n", n))
     trial = Trial(
         handler,
         payload,

@@ -34,7 +34,7 @@ from samekey.core.drive import adrive, drive
 from samekey.core.ports import AsyncStore, Store
 from samekey.loops import running
 from samekey.testing._store_scenarios import PROCESS_SCENARIOS, SCENARIOS, Scenario, Scene
-from samekey.testing._store_scenarios.scene import Invoke, Pass, Pause, Together
+from samekey.testing._store_scenarios.scene import Invoke, Pass, Pause, Show, Together
 
 
 class _Suite:
@@ -126,6 +126,8 @@ class _Player:
             case Invoke(method, arguments, on):
                 store = self._stores.pop(on) if method == "close" else self._store(on)
                 return getattr(store, method)(*arguments)
+            case Show(attribute, on):
+                return getattr(self._store(on), attribute)
             case StoreCommand():
                 return getattr(self._store(0), step.verb)(step)
             case Pass(seconds):
@@ -172,6 +174,8 @@ class _AsyncPlayer:
             case Invoke(method, arguments, on):
                 store = self._stores.pop(on) if method == "close" else await self._store(on)
                 return await getattr(store, method)(*arguments)
+            case Show(attribute, on):
+                return getattr(await self._store(on), attribute)
             case StoreCommand():
                 return await getattr(await self._store(0), step.verb)(step)
             case Pass(seconds):

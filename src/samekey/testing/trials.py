@@ -151,13 +151,14 @@ class Trial:
         """With the guard's commands as points, and knowing what one clean call does."""
         self._bystanders = Bystanders()
         with helpers_traced(), contextlib.nullcontext() if self.guard is None else self.guard.through(Tapped):
-            first = self._alone()
+            first = self._alone("called once, and alone")
             if self.clock is not None:
                 self.clock.advance(LATER_SECONDS)  # so that a time is not taken for a number that is always the same
-            self.measure = Measure(first, self._alone())
+            # Refused here, it was taken for the first one: its key says too little.
+            self.measure = Measure(first, self._alone(f"called alone, for another {self.key} than before"))
             yield self
 
-    def _alone(self) -> tuple[Snapshot, Snapshot]:
+    def _alone(self, how: str) -> tuple[Snapshot, Snapshot]:
         """What one clean call does."""
         before = self.probes.look_still()
         self._bystanders.watch()
@@ -165,7 +166,7 @@ class Trial:
         outcome = alone.end()
         worked = self._bystanders.worked()
         if not outcome.answered:
-            raise ValueError(f"called once, and alone, the handler already {outcome}") from outcome.error
+            raise ValueError(f"{how}, the handler already {outcome}") from outcome.error
         self.points = max(
             self.points, list(alone.points), key=len
         )  # the first call may have more: it gets things ready

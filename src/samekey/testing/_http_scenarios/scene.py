@@ -133,13 +133,16 @@ class Site:
         hangs_up: bool = False,
         chunked: bool = False,
         terminated: bool = False,
+        unended: bool = False,
     ) -> Got:
         keys = () if key is None else (key,) if isinstance(key, str) else tuple(key)
         whole = [*(("Idempotency-Key", one) for one in keys), ("Content-Type", content_type), *headers]
         if who is not None:
             whole.append(("Authorization", f"Bearer {who}"))
         sent = body if isinstance(body, bytes) else json.dumps(body).encode()
-        got: Got = self._driver.send(Sent(method, path, query, tuple(whole), sent, cut, hangs_up, chunked, terminated))
+        got: Got = self._driver.send(
+            Sent(method, path, query, tuple(whole), sent, cut, hangs_up, chunked, terminated, unended)
+        )
         return got
 
     def plant(self, result: Any) -> None:
@@ -181,6 +184,10 @@ def same_answer(first: Got, second: Got) -> None:
     assert second.header("idempotent-replayed") == "true"
     assert first.header("idempotent-replayed") is None
     assert first.header("idempotency-key") == second.header("idempotency-key")
+    for got in (first, second):
+        lengths = [value for name, value in got.headers if name.lower() == "content-length"]
+        assert lengths in ([], [str(len(got.body))]), lengths
+        assert got.status != 204 or not lengths
 
 
 QUICK = Policy(patience=0)  # whoever loses is told at once

@@ -210,6 +210,18 @@ class Trouble(Scene):
         assert record is not None and record.state is State.IN_DOUBT
         assert (problem(second), shop.count) == ("in-doubt", 1)
 
+    def test_an_answer_shorter_than_it_said_is_a_doubt(self) -> None:
+        """Whole or streamed, kept or too long for it: whoever said more has not said all."""
+        headers = (("Content-Length", "10"), ("Content-Type", "text/plain"))
+        for body in (b"12345", [b"123", b"45"]):
+            for room in (1000, 4):
+                shop = Shop(Said(201, body, headers))
+                site = self.open(shop, policy=Policy(result_max_bytes=room))
+                first, second = site.post(), site.post()
+
+                assert first.status == 500 or first.header("content-length") == "10"  # its client sees it, too
+                assert (second.status, problem(second), shop.count) == (409, "in-doubt", 1)
+
     def test_a_long_stream_that_breaks_is_a_doubt(self) -> None:
         """So is one of events: what it did is unknown, and it is not served twice."""
         for kind in ("text/plain", "text/event-stream"):

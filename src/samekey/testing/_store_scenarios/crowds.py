@@ -39,6 +39,7 @@ from samekey.testing._store_scenarios.scene import (
 CROWD = 16
 PATIENCE = 20.0  # longer than any scenario waits: coming back sooner is what is shown
 AT_ONCE = 8.0  # less than PATIENCE by far, more than the hiccups of a busy machine
+SWEEPS = 4  # under a crowd: a sweep that looks first and deletes then is seen by one or two
 HEAD_START = 0.03  # for a waiter to be waiting; if it is not yet, the answer is the same
 
 # -- batch ---------------------------------------------------------------------------------------------
@@ -49,6 +50,8 @@ def batch_answers_in_order(scene: Scene) -> Steps[None]:
     """Many commands in one call, each answered in its place, as if one had come after the other."""
     held = yield from scene.held("held")
     commands = (
+        Read(scene.key("new")),
+        Read(held.key),
         scene.opening("new", by=B),
         settling(held, State.COMPLETED, result=b"done"),
         Read(scene.key("absent")),
@@ -56,8 +59,10 @@ def batch_answers_in_order(scene: Scene) -> Steps[None]:
         Read(held.key),
     )
 
-    new, ended, absent, again, found = yield from Invoke("batch", (commands,))
+    unborn, unmoved, new, ended, absent, again, found = yield from Invoke("batch", (commands,))
 
+    assert unborn is None
+    assert_same(held, unmoved)
     assert (new.attempt, ended.state, absent) == (B, State.COMPLETED, None)
     assert_same(new, again)
     assert_same(ended, found)
@@ -133,7 +138,7 @@ def _timed(seen: Record, timeout: float = PATIENCE) -> Steps[tuple[Record | None
 
 @scenario
 def wait_returns_at_once_when_it_already_moved(scene: Scene) -> Steps[None]:
-    """Another state, other hands, a dead lease or no record at all: there is nothing to wait for."""
+    """Another state, other hands, another asker, a dead lease or no record at all: there is nothing to wait for."""
     settled = yield from scene.held("settled")
     yield from settle(settled, State.COMPLETED, result=b"done")
     released = yield from scene.settled(State.RELEASED, "taken")
@@ -142,10 +147,14 @@ def wait_returns_at_once_when_it_already_moved(scene: Scene) -> Steps[None]:
     overtaken = yield from scene.dead("overtaken", boundary=MARKED)
     yield from take(overtaken, B)
     quiet = yield from scene.doubted("nobody asks")
+    doubt = yield from scene.doubted("another asks")
+    asked = yield from ask(doubt, B)
+    yield from ask(asked, B, seconds=0.0)
+    yield from ask(asked, C)
     freed = yield from scene.settled(State.RELEASED, "freed")
     yield from freeing(freed)
 
-    for seen in (settled, released, dead, overtaken, quiet):
+    for seen in (settled, released, dead, overtaken, quiet, asked):
         reply, seconds = yield from _timed(seen)
         assert_same(there(reply), (yield from read(seen)))
         assert seconds < AT_ONCE
@@ -327,6 +336,22 @@ def a_crowd_of_keys_does_not_collide(scene: Scene) -> Steps[None]:
 
     for one in held:
         assert (yield from read(one)).result == one.attempt.encode()
+
+
+@scenario
+def a_sweep_spares_what_is_made_anew_beneath_it(scene: Scene) -> Steps[None]:
+    """While some sweep, others open the expired keys: whoever was told that it holds one does hold it."""
+    for number in range(SWEEPS):
+        texts = [f"{number} {one}" for one in _crowd()]
+        held = yield from Invoke("batch", ([scene.opening(text) for text in texts],))
+        yield from Invoke("batch", ([settling(one, State.COMPLETED, retain=scene.short) for one in held],))
+        yield from scene.outlive()
+
+        sweeps = [Invoke("sweep", (CROWD,), connection) for connection in (0, 1)]
+        _, *told, _ = yield from lanes([sweeps[0], *(scene.opening(text, by=B) for text in texts), sweeps[1]])
+
+        for (reply,) in told:
+            assert_same(reply, (yield from read(reply)))
 
 
 @scenario

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from samekey.core.commands import Begin, Renew
+from samekey.core.commands import Ask, Begin, Read, Renew, Take, Testify, Wait
+from samekey.core.ports import Query
+from samekey.core.record import Record
 from samekey.core.states import Role, State
 from samekey.testing._store_scenarios.scene import (
     ENDED,
     LEASE,
     MARKED,
+    OPAQUE,
     A,
     B,
     C,
+    Invoke,
     Scene,
     Steps,
+    ask,
     assert_same,
     begin,
+    listing,
     read,
     refused,
     say_late,
     scenario,
     settle,
+    settling,
     take,
+    there,
     written,
 )
 
@@ -165,3 +173,53 @@ def a_dead_lease_shows_how_long_ago_it_ended(scene: Scene) -> Steps[None]:
 
     assert dead.lease_left <= 0
     assert later.lease_left <= dead.lease_left - scene.short / 2
+
+
+@scenario
+def every_reply_is_read_on_the_store_s_clock(scene: Scene) -> Steps[None]:
+    """Carried out or refused, alone, in a batch, listed or waited for: what is left of a lease is left by now."""
+    held = yield from scene.held(boundary=MARKED)
+    yield from scene.outlive()
+    others = (scene.opening(by=B), Take(held, B, OPAQUE, LEASE, False), Ask(held, B, LEASE), Begin(held))
+
+    for command in (Read(held.key), *others, Testify(held.key, B, 1, State.CLOSED, None, "late")):
+        alone: Record | None = yield command
+        batched: list[Record] = yield from Invoke("batch", ([command],))
+        for reply in (there(alone), *batched):
+            assert reply.now >= held.now + scene.short / 2, f"{command} is answered as of another time"
+            assert reply.lease_left <= held.lease_left - scene.short / 2, f"{command} shows what was left before"
+    waited = there((yield from Invoke("wait", (Wait(held), 0.01))))
+    (listed,) = yield from listing(Query(operation=scene.operation))
+    for reply in (waited, listed):
+        assert reply.now >= held.now + scene.short / 2
+        assert reply.lease_left <= held.lease_left - scene.short / 2
+
+
+@scenario
+def the_store_counts_the_asking_down(scene: Scene) -> Steps[None]:
+    """`ask_left` is read on the store's clock as well, whoever looks and however."""
+    doubt = yield from scene.doubted()
+    asked = yield from ask(doubt, B)
+    yield from scene.outlive()
+
+    for command in (Read(doubt.key), Ask(doubt, C, LEASE), Testify(doubt.key, C, 1, State.CLOSED, None, "late")):
+        alone: Record | None = yield command
+        batched: list[Record] = yield from Invoke("batch", ([command],))
+        for reply in (there(alone), *batched):
+            assert reply.ask_left <= asked.ask_left - scene.short / 2, f"{command} shows what was left before"
+    (listed,) = yield from listing(Query(operation=scene.operation))
+    assert listed.ask_left <= asked.ask_left - scene.short / 2
+
+
+@scenario
+def a_settle_is_dated_when_it_is_made(scene: Scene) -> Steps[None]:
+    """What is told of a write is told as of the write: its age, for one, is counted from there."""
+    held = yield from scene.held()
+    yield from scene.outlive()
+
+    doubt = yield from written(settling(held, State.IN_DOUBT))
+    yield from scene.outlive()
+    taken = yield from written(Take(doubt, B, OPAQUE, LEASE, False))
+
+    assert held.now + scene.short / 2 <= doubt.now <= taken.now - scene.short / 2
+    assert doubt.lease_left <= held.lease_left - scene.short / 2

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from samekey.core.commands import Ask, Begin, Read, Renew, Take, Testify
+from samekey.core.commands import Ask, Begin, Read, Renew, StoreCommand, Take, Testify
+from samekey.core.errors import RecordUnreadable
 from samekey.core.fingerprint import Fingerprint
 from samekey.core.key import KEY_MAX_BYTES, NAME_MAX_BYTES, make_key
 from samekey.core.record import ATTRIBUTE_MAX_CHARS, ATTRIBUTES_MAX, MOVES_MAX
@@ -16,9 +17,12 @@ from samekey.testing._store_scenarios.scene import (
     A,
     B,
     C,
+    Invoke,
     Scene,
     Steps,
+    assert_same,
     over,
+    read,
     redacting,
     refused,
     say_late,
@@ -71,6 +75,27 @@ def scopes_stay_apart(scene: Scene) -> Steps[None]:
     for number, key in enumerate(keys):
         found = there((yield from over(1, Read(key))))
         assert (found.key, found.result) == (key, b"%d" % number)
+
+
+@scenario
+def a_record_of_another_key_is_not_ours(scene: Scene) -> Steps[None]:
+    """Two keys with one digest: whoever has the other one is shown nothing of it, and changes nothing."""
+    for state in (State.STARTED, State.COMPLETED):
+        seen = yield from scene.held(state)
+        if state is State.COMPLETED:
+            seen = yield from settle(seen, state, result=b"not yours")
+        impostor = seen.key._replace(text="another")
+        commands: tuple[StoreCommand, ...] = (Read(impostor), replace(scene.opening(by=B), key=impostor))
+        for command in commands:  # the others bring a fence, which nobody else has
+            (batched,) = yield from Invoke("batch", ([command],))
+            assert isinstance(batched, RecordUnreadable), f"{command} was answered with {batched!r}"
+            try:
+                alone = yield command
+            except RecordUnreadable:
+                continue
+            raise AssertionError(f"{command} was answered with {alone!r}")
+
+        assert_same(seen, (yield from read(seen)))
 
 
 @scenario

@@ -14,6 +14,7 @@ from samekey.testing._store_scenarios.scene import (
     C,
     Invoke,
     Scene,
+    Show,
     Steps,
     freeing,
     listing,
@@ -127,7 +128,7 @@ def read_of_an_expired_record_finds_none(scene: Scene) -> Steps[None]:
 
 @scenario
 def sweep_removes_only_what_is_past_retention(scene: Scene) -> Steps[None]:
-    """Expired records go, whatever their end was; the others stay as they are."""
+    """Expired records go, whatever their end was, and their keys are new; the others stay as they are."""
     yield from _swept_clean()
     for state in ENDED:
         held = yield from scene.held(f"old {state}")
@@ -139,6 +140,8 @@ def sweep_removes_only_what_is_past_retention(scene: Scene) -> Steps[None]:
 
     assert swept == (0 if scene.expires_by_itself else 3)
     assert {one.key.text for one in (yield from _all_of(scene))} == {f"young {state}" for state in ENDED}
+    anew = yield from written(scene.opening(held.key.text, by=B))
+    assert anew.token > held.token
 
 
 @scenario
@@ -246,8 +249,7 @@ def list_leaves_out_what_is_past_retention(scene: Scene) -> Steps[None]:
 @scenario
 def list_pages_without_gaps_or_repeats(scene: Scene) -> Steps[None]:
     """The cursor of the last record leads to the next page; all pages together are the whole list."""
-    for number in range(7):
-        yield from scene.held(str(number))
+    yield from Invoke("batch", ([scene.opening(str(number)) for number in range(7)],))  # some of them at one time
     whole = yield from _all_of(scene)
 
     paged: list[Record] = []
@@ -266,8 +268,8 @@ def list_pages_without_gaps_or_repeats(scene: Scene) -> Steps[None]:
 # -- audit, health -------------------------------------------------------------------------------------
 
 
-def _audit(scene: Scene, limit: int = 100) -> Steps[list[Audit]]:
-    entries: list[Audit] = yield from Invoke("audit", (limit,))
+def _audit(scene: Scene, limit: int = 100, *, on: int = 0) -> Steps[list[Audit]]:
+    entries: list[Audit] = yield from Invoke("audit", (limit,), on)
     return [one for one in entries if one.operation.startswith(scene.operation)]
 
 
@@ -292,6 +294,7 @@ def audit_keeps_every_action_of_a_person(scene: Scene) -> Steps[None]:
     assert all((one.operation, one.tenant, one.text) == key[:3] for one in entries)
     assert entries[-1].at >= held.created_at
     assert len((yield from _audit(scene, 1))) == 1
+    assert (yield from _audit(scene, on=1)) == entries
 
 
 @scenario
@@ -317,6 +320,19 @@ def health_says_what_is_guaranteed(scene: Scene) -> Steps[None]:
     assert one.guarantee
     assert one.incarnation
     assert one.incarnation == other.incarnation
+
+
+@scenario
+def a_store_has_a_name_and_knows_its_life(scene: Scene) -> Steps[None]:
+    """A name for people; and, once it was reached, the incarnation that its health tells, over every connection."""
+    for connection in (0, 1):
+        health: Health = yield from Invoke("health", on=connection)
+        name = yield from Show("name", connection)
+        incarnation = yield from Show("incarnation", connection)
+
+        assert isinstance(name, str)
+        assert name
+        assert incarnation == health.incarnation
 
 
 @scenario

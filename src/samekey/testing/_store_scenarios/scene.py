@@ -62,6 +62,18 @@ class Invoke(Command):
 
 
 @dataclass(frozen=True, slots=True)
+class Show(Command):
+    """What an attribute of the store says, over this connection."""
+
+    attribute: str
+    on: int = 0
+
+    def __iter__(self) -> Generator[Command, Any, Any]:
+        reply = yield self
+        return reply
+
+
+@dataclass(frozen=True, slots=True)
 class Pass(Command):
     """Let so many seconds pass on the store's clock."""
 

@@ -1,0 +1,215 @@
+"""The store suite can fail: each of these stores breaks one sentence of the port, and the scenario named here tells."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from samekey.core.commands import Free, Open, Read, Redact, Settle, StoreCommand, Take, Wait
+from samekey.core.ports import Query
+from samekey.core.record import Audit, Record
+from samekey.core.register import expired
+from samekey.stores._waiting import moved_on
+from samekey.stores.memory import MemoryStore
+from samekey.testing import ManualClock, StoreSuite
+from samekey.testing._store_scenarios import crowds
+
+WAITED = 1.0  # seconds that it takes to see that somebody waits for nothing
+
+
+class Around:
+    """A connection to a memory, and what is wrong with it."""
+
+    def __init__(self, memory: MemoryStore) -> None:
+        self._memory = memory
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._memory, name)
+
+
+class Sound(Around):
+    """Nothing."""
+
+
+class Nameless(Around):
+    name = ""
+
+
+class KnowsNoLife(Around):
+    incarnation = ""
+
+
+class RefusesWithoutLooking(Around):
+    """A refusal shows the record as it is kept, and not on the clock."""
+
+    def open(self, command: Open) -> Record:
+        record = self._memory.open(command)
+        return record if record.attempt == command.attempt else _unclocked(record)
+
+
+class BatchesWithoutLooking(Around):
+    def batch(self, commands: Sequence[StoreCommand]) -> list[Any]:
+        return [_unclocked(one) if isinstance(one, Record) else one for one in self._memory.batch(commands)]
+
+
+class ListsWithoutLooking(Around):
+    def list(self, query: Query) -> list[Record]:
+        return [_unclocked(one) for one in self._memory.list(query)]
+
+
+class CountsNoAsking(Around):
+    def ask(self, command: Any) -> Record | None:
+        record = self._memory.ask(command)
+        return record if record is None or record.asker == command.asker else record._replace(ask_left=30.0)
+
+
+class DatesByTheFirst(Around):
+    def settle(self, command: Settle) -> Record | None:
+        record = self._memory.settle(command)
+        return None if record is None else record._replace(now=record.created_at)
+
+
+class ComparesDigestsAlone(Around):
+    def read(self, command: Read) -> Record | None:
+        found = self._memory._records.get(command.key.digest)
+        record = self._memory.read(command if found is None else Read(found.key))
+        return None if record is None else record._replace(key=command.key)
+
+    def batch(self, commands: Sequence[StoreCommand]) -> list[Any]:
+        return [getattr(self, one.verb)(one) for one in commands]
+
+
+class AuditsInItsProcess(Around):
+    """What people did is known to the connection over which they did it."""
+
+    def __init__(self, memory: MemoryStore) -> None:
+        super().__init__(memory)
+        self._done: list[Audit] = []
+
+    def _noting(self, command: Settle | Redact | Free) -> Record | None:
+        before = len(self._memory._audit)
+        record: Record | None = getattr(self._memory, command.verb)(command)
+        self._done += self._memory._audit[before:]
+        return record
+
+    settle = redact = free = _noting
+
+    def audit(self, limit: int) -> list[Audit]:
+        return self._done[: -limit - 1 : -1]
+
+
+class WaitsForWhoeverAsks(Around):
+    """Another asker is no news to it."""
+
+    def wait(self, command: Wait, timeout: float) -> Record | None:
+        ends, seen = time.monotonic() + min(timeout, WAITED), command.seen
+        while True:
+            record = self._memory.read(Read(command.key))
+            asked = record is not None and record.being_asked and record.fence == seen.fence
+            if time.monotonic() >= ends or (moved_on(record, seen) and not asked):
+                return record
+            time.sleep(0.001)
+
+
+class ReadsLast(Around):
+    """In a batch, what is asked for is looked up when all is written."""
+
+    def batch(self, commands: Sequence[StoreCommand]) -> list[Any]:
+        writes = [one for one in commands if not isinstance(one, Read)]
+        written = iter(self._memory.batch(writes))
+        replies = [None if isinstance(one, Read) else next(written) for one in commands]
+        return [
+            self._memory.read(one) if isinstance(one, Read) else reply
+            for one, reply in zip(commands, replies, strict=True)
+        ]
+
+
+class PagesByTimeAlone(Around):
+    """Its cursor does not tell records of one moment apart."""
+
+    def list(self, query: Query) -> list[Record]:
+        if query.before is None:
+            return self._memory.list(query)
+        whole = self._memory.list(replace(query, before=None, limit=1000))
+        return [one for one in whole if one.created_at < query.before[0]][: query.limit]
+
+
+class LooksThenSweeps(Around):
+    """It deletes what had expired when it looked, whatever has become of it."""
+
+    def sweep(self, limit: int) -> int:
+        moment = self._memory._moment()
+        gone = [digest for digest, one in list(self._memory._records.items()) if expired(one, moment)][:limit]
+        time.sleep(0.005)  # a round trip
+        for digest in gone:
+            self._memory._records.pop(digest, None)
+        return len(gone)
+
+
+class SweepsItsTokens(Around):
+    """It counts from one again."""
+
+    def sweep(self, limit: int) -> int:
+        self._memory._token = 0
+        return self._memory.sweep(limit)
+
+
+class TakesForItself(Around):
+    """It answers a take that was refused as if it had been granted."""
+
+    def take(self, command: Take) -> Record | None:
+        record = self._memory.take(command)
+        return None if record is None else record._replace(attempt=command.attempt)
+
+
+def _unclocked(record: Record) -> Record:
+    return record._replace(now=0.0, lease_left=0.0, ask_left=0.0)
+
+
+def _suite(store: type[Around]) -> StoreSuite:
+    clock = ManualClock(1_700_000_000)
+    memory = MemoryStore(clock)
+
+    class Suite(StoreSuite):
+        survives_process = False
+
+        def make_store(self) -> Any:
+            return store(memory)
+
+        def pass_seconds(self, seconds: float) -> None:
+            clock.advance(seconds)
+
+    return Suite()
+
+
+@pytest.mark.parametrize(
+    ("store", "scenario"),
+    [
+        (Nameless, "a_store_has_a_name_and_knows_its_life"),
+        (KnowsNoLife, "a_store_has_a_name_and_knows_its_life"),
+        (RefusesWithoutLooking, "every_reply_is_read_on_the_store_s_clock"),
+        (BatchesWithoutLooking, "every_reply_is_read_on_the_store_s_clock"),
+        (ListsWithoutLooking, "every_reply_is_read_on_the_store_s_clock"),
+        (CountsNoAsking, "the_store_counts_the_asking_down"),
+        (DatesByTheFirst, "a_settle_is_dated_when_it_is_made"),
+        (ComparesDigestsAlone, "a_record_of_another_key_is_not_ours"),
+        (AuditsInItsProcess, "audit_keeps_every_action_of_a_person"),
+        (WaitsForWhoeverAsks, "wait_returns_at_once_when_it_already_moved"),
+        (ReadsLast, "batch_answers_in_order"),
+        (PagesByTimeAlone, "list_pages_without_gaps_or_repeats"),
+        (LooksThenSweeps, "a_sweep_spares_what_is_made_anew_beneath_it"),
+        (SweepsItsTokens, "sweep_removes_only_what_is_past_retention"),
+        (TakesForItself, "take_of_a_settled_record_is_refused"),
+    ],
+)
+def test_a_store_that_breaks_a_sentence_is_told(store: type[Around], scenario: str, monkeypatch: pytest.MonkeyPatch):
+    """The scenario of that sentence fails on it, and passes on the sound one."""
+    monkeypatch.setattr(crowds, "AT_ONCE", WAITED / 2)
+    getattr(_suite(Sound), f"test_{scenario}")()
+
+    with pytest.raises((AssertionError, IndexError)):
+        getattr(_suite(store), f"test_{scenario}")()
