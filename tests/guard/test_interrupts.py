@@ -40,8 +40,8 @@ def interrupted(work: Callable[[], Any], at: int, by: type[BaseException] = Keyb
                 raise by
 
     gc.disable()  # other people's finalizers are no places of ours
-    sys.setprofile(look)
     try:
+        sys.setprofile(look)  # in here: newer Pythons may tell of its own return
         work()
     except by:
         pass
