@@ -471,12 +471,12 @@ def test_what_just_fits_of_a_refusal_is_kept():
     assert decode_refusal(encode_refusal(error, max_bytes=room - 1), allowed=(ValueError,)).args == (str(error),)
 
 
-def test_facts_of_a_refusal_are_its_public_attributes():
+def test_facts_of_a_refusal_are_its_attributes_but_for_pythons_own():
     error: Any = Refused("no")
-    error.__dict__ |= {"code": 7, "a b": 1, "_own": 2}
+    error.__dict__ |= {"code": 7, "a b": 1, "_own": 2, "__ours__": 3}
     back: Any = decode_refusal(encode_refusal(error, max_bytes=ROOM), allowed=(Refused,))
 
-    assert back.__dict__ == {"reason": "no", "detail": None, "code": 7}
+    assert back.__dict__ == {"reason": "no", "detail": None, "code": 7, "_own": 2}
 
 
 @pytest.mark.parametrize("word", [Refused, NotDone])

@@ -124,6 +124,15 @@ class Derived(Base):
         return 2 * self.a
 
 
+@dataclasses.dataclass
+class Slotted:
+    __slots__ = ("__hidden", "_twice", "n", "never")
+    n: int
+
+    def __post_init__(self) -> None:
+        self._twice, self.__hidden = 2 * self.n, [3]
+
+
 class Pair(NamedTuple):
     left: int
     right: tuple[int, ...] = ()
@@ -150,6 +159,10 @@ class Person(pydantic.BaseModel):
     @classmethod
     def double(cls, value: Decimal) -> Decimal:
         return value * 2  # not idempotent: a replay must not validate again
+
+
+class Settings(pydantic.BaseModel):
+    colour: str = "red"
 
 
 class Crossed(pydantic.BaseModel):
@@ -372,6 +385,26 @@ def test_a_foreign_zone_without_a_fixed_offset_is_refused():
         encode({"at": datetime(2024, 1, 1, tzinfo=Moving())}, max_bytes=ROOM)
 
 
+def test_a_zone_that_says_its_winter_time_where_there_is_no_date_is_refused_in_summer():
+    """As the zones in Python's own documentation do: an hour would be lost without a word."""
+
+    class Summery(tzinfo):
+        def tzname(self, when: datetime | None) -> str | None:
+            return None
+
+        def dst(self, when: datetime | None) -> timedelta | None:
+            return timedelta(hours=1 if when is not None and 4 <= when.month <= 9 else 0)
+
+        def utcoffset(self, when: datetime | None) -> timedelta | None:
+            return timedelta(hours=-5) + (self.dst(when) or timedelta(0))
+
+    winter = datetime(2024, 1, 1, tzinfo=Summery())
+
+    assert again(winter).isoformat() == winter.isoformat()
+    with pytest.raises(NotStorable, match=r"result\.at: a time in a zone of type Summery cannot be kept"):
+        encode({"at": datetime(2024, 7, 1, tzinfo=Summery())}, max_bytes=ROOM)
+
+
 @pytest.mark.parametrize("value", [{"a": []}, (1, []), Line("a", Decimal(1)), {1}], ids=repr)
 def test_each_replay_is_a_fresh_object(value):
     kept = encode(value, max_bytes=ROOM)
@@ -414,6 +447,15 @@ def test_post_init_does_not_run_again_and_what_it_set_beside_the_fields_is_kept(
     assert replayed.twice == 2
 
 
+def test_what_post_init_set_in_slots_beside_the_fields_is_kept():
+    value = Slotted(1)
+
+    replayed = again(value)
+
+    assert (replayed.n, replayed._twice, replayed._Slotted__hidden) == (1, 2, [3])
+    assert not hasattr(replayed, "never")
+
+
 def test_a_dataclass_field_that_was_never_set_stays_unset():
     value = object.__new__(Derived)
     value.a = 1
@@ -453,6 +495,14 @@ def test_a_pydantic_model_without_extra_or_private_parts_is_as_pydantic_made_it(
     value, replayed = Address(street="s", zip="z"), again(Address(street="s", zip="z"))
 
     assert replayed.__getstate__() == value.__getstate__()
+
+
+def test_a_pydantic_model_of_which_no_field_was_set_is_as_empty_again():
+    """What exclude_unset leaves out, as FastAPI's response_model_exclude_unset does, it leaves out of a replay too."""
+    replayed = again(Settings())
+
+    assert (replayed, replayed.model_fields_set) == (Settings(), set())
+    assert replayed.model_dump(exclude_unset=True) == Settings().model_dump(exclude_unset=True) == {}
 
 
 def test_a_msgspec_struct_keeps_its_fields_even_where_post_init_changes_them():
@@ -542,11 +592,48 @@ def test_a_record_cannot_make_anything_but_a_data_class(ref):
         decode(tagged({"enum": [ref, "x"]}))
 
 
+def test_a_record_cannot_make_a_data_class_run_its_init():
+    made = Derived.made
+
+    with pytest.raises(Unreadable, match="Derived is not an Enum any more"):
+        decode(tagged({"flag": [f"{__name__}:Derived", 1]}))
+    assert Derived.made == made
+
+
 def deployed(before: Any, after: Any) -> Any:
     """What a replay gives after a deploy has put class `after` where `before` was."""
     kept = encode(before, max_bytes=ROOM)
     after.__module__, after.__qualname__ = type(before).__module__, type(before).__qualname__
     return decode(kept, types=[after])
+
+
+@pytest.mark.parametrize("box", [lambda a, b: {a: 1, b: 2}, lambda a, b: {a, b}, lambda a, b: frozenset({a, b})])
+def test_members_that_a_deploy_made_one_are_unreadable_together(box):
+    """One of two entries would be gone without a word."""
+
+    class Before(enum.Enum):
+        A = 1
+        B = 2
+
+    class After(enum.Enum):
+        A = 1
+        B = 1
+
+    After.__qualname__ = Before.__qualname__
+    kept = encode([box(Before.A, Before.B)], max_bytes=ROOM, types=[Before])
+
+    assert decode(kept, types=[Before]) == [box(Before.A, Before.B)]
+    with pytest.raises(Unreadable, match=r"^result\.0: two of its members are one by now"):
+        decode(kept, types=[After])
+
+
+def test_a_class_of_another_kind_that_cannot_hold_what_was_kept_is_unreadable():
+    person = Person(fullName="Ada", nick="a")  # type: ignore[call-arg]
+
+    with pytest.raises(Unreadable, match="keeps no extra fields any more"):
+        deployed(person, dataclasses.make_dataclass("P", [*Person.model_fields]))
+    with pytest.raises(Unreadable, match="keeps no extra fields any more"):
+        deployed(Derived(1), pydantic.create_model("D", a=(int, ...), b=(int, ...), c=(int, ...)))
 
 
 def test_a_field_added_with_a_default_takes_its_default():
@@ -1011,8 +1098,44 @@ def test_what_cannot_be_kept_of_a_refusal_is_dropped_but_class_and_text_stay():
 
     replayed, plain = refused_again(error, StolenCard), refused_again(unkept, ValueError)
 
-    assert vars(replayed) == {"card": "42", "code": 7, "retry": False}
+    assert vars(replayed) == {"card": "42", "code": 7, "retry": False, "_private": 1}
     assert (type(plain), str(plain)) == (ValueError, str(unkept))
+
+
+def test_a_refusal_can_be_shown_whose_text_is_made_of_private_attributes():
+    """As that of Stripe's errors is: a replay that is logged must not fail in its own `__str__`."""
+
+    class Declined(Exception):
+        __slots__ = ("code",)
+
+        def __init__(self, message: str, code: int) -> None:
+            super().__init__(message, code)
+            self._message, self.code = message, code
+
+        def __str__(self) -> str:
+            return f"{self.code}: {self._message}"
+
+    replayed = refused_again(Declined("no", 7), Declined)
+
+    assert (str(replayed), vars(replayed)) == ("7: no", {"_message": "no"})
+
+
+def test_a_refusal_that_is_an_error_of_python_is_filled_in_as_python_does():
+    class NotFound(OSError):
+        def __init__(self, code: int, text: str) -> None:
+            super().__init__(code, text)
+
+    class Other(UnicodeError):
+        def __init__(self, code: int) -> None:
+            super().__init__()
+
+    with pytest.raises(UnicodeDecodeError) as raised:
+        b"\xff".decode()
+    replayed: Any = refused_again(raised.value, ValueError)
+    assert (str(replayed), replayed.reason, replayed.object) == (str(raised.value), raised.value.reason, b"\xff")
+    missing: Any = refused_again(NotFound(2, "gone"), NotFound)
+    assert (missing.errno, missing.strerror, str(missing)) == (2, "gone", "[Errno 2] gone")
+    assert type(refused_again(Other(1), Other)) is Other
 
 
 def test_a_refusal_of_ours_always_has_reason_and_detail():

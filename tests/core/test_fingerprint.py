@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import warnings
 from collections import OrderedDict, UserDict, namedtuple
 from dataclasses import InitVar, dataclass, field
 from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
@@ -202,6 +203,64 @@ def test_a_field_that_was_never_set_is_absent():
 def test_the_tag_of_a_struct_is_one_of_its_fields():
     assert same({"type": "card", "number": "1"}, Tagged("1"))
     assert all_differ(Tagged("1"), TaggedToo("1"), {"number": "1"})
+
+
+def test_what_a_model_holds_beside_its_fields_is_part_of_it_unless_it_is_private():
+    """A subclass that forgot to be a dataclass, and pydantic's dataclass with extra fields: EUR 10 is not USD 10."""
+
+    @dataclass
+    class Charge:
+        amount: int
+
+    class InCurrency(Charge):
+        def __init__(self, amount: int, currency: str) -> None:
+            super().__init__(amount)
+            self.currency, self._cache = currency, object()
+
+    class InSlots(Charge):
+        __slots__ = ("_cache", "currency")
+
+        def __init__(self, currency: str) -> None:
+            super().__init__(10)
+            self.currency = currency
+
+    class Noted(msgspec.Struct, dict=True):
+        amount: int
+
+    Open = pydantic.dataclasses.dataclass(Charge, config=pydantic.ConfigDict(extra="allow"))
+    noted = Noted(10)
+    noted.currency = "EUR"  # type: ignore[attr-defined]
+    in_euro = {"amount": 10, "currency": "EUR"}
+
+    assert same(in_euro, InCurrency(10, "EUR"), InSlots("EUR"), Open(amount=10, currency="EUR"), noted)  # type: ignore[call-arg]
+    assert all_differ(InCurrency(10, "EUR"), InCurrency(10, "USD"), Charge(10))
+    assert all_differ(*[Open(amount=10, currency=code) for code in ("EUR", "USD")])  # type: ignore[call-arg]
+    assert Intent(InCurrency(10, "EUR"), ignore=["currency"]).digest == Intent(Charge(10)).digest
+
+
+def test_what_is_called_like_a_field_by_another_name_is_not_lost():
+    """An extra field may have the name of a field that arrives under an alias; so may a tag."""
+
+    class Pay(msgspec.Struct, tag="pay", rename={"type": "kind"}):
+        type: str
+
+    class Refund(msgspec.Struct, tag="refund", rename={"type": "kind"}):
+        type: str
+
+    class Strict(pydantic.BaseModel, extra="allow"):
+        amount: int = pydantic.Field(alias="Amount")
+
+    assert all_differ(*[Strict.model_validate({"Amount": 1, "amount": n}) for n in (1, 2)], Strict(Amount=1))
+    assert all_differ(Pay("x"), Refund("x"))
+
+
+def test_a_deprecated_field_of_a_model_does_not_warn():
+    class Old(pydantic.BaseModel):
+        sku: str = pydantic.Field(default="x", deprecated=True)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert same(Old(), {"sku": "x"})
 
 
 def test_slots_and_default_factories_of_a_dataclass():

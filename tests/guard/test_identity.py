@@ -259,6 +259,32 @@ def test_content_ignores_what_the_operation_ignores_and_may_pin_it(side: Side, l
 # -- C52: a deploy ---------------------------------------------------------------------------------------------
 
 
+def test_c52_a_parameter_that_is_new_makes_other_keys_of_content_and_is_told_for_any_other(
+    place: Place, colour: str, ledger: Ledger
+):
+    """A window in guarantees: of a function that takes more by now, nobody knows that it is asked for the same."""
+
+    def deploy(key: Any, **ignore: Any) -> tuple[Any, Any]:
+        def before(item: str) -> int:
+            return ledger.add()
+
+        def after(item: str, note: str = "") -> int:
+            return ledger.add()
+
+        name = f"buy {key} {ignore}"
+        old = place.side(colour).once(name=name, key=key)(before)
+        return old, place.side(colour).once(name=name, key=key, **ignore)(after)
+
+    by_content, by_name = deploy(CONTENT), deploy("item")
+    told = deploy(CONTENT, ignore={"note"})
+
+    assert [buy("tea") for buy in by_content] == [1, 2]
+    for old, new in (by_name, told):
+        old("tea")
+        with pytest.raises(KeyReused, match="'note' differs"):
+            new("tea")
+
+
 def test_c52_after_a_secret_rotation_old_records_still_verify(place: Place, colour: str, ledger: Ledger):
     place.side(colour, secret=OLD).run("charge", ledger.add, key="o-1", payload={"amount": 1})
     rotated = place.side(colour, secret=(NEW, OLD))

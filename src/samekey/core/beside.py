@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import Enum
+from functools import lru_cache
 from typing import Any
 
 _PYTHONS_OWN = frozenset({"__dict__", "__weakref__"})
+_ABSENT = object()
 
 
 def carries_more(value: Any, base: type) -> bool:
@@ -21,6 +24,27 @@ def carries_more(value: Any, base: type) -> bool:
     if held is not value and not all(is_cached(cls, name) for name in held):
         return True
     return any(_slots(kind) for kind in cls.__mro__[: cls.__mro__.index(base)])
+
+
+def held_beside(value: Any, known: Collection[str]) -> dict[str, Any]:
+    """What an instance holds beside these attributes, in its dict or in slots; not what is computed anew."""
+    cls: Any = type(value)
+    held = getattr(value, "__dict__", {})
+    beside = {name: held[name] for name in held if name not in known and not is_cached(cls, name)}
+    if (slots := slots_of(cls)) and not slots.issubset(known):
+        items = {name: getattr(value, name, _ABSENT) for name in sorted(slots.difference(known))}
+        beside |= {name: item for name, item in items.items() if item is not _ABSENT}
+    return beside
+
+
+@lru_cache(maxsize=256)
+def slots_of(cls: Any) -> frozenset[str]:
+    """The attributes that instances keep in slots, by the names they are read by."""
+    return frozenset(_mangled(kind, name) for kind in cls.__mro__ for name in _slots(kind))
+
+
+def _mangled(cls: type, name: str) -> str:
+    return f"_{cls.__name__.lstrip('_')}{name}" if name.startswith("__") and not name.endswith("__") else name
 
 
 def is_cached(cls: type, name: str) -> bool:

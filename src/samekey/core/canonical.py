@@ -9,10 +9,10 @@ Version 1. Once released it is frozen: another rule is another version.
 
 No JSON value starts with `<`, and no JSON key is without quotes, so a payload can never imitate a tag.
 One intent: integral floats are integers, a tuple is a list, a model is the mapping of its fields by attribute
-name, a str or int Enum is its value, 1.10 and 1.1 are one Decimal. Two intents: anything else, also the same
-instant in another offset - a false mismatch is loud, a false match is silent. What has no exact form is refused:
-also a subclass of one of these that carries more than it, such as a Decimal with a currency. Of an Enum the name
-of the class counts, not where it stands: two classes of one name are one.
+name (and of what else it holds under a name without `_`), a str or int Enum is its value, 1.10 and 1.1 are one
+Decimal. Two intents: anything else, also the same instant in another offset - a false mismatch is loud, a false
+match is silent. What has no exact form is refused: also a subclass of one of these that carries more than it, such
+as a Decimal with a currency. Of an Enum the name of the class counts, not where it stands: two of one name are one.
 
 Two ways lead to the same bytes. `_quick` looks at types only and gives plain payloads to the C encoder of
 `json`. `_Walk` writes everything else value by value, and knows where it is when it refuses.
@@ -26,17 +26,18 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from functools import lru_cache
 from itertools import islice
 from operator import itemgetter
 from typing import Any, Final
 from uuid import UUID
 
 from samekey.core._json import fast_encoder, quote
-from samekey.core.beside import carries_more
+from samekey.core.beside import carries_more, held_beside
 from samekey.core.errors import PayloadRefused
 
 DEPTH_MAX: Final = 64  # containers inside each other; real payloads stay below 20, and a cycle shows here
@@ -57,25 +58,42 @@ def members_of(value: Any) -> dict[Any, Any] | None:
     if issubclass(cls, dict):
         # Past any items() of its own: a multi-dict's shows one value of several, which would be a silent match.
         return dict(dict.items(value))
-    members = {}
     if issubclass(cls, (type, Enum)):
         return None
+    members, held, may_hold_more = {}, {}, True
     if hasattr(cls, "__struct_fields__"):  # msgspec
-        names: Iterable[str] = cls.__struct_fields__
-        if cls.__struct_config__.tag_field is not None:  # it tells the members of a union apart
-            members[cls.__struct_config__.tag_field] = cls.__struct_config__.tag
+        names: Collection[str] = cls.__struct_fields__
+        config = cls.__struct_config__
+        may_hold_more = config.dict
+        if config.tag_field is not None:  # it tells the members of a union apart
+            members = _apart({config.tag_field: config.tag}, names)
     elif hasattr(cls, "__pydantic_fields_set__") and hasattr(cls, "model_fields"):
-        names = cls.model_fields
-        members.update(getattr(value, "__pydantic_extra__", None) or {})
+        names, may_hold_more = cls.model_fields, False
+        held = value.__dict__  # by attribute a deprecated field would warn
+        if extra := getattr(value, "__pydantic_extra__", None):
+            members = _apart(extra, names)
     elif dataclasses.is_dataclass(cls):
-        names = [field.name for field in dataclasses.fields(cls)]
+        names = _field_names(cls)
     else:
         return None
     for name in names:
-        field = getattr(value, name, _ABSENT)
+        field = held[name] if name in held else getattr(value, name, _ABSENT)
         if field is not _ABSENT and type(field).__name__ != "UnsetType":  # never set: not there
             members[name] = field
+    if may_hold_more and (beside := held_beside(value, names)):
+        # Of a subclass that is no dataclass itself, or extra fields of pydantic's dataclasses.
+        members.update((name, item) for name, item in beside.items() if not name.startswith("_"))
     return members
+
+
+@lru_cache(maxsize=256)
+def _field_names(cls: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(cls))
+
+
+def _apart(entries: dict[str, Any], names: Collection[str]) -> dict[Any, Any]:
+    """These entries, to stand beside fields; one that is called like a field has a key that no field has."""
+    return {name.encode(errors="surrogatepass") if name in names else name: item for name, item in entries.items()}
 
 
 def loses_in_a_copy(value: Any) -> bool:

@@ -38,7 +38,7 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from samekey.core._json import fast_encoder
-from samekey.core.beside import is_cached
+from samekey.core.beside import held_beside
 from samekey.core.canonical import DIGITS_MAX, long_digits
 from samekey.core.shapes import (
     NotStorable,
@@ -302,8 +302,9 @@ class Writer(_Walk):
             beside = {"set": sorted(value.__pydantic_fields_set__), "extra": value.__pydantic_extra__}
             beside["private"] = value.__pydantic_private__
         else:  # what __post_init__ or a user set beside the fields, but not what is computed anew
-            beside = {"attrs": {name: held[name] for name in held if name not in known and not is_cached(cls, name)}}
-        yield {what: self.node(one) for what, one in beside.items() if one}
+            beside = {"attrs": held_beside(value, known)}
+        # That no field was set is said too: exclude_unset leaves all of them out.
+        yield {what: self.node(one) for what, one in beside.items() if one or what == "set"}
 
     def odd(self, value: Any, cls: type) -> Any:
         if base := posing_as(cls):
@@ -331,18 +332,19 @@ class Reader(_Walk):
                 return dict(zip(body, self.each(body.items()), strict=True))
             case "map":
                 keys = self.each((where, key) for where, (key, _) in enumerate(body))
-                return dict(zip(keys, self.each(zip(keys, (one for _, one in body), strict=True)), strict=True))
+                items = self.each(zip(keys, (one for _, one in body), strict=True))
+                return _all_of(keys, dict(zip(keys, items, strict=True)))
             case "tuple" | "set" | "frozenset":
-                return _BOXES[tag](self.each(enumerate(body)))
+                return _all_of(items := self.each(enumerate(body)), _BOXES[tag](items))
             case "data":
                 return self.data(*body)
             case "enum":
-                cls, _ = self.find(body[0])
+                cls = self.find_enum(body[0])
                 if (member := cls.__members__.get(self.node(body[1]))) is None:
                     raise Unreadable(f"{body[0]} has no member {body[1]!r} any more")
                 return member
             case "flag":
-                cls, _ = self.find(body[0])
+                cls = self.find_enum(body[0])
                 if (member := cls(bits := self.node(body[1]))).value != bits:  # some Pythons drop unknown bits silently
                     raise Unreadable(f"{body[0]} has not all of the members any more")
                 return member
@@ -359,6 +361,12 @@ class Reader(_Walk):
             raise Unreadable(f"{ref} is not a data class any more")
         return cls, kind
 
+    def find_enum(self, ref: str) -> Any:
+        cls, kind = self.find(ref)
+        if kind != "enum":  # calling it would run its __init__
+            raise Unreadable(f"{ref} is not an Enum any more")
+        return cls
+
     def data(self, ref: str, stored: dict[str, Any], beside: dict[str, Any]) -> Any:
         cls, kind = self.find(ref)
         known = fields_of(cls, kind)
@@ -370,20 +378,27 @@ class Reader(_Walk):
         return build(cls, kind, fields, {what: self.node(one) for what, one in beside.items()})
 
 
+def _all_of(items: list[Any], box: Any) -> Any:
+    if len(box) != len(items):
+        raise Unreadable("two of its members are one by now")
+    return box
+
+
 # ---- values that hold no others: one row each, how it is written and how it is read ----
 
 
 def _moment(value: Any) -> list[Any]:
-    return [value.replace(tzinfo=None, fold=0).isoformat(), _zone(value.tzinfo), value.fold]
+    return [value.replace(tzinfo=None, fold=0).isoformat(), _zone(value, value.tzinfo), value.fold]
 
 
-def _zone(zone: tzinfo | None) -> Any:
+def _zone(value: datetime | time, zone: tzinfo | None) -> Any:
     if zone is None:
         return None
     if isinstance(zone, ZoneInfo) and zone.key is not None:
         return zone.key
-    # An offset that needs no date is fixed: datetime.timezone, and pydantic's and the drivers' own zones.
-    if (offset := zone.utcoffset(None)) is None:
+    # An offset that needs no date is fixed: datetime.timezone, and pydantic's and the drivers' own zones. But some
+    # that have a summer time tell, without a date, their winter's: as those in Python's own documentation do.
+    if (offset := zone.utcoffset(None)) is None or offset != value.utcoffset():
         raise NotStorable(f"a time in a zone of type {type(zone).__name__} cannot be kept: use zoneinfo")
     named = zone.tzname(None)
     return [offset // timedelta(microseconds=1), None if named == timezone(offset).tzname(None) else named]

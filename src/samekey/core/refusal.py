@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from samekey.core.beside import held_beside, slots_of
 from samekey.core.envelope import Reader, Writer, codec_of, payload_of, seal, tagged
 from samekey.core.errors import NotDone, Refused
 from samekey.core.shapes import NotStorable, Unreadable, find_class, ref_of
 
 
 def encode_refusal(error: BaseException, *, max_bytes: int) -> bytes:
-    """The envelope of a refusal: class, text, arguments and public attributes.
+    """The envelope of a refusal: class, text, arguments and attributes. Also private ones: many a `__str__` reads them.
 
     Arguments and attributes that cannot be kept or no longer fit are left out. Class and text always
     stay; only a text that fills `max_bytes` by itself is cut.
@@ -23,7 +24,7 @@ def encode_refusal(error: BaseException, *, max_bytes: int) -> bytes:
         room = max_bytes - len(seal("R", refusal))
     if room < 0:
         raise NotStorable(f"{refusal['class']}: {max_bytes} bytes have no room for its name")
-    wanted = [(facts, name, fact) for name, fact in vars(error).items() if _is_public(name)]
+    wanted = [(facts, name, fact) for name, fact in held_beside(error, ()).items() if _is_fact(name)]
     for kept, name, value in [(refusal, "args", list(error.args)), *wanted]:
         try:
             node = Writer(max_bytes).run(value)
@@ -67,8 +68,8 @@ def _text(error: BaseException) -> str:
         return type(error).__name__
 
 
-def _is_public(name: str) -> bool:
-    return name.isidentifier() and not name.startswith("_")
+def _is_fact(name: str) -> bool:
+    return name.isidentifier() and not name.startswith("__")  # those are Python's own, and our own
 
 
 def _rebuild(cls: Any, text: str, args: list[Any] | None, facts: dict[str, Any]) -> BaseException:
@@ -81,10 +82,18 @@ def _rebuild(cls: Any, text: str, args: list[Any] | None, facts: dict[str, Any])
             notes.append(f"{name} is not replayed: {why}")
     given = tuple(read.pop("args", (text,)))
     error: BaseException = cls.__new__(cls, *given)
+    try:  # the __init__ of Python's own class, which alone fills in an errno, or the text of a UnicodeError
+        next(kind for kind in cls.__mro__ if kind.__module__ == "builtins").__init__(error, *given)
+    except TypeError:
+        pass  # it takes other arguments: the class gave it those of its own
     error.args = given
     if isinstance(error, (Refused, NotDone)):
         error.__dict__.update(reason=text, detail=None)  # handlers may count on them, kept or not
-    error.__dict__.update({name: fact for name, fact in read.items() if _is_public(name)})
+    for name, fact in read.items():
+        if name in slots_of(cls):
+            BaseException.__setattr__(error, name, fact)
+        elif _is_fact(name):
+            error.__dict__[name] = fact
     if _text(error) != text:
         notes.append(f"first raised as: {text}")
     for note in notes:

@@ -18,6 +18,8 @@ from types import NoneType, UnionType
 from typing import Any
 from uuid import UUID
 
+from samekey.core.beside import slots_of
+
 # fmt: off
 _KEPT: tuple[type, ...] = (
     NoneType, bool, int, float, str, bytes, bytearray, Decimal, datetime, date, time, timedelta, UUID,
@@ -174,15 +176,20 @@ def build(cls: Any, kind: str, fields: dict[str, Any], beside: dict[str, Any]) -
                 object.__setattr__(made, field.name, field.default)
             elif field.default_factory is not dataclasses.MISSING:
                 object.__setattr__(made, field.name, field.default_factory())
-    if attrs := beside.get("attrs"):
-        made.__dict__.update(attrs)
+    if beside.get("extra"):
+        raise Unreadable(f"{ref_of(cls)} keeps no extra fields any more")
+    for name, value in beside.get("attrs", {}).items():
+        if name in slots_of(cls):
+            object.__setattr__(made, name, value)
+        else:
+            made.__dict__[name] = value  # past a property that has taken its name since
     return made
 
 
 def _build_pydantic(cls: Any, fields: dict[str, Any], beside: dict[str, Any]) -> Any:
     """As pydantic's own copy does, since `model_construct` would take a field's value from another's alias."""
     keeps_extra = cls.model_config.get("extra") == "allow"
-    if beside.get("extra") and not keeps_extra:
+    if beside.get("attrs") or (beside.get("extra") and not keeps_extra):
         raise Unreadable(f"{ref_of(cls)} keeps no extra fields any more")
     private = {name: attribute.get_default() for name, attribute in cls.__private_attributes__.items()}
     private = {name: one for name, one in private.items() if type(one).__name__ != "PydanticUndefinedType"}
