@@ -144,8 +144,7 @@ class Wire:
                 sock = self._sock
                 if sock is None:
                     raise redis.ConnectionError("disconnected")
-                ready, _, _ = select.select([sock, ears], [], [], seconds)
-                if sock not in ready:
+                if not readable(sock.fileno(), ears, seconds=seconds) & {sock.fileno()}:
                     return None
                 self._read()
         except (redis.RedisError, OSError, ValueError) as error:
@@ -161,11 +160,19 @@ class Wire:
         sock = self._sock
         if sock is None:
             raise redis.ConnectionError("the connection was closed")
-        # As much as there is of a TLS record, or select would not tell about the rest.
+        # As much as there is of a TLS record, or a poll would not tell about the rest.
         data = sock.recv(READ_BYTES)
         if not data:
             raise redis.ConnectionError("the server closed the connection")
         self._reader.feed(data)
+
+
+def readable(*files: int, seconds: float) -> set[int]:
+    """Those of these that have something to read, as soon as one has."""
+    poll = select.poll()  # not select(), which takes no descriptor above 1023
+    for one in files:
+        poll.register(one, select.POLLIN)
+    return {one for one, _ in poll.poll(seconds * 1000)}
 
 
 class Asker(Protocol):

@@ -21,7 +21,7 @@ import redis.connection as sync_connections
 from redis.crc import key_slot
 
 from samekey.core.errors import Misconfigured, StoreError, StoreUnavailable
-from samekey.drivers._redis_wire import CONNECT_SECONDS, AsyncWire, Kind, Lost, Place, Wire, packed, shape
+from samekey.drivers._redis_wire import CONNECT_SECONDS, AsyncWire, Kind, Lost, Place, Wire, packed, readable, shape
 from samekey.drivers._urls import split
 
 __all__ = (
@@ -40,6 +40,7 @@ __all__ = (
     "moved_to",
     "packed",
     "parse_url",
+    "readable",
     "shape",
     "slot_of",
     "store_error",
