@@ -8,6 +8,7 @@ that nobody has any more, or that is over and was kept from leaving: its lease e
 from __future__ import annotations
 
 import inspect
+import logging
 import os
 import threading
 import time
@@ -18,10 +19,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from samekey.core.commands import Renew
 from samekey.core.record import Record
-from samekey.loops import Loop
+from samekey.loops import Loop, started
 
 if TYPE_CHECKING:
     from concurrent.futures import Future  # a sync program has no need of it
+
+_log = logging.getLogger("samekey")
 
 RENEW_PART = 3  # renew when a third of the lease is gone: two tries are left if one is lost
 ASK_AGAIN_PART = 4  # and again after a quarter, if no answer came: it may have been lost on its way
@@ -85,7 +88,10 @@ class Leases:
             self._pause = min(self._pause, part)
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="samekey-leases", daemon=True)
-                thread.start()
+                if not started(thread):
+                    # Nothing is wrong with the hold: its effect has the lease as it is, and `seconds_left` says so.
+                    _log.warning("samekey cannot start the thread that renews leases: each ends when it ends")
+                    return
                 self._thread = thread  # not before: interrupted while it starts, the next one starts another
         self._changed.set()
 

@@ -341,3 +341,52 @@ def test_a_store_that_was_closed_is_not_insisted_on(sqlite: Place):
     answer = guard.run("charge", effect, key="o-1", payload={})
     assert (answer.result, answer.recorded) == ("done", False)
     assert sqlite.peek("charge", "o-1").state is State.STARTED
+
+
+@pytest.fixture
+def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system has no thread left for us: a limit of the container, or an interpreter that shuts down."""
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name.startswith("samekey-"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+
+
+@pytest.mark.parametrize("colour", ["sync", "asyncio"])
+def test_where_no_thread_can_be_started_an_effect_has_its_lease_as_it_is(
+    memory: Place, colour: str, ledger: Ledger, no_threads: None, caplog: pytest.LogCaptureFixture
+):
+    """Nothing is wrong with it: in doubt it would be for a person, although nothing had run."""
+    answer = memory.side(colour).run("charge", ledger.add, key="o-1", payload={})
+
+    assert (answer.state, len(ledger)) == (State.COMPLETED, 1)
+    assert "cannot start the thread that renews leases" in caplog.text
+
+
+def test_on_sqlite_too_and_who_waits_there_looks_by_itself(sqlite: Place, no_threads: None):
+    guard, other = sqlite.guard(), sqlite.guard(policy=Policy(patience=20))
+    held = guard.hold("charge", key="o-1", payload={})
+    assert isinstance(held, Held)
+    waiting = Thread(lambda: other.run("charge", int, key="o-1", payload={}))
+    with held:
+        held.complete("done")
+
+    assert waiting.result().result == "done"
+
+
+def test_a_claim_that_no_thread_could_be_started_for_is_not_made_later(
+    sqlite: Place, ledger: Ledger, no_threads: None, monkeypatch: pytest.MonkeyPatch
+):
+    """Its caller has gone: whoever comes next would find a hold of nobody's."""
+    side = sqlite.side("asyncio")
+    with pytest.raises(StoreUnavailable, match="no thread"):
+        side.run("charge", ledger.add, key="o-1", payload={})
+    monkeypatch.undo()
+
+    assert side.run("other", int, key="o-2", payload={}).result == 0
+    assert sqlite.look("charge", "o-1") is None
+    assert side.run("charge", ledger.add, key="o-1", payload={}).replayed is False

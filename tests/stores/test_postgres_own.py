@@ -34,7 +34,7 @@ from samekey.drivers import _psycopg_connection, _psycopg_exchange
 from samekey.drivers import psycopg as driver
 from samekey.ops import Ops
 from samekey.stores import _postgres_batches, _postgres_lanes
-from samekey.stores.postgres import AsyncPostgresStore, PostgresStore
+from samekey.stores.postgres import AsyncPostgresStore, PostgresStore, _Loop
 from samekey.testing._store_scenarios.agreement import _compare, _moment
 from samekey.testing._store_scenarios.scene import LEASE, A, B, Scene, settling
 from samekey.testing.servers import postgres
@@ -1046,6 +1046,46 @@ def test_one_store_serves_several_loops(url, scene):
     asyncio.run(end())
     with pytest.raises(StoreUnavailable, match="closed"):
         asyncio.run(claim("five"))
+
+
+def test_loops_of_several_threads_may_end_at_once(url, scene, monkeypatch):
+    """Two threads begin a loop each, and both find the same ones gone."""
+    store = AsyncPostgresStore(url)
+    gone = [asyncio.new_event_loop(), asyncio.new_event_loop()]
+    for number, loop in enumerate(gone):
+        loop.run_until_complete(store.open(scene.opening(f"gone {number}")))
+    for loop in gone:
+        loop.close()
+    abandon = _Loop.abandon
+
+    def meanwhile(links: _Loop) -> None:
+        monkeypatch.setattr(_Loop, "abandon", abandon)
+        abandon(links)
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(asyncio.run, store.open(scene.opening("other"))).result()
+
+    monkeypatch.setattr(_Loop, "abandon", meanwhile)
+
+    assert asyncio.run(store.open(scene.opening("mine"))).attempt == A
+    assert not set(gone) & set(store._loops)
+    asyncio.run(store.close())
+
+
+async def test_who_waits_needs_no_thread_of_the_loops_own(url, scene):
+    """All of them may be busy, with jobs that wait for us; and they end with the main thread."""
+    store, done = AsyncPostgresStore(url), threading.Event()
+    held = await store.open(scene.opening())
+    with ThreadPoolExecutor(1) as pool:
+        asyncio.get_running_loop().set_default_executor(pool)
+        busy = asyncio.create_task(asyncio.to_thread(done.wait, 20.0))
+        await asyncio.sleep(0)
+        found = await store.wait(Wait(held), 0.01)
+        done.set()
+
+        assert found is not None
+        assert found.state is State.STARTED
+        assert await busy
+    await store.close()
 
 
 # -- servers that come and go --------------------------------------------------------------------------

@@ -10,11 +10,12 @@ import re
 import subprocess
 import threading
 import types
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from socket import SHUT_RDWR
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -383,6 +384,39 @@ def test_loops_of_several_threads_may_end_at_once(server, monkeypatch):
     asyncio.run(store.close())
     del gone, loop
     gc.collect()
+
+
+@types.coroutine
+def _rest(begun: Any, waits_for: Any) -> Generator[Any, Any, None]:
+    with suppress(StopIteration):
+        while True:
+            try:
+                said = yield waits_for
+            except BaseException as error:
+                waits_for = begun.throw(error)
+            else:
+                waits_for = begun.send(said)
+
+
+def _at_once(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
+    """As asyncio.eager_task_factory of Python 3.12: a watch has run as far as it can when its task is there."""
+    if coroutine.__name__ != "_keep":
+        return asyncio.Task(coroutine, loop=loop, **options)
+    return asyncio.Task(_rest(coroutine, coroutine.send(None)), loop=loop, **options)
+
+
+async def test_a_loop_that_begins_its_tasks_at_once_leaves_nobody_waiting(server):
+    """asyncio.eager_task_factory: what looks for all who wait must not go home before the first of them is there."""
+    store = AsyncRedisStore(server.url())
+    held = there(await store.open(opening()))
+    asyncio.get_running_loop().set_task_factory(getattr(asyncio, "eager_task_factory", _at_once))
+
+    async with asyncio.timeout(20):
+        assert there(await store.wait(Wait(held), 0.01)).state is State.STARTED
+        waiting = [asyncio.create_task(store.wait(Wait(held), 15.0)) for _ in range(3)]
+        await store.settle(Settle(held, Role.HOLDER, State.COMPLETED, A, b"done", None, "", RETAIN))
+        assert [there(await one).result for one in waiting] == [b"done"] * 3
+    await store.close()
 
 
 async def test_whoever_stops_waiting_stops_no_command_and_gets_no_one_else_s_answer(server):

@@ -169,7 +169,7 @@ class Wire:
         sock = self._sock
         if sock is None:
             raise redis.ConnectionError("the connection was closed")
-        # As much as there is of a TLS record, or select would not tell about the rest.
+        # As much as there is of a TLS record, or a poll would not tell about the rest.
         data = sock.recv(READ_BYTES)
         if not data:
             raise redis.ConnectionError("the server closed the connection")

@@ -82,8 +82,18 @@ def aside(work: Callable[[], T]) -> Callable[[], Coroutine[Any, Any, T]]:
             await bell.wait(1.0)
         return done.result()
 
-    threading.Thread(target=work_and_ring, name="samekey-aside", daemon=True).start()
+    if not started(threading.Thread(target=work_and_ring, name="samekey-aside", daemon=True)):
+        work_and_ring()  # better late than never
     return finish
+
+
+def started(thread: threading.Thread) -> bool:
+    """Start it, if a thread can be had: not so at a limit of the system, nor while the interpreter shuts down."""
+    try:
+        thread.start()
+    except RuntimeError:
+        return False
+    return True
 
 
 @cache

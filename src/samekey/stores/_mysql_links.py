@@ -28,7 +28,7 @@ from samekey.core.record import Record
 from samekey.core.register import Moment, apply, expired, seen_at
 from samekey.core.states import State
 from samekey.drivers import pymysql as driver
-from samekey.loops import Bells
+from samekey.loops import Bells, started
 from samekey.stores._mysql_rows import (
     FLOOR,
     Done,
@@ -349,7 +349,7 @@ class Watch:
                 self._digests[digest], counted = self._digests.get(digest, 0) + 1, True
                 if self._thread is None or not self._thread.is_alive():  # interrupted before it was started
                     self._thread = threading.Thread(target=self._run, name="samekey-watch", daemon=True)
-                    self._thread.start()
+                    started(self._thread)  # or waiters look again by themselves
             yield
         finally:
             with self._mutex:

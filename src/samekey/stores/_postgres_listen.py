@@ -18,7 +18,7 @@ from typing import Any
 
 from samekey.core.errors import SamekeyError
 from samekey.drivers import psycopg as driver
-from samekey.loops import Bell, Bells
+from samekey.loops import Bell, Bells, started
 
 LISTEN_SECONDS = 1.0  # how long a first waiter waits for the listener before it goes without
 RECONNECT_SECONDS = 0.25  # as often as waiters look again by themselves
@@ -52,7 +52,7 @@ class Listener:
             self._used_at = time.monotonic()
             if not (self._closed or self._address.pgbouncer or (self._thread and self._thread.is_alive())):
                 self._thread = threading.Thread(target=self._run, name="samekey-listener", daemon=True)
-                self._thread.start()
+                started(self._thread)  # or waiters look again by themselves
         return self._listening
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ from samekey.core.errors import SamekeyError
 from samekey.core.key import Key
 from samekey.core.record import Record
 from samekey.drivers import redis as driver
-from samekey.loops import Bells, running
+from samekey.loops import Bells, running, started
 from samekey.stores._redis_lanes import do, drive
 from samekey.stores._redis_links import Links, Memory
 from samekey.stores._redis_tasks import do as async_do
@@ -130,7 +130,7 @@ class Subscriber(Ears):
     def _begin(self) -> None:
         if self._thread is None or not self._thread.is_alive():  # interrupted before it was started
             self._thread = threading.Thread(target=self._run, name="samekey-subscriber", daemon=True)
-            self._thread.start()
+            started(self._thread)  # or waiters look again by themselves
 
     def _say(self, word: bytes, digest: bytes) -> None:
         if not self._connected:

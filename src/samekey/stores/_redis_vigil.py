@@ -41,7 +41,7 @@ class Vigil:
         self._bell = running().bell()
         self._waiting: dict[Hashable, _Company] = {}  # by what they saw
         self._joined = True
-        self._watch = self._loop.create_task(self._keep())
+        self._watch: asyncio.Task[None] | None = None
 
     async def wait(self, seen: Record, timeout: float) -> Record | None:
         """The record when it moved on, or as it is when the time is over."""
@@ -51,7 +51,9 @@ class Vigil:
         if company is None:
             company = self._waiting[name] = _Company(seen)
         company.waiting[future] = self._loop.time() + timeout
-        if not self._joined:
+        if self._watch is None:  # not before somebody waits: a loop may begin its tasks at once (eager_task_factory)
+            self._watch = self._loop.create_task(self._keep())
+        elif not self._joined:
             self._joined = True
             self._bell.ring()
         try:

@@ -22,7 +22,7 @@ from samekey.core.commands import Open, StoreCommand
 from samekey.core.errors import Misconfigured, SamekeyError, StoreUnavailable
 from samekey.core.record import Record
 from samekey.drivers import sqlite as driver
-from samekey.loops import Bells, ring_together
+from samekey.loops import Bells, ring_together, started
 from samekey.stores._sqlite_rows import FLOOR, VERSION
 
 BATCH_MAX = 256  # commands in one commit: bounds how long the first of them waits for the last
@@ -170,11 +170,12 @@ class Process:
         would get in each other's way.
         """
         with self._starting:  # also held by a writer that wants to go home: no job is left behind
-            self.queue.extend(jobs)
             if self._thread is None:
                 thread = threading.Thread(target=self._run_writer, name="samekey-writer", daemon=True)
-                thread.start()
+                if not started(thread):  # nothing is queued: a later writer would claim for somebody who has gone
+                    raise StoreUnavailable(f"no thread can be started to write to {self._name}")
                 self._thread = thread  # not before: interrupted while it starts, the next one starts another
+            self.queue.extend(jobs)
         if soon is None:
             self._wake_writer()
         else:
@@ -366,8 +367,8 @@ class Watch:
             self._waiting.add(watched)
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="samekey-watch", daemon=True)
-                thread.start()
-                self._thread = thread
+                if started(thread):  # a hint only: whoever waits looks again by itself
+                    self._thread = thread
 
     def remove(self, watched: Watched) -> None:
         with self._mutex:

@@ -38,7 +38,7 @@ from samekey.core.errors import RecordUnreadable, StoreUnavailable
 from samekey.core.ports import Audits, Health, Query, Records, Replies
 from samekey.core.record import Record
 from samekey.drivers import pymysql as driver
-from samekey.loops import running
+from samekey.loops import aside, running
 from samekey.stores._mysql_links import Closed, Links
 from samekey.stores._mysql_rows import audits, page, sweep
 from samekey.stores._mysql_transaction import AsyncMysqlTransaction, MysqlTransaction
@@ -240,7 +240,11 @@ class AsyncMysqlStore:
     async def _aside(self, work: Callable[[], T]) -> T:
         """In one of the store's threads. Whoever is cancelled meanwhile leaves; the statement is carried out."""
         bell = running().bell()
-        future = self.sync._links().workers.submit(work)
+        try:
+            future = self.sync._links().workers.submit(work)
+        except RuntimeError:
+            # The main thread has ended, and with it all pools; what still runs in another one has to be settled.
+            return await aside(work)()
         future.add_done_callback(lambda _: bell.ring())
         while not future.done():
             await bell.wait(1.0)  # rung by the thread; the second is for a bell that rang before we listened

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -67,6 +68,8 @@ from samekey.stores._waiting import async_wait, asyncio_loop, wait
 _INHERITED: list[Any] = []  # what a forked child got from its parent and must not touch
 
 _MOVES = (Take, Settle, Ask, Free)  # what those who wait, wait for
+
+LISTEN_LOOK_SECONDS = 0.01  # how often a first waiter looks whether the listener is there: connecting takes about that
 
 
 class PostgresStore:
@@ -256,7 +259,7 @@ class AsyncPostgresStore:
 
     @property
     def incarnation(self) -> str:
-        return _incarnation([lane for links in self._loops.values() for lane in links.lanes])
+        return _incarnation([lane for links in list(self._loops.values()) for lane in links.lanes])
 
     def __repr__(self) -> str:
         return f"<AsyncPostgresStore {self.name}>"
@@ -302,7 +305,7 @@ class AsyncPostgresStore:
         links, here = self._links(), self.sync._links()
         listening = here.listener.start_soon()
         if not listening.is_set() and not self._address.pgbouncer:
-            await asyncio.to_thread(listening.wait, LISTEN_SECONDS)
+            await links.hearing(listening)
         asking: list[StoreCommand] = [command]
 
         async def look() -> Record | None:
@@ -356,12 +359,12 @@ class AsyncPostgresStore:
     async def close(self) -> None:
         self._closed = True
         running = asyncio._get_running_loop()  # none under trio, where nothing was opened
-        for loop, links in self._loops.items():
+        while self._loops:
+            loop, links = self._loops.popitem()
             if loop is running and links.pid == os.getpid():
                 await links.close()
             else:
                 links.abandon()
-        self._loops.clear()
         await aside(self.sync.close)()
 
     def _links(self) -> _Loop:
@@ -371,8 +374,10 @@ class AsyncPostgresStore:
         links = self._loops.get(loop)
         if links is not None and links.pid == os.getpid():
             return links
-        for gone in [one for one in self._loops if one.is_closed()]:
-            self._loops.pop(gone).abandon()
+        for one in list(self._loops):  # other threads begin and end theirs meanwhile
+            gone = self._loops.pop(one, None) if one.is_closed() else None
+            if gone is not None:
+                gone.abandon()
         if links is not None:
             _INHERITED.append(links)
         links = self._loops[loop] = _Loop(self._address)
@@ -402,6 +407,13 @@ class _Loop:
         if self._bells is None:
             self._bells = LoopBells(asyncio.get_running_loop(), here.bells)
         return self._bells
+
+    async def hearing(self, listening: threading.Event) -> None:
+        """Wait for the listener, in no thread of the loop's own: others may keep those busy, or have ended them."""
+        for _ in range(round(LISTEN_SECONDS / LISTEN_LOOK_SECONDS)):
+            if listening.is_set():
+                return
+            await asyncio.sleep(LISTEN_LOOK_SECONDS)
 
     async def close(self) -> None:
         for lane in self.lanes:

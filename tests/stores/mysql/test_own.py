@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -289,3 +291,37 @@ def test_an_interrupt_at_any_line_leaves_nothing_to_the_next_caller(url, scene, 
             if not strike.struck:
                 break
         assert number > 20
+
+
+# -- the end of the process ----------------------------------------------------------------------------
+
+
+AFTER_MAIN = """
+import asyncio, concurrent.futures.thread, sys, threading
+from samekey import AsyncGuard
+
+guard, begun = AsyncGuard(sys.argv[1]), threading.Event()
+
+async def charge():
+    begun.set()
+    while not concurrent.futures.thread._shutdown:
+        await asyncio.sleep(0.01)
+    return "paid"
+
+async def work():
+    print((await guard.run("charge", charge, key="o-1", payload={})).result)
+    print((await guard.peek("charge", "o-1")).state.value)
+    await guard.close()
+
+threading.Thread(target=lambda: asyncio.run(work())).start()
+begun.wait()
+"""
+
+
+def test_what_runs_when_the_main_thread_ends_is_settled(url):
+    """Python ends all its pools with the main thread, and waits for every other thread."""
+    ran = subprocess.run(
+        [sys.executable, "-c", AFTER_MAIN, url], capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert ran.stdout.split() == ["paid", "completed"], ran.stderr
