@@ -7,6 +7,8 @@ import logging
 import logging.handlers
 import queue
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -247,3 +249,31 @@ def test_the_tracers_of_this_process_are_as_before(desk):
     crashed(desk.careful, desk)
 
     assert (threading.gettrace(), threading.getprofile(), threading.excepthook) == before
+
+
+def test_to_look_where_threads_are_never_hangs():
+    """Threads come and go, the collector has callbacks: some Pythons hang for ever if it strikes in the middle."""
+    done = subprocess.run([sys.executable, "-c", LOOKING], capture_output=True, timeout=60, check=False)
+
+    assert (done.returncode, done.stdout) == (0, b"came through\n"), done.stderr.decode()
+
+
+LOOKING = """
+import gc, threading, time
+from samekey.testing.threads import current_frames
+
+def come_and_go():
+    while True:
+        threads = [threading.Thread(target=int) for _ in range(5)]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join()
+
+threading.Thread(target=come_and_go, daemon=True).start()
+gc.callbacks.append(lambda phase, info: time.sleep(0.0001))
+gc.set_threshold(1, 1, 1)
+for _ in range(100):
+    current_frames()
+print("came through", flush=True)
+"""

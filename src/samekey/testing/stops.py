@@ -33,7 +33,7 @@ from typing import Any, NamedTuple, cast
 from samekey.testing.between import between
 from samekey.testing.faulty import Crashed
 from samekey.testing.own_code import OwnCode, installed
-from samekey.testing.threads import CallThread, Moving, at_work, lone, moving
+from samekey.testing.threads import CallThread, Moving, at_work, current_frames, lone, moving
 
 POLL_SECONDS = 0.005
 STILL_POLLS = 10  # polls without a single step: it waits for somebody; counted, so that a busy machine slows both
@@ -123,7 +123,7 @@ class Caller(Moving):
         """Whether it waits for somebody; first wait until it ends, stops or stands still."""
         seen, still, ends = None, 0, time.monotonic() + CALL_SECONDS_MAX
         while not self._rest.wait(POLL_SECONDS):
-            frames = sys._current_frames()
+            frames = current_frames()
             threads = [self._thread, *at_work(frames)]
             now = [(id(frame), frame.f_lasti) for one in threads if (frame := frames.get(one.ident or 0)) is not None]
             still = still + 1 if now == seen and all(_asleep(one.native_id) for one in threads) else 0

@@ -9,6 +9,7 @@ for one of them. Both are said (`elsewhere`), and what was to be seen by stoppin
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging.handlers
 import os
 import sys
@@ -113,11 +114,22 @@ def _unwinds(frame: FrameType | None) -> bool:
     return False
 
 
+def current_frames() -> Mapping[int, FrameType]:
+    """Where every thread is. A garbage collection in the middle of it, with callbacks, hangs some Pythons for ever."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames()
+    finally:
+        if collects:
+            gc.enable()
+
+
 class Bystanders:
     """Threads that were there before the trial and run what they are given: do they work for a call?"""
 
     def __init__(self) -> None:
-        frames, here = sys._current_frames(), threading.current_thread()
+        frames, here = current_frames(), threading.current_thread()
         self._threads = [
             one
             for one in threading.enumerate()
