@@ -69,12 +69,25 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", default=[], metavar="FILE", help="these modules of core, by name")
     parser.add_argument("--sample", type=int, default=0, metavar="N", help="so many mutants instead of all")
     parser.add_argument("--seed", type=int, default=1, help="of the sample")
-    parser.add_argument("--part", default="0/1", metavar="I/N", help="every Nth mutant: run N processes side by side")
+    parser.add_argument(
+        "--part",
+        type=_part,
+        default="0/1",
+        metavar="I/N",
+        help="every Nth mutant, I from 0: run N processes side by side",
+    )
     parser.add_argument("--again", action="store_true", help="try unexplained survivors again, with the tests of today")
     parser.add_argument("--json", action="store_true", help="every mutant with its fate, to stdout")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--check", action="store_true")
     return parser.parse_args()
+
+
+def _part(text: str) -> tuple[int, int]:
+    mine, _, of = text.partition("/")
+    if not (mine.isdecimal() and of.isdecimal() and int(mine) < int(of)):
+        raise argparse.ArgumentTypeError(f"{text} is no part: of two there are 0/2 and 1/2")
+    return int(mine), int(of)
 
 
 def population(only: Iterable[str] = ()) -> list[Mutant]:
@@ -100,10 +113,10 @@ def survivors() -> dict[str, str]:
     return found
 
 
-def run(chosen: list[Mutant], explained: Container[str], *, part: str, again: bool) -> dict[str, Told]:
+def run(chosen: list[Mutant], explained: Container[str], *, part: tuple[int, int], again: bool) -> dict[str, Told]:
     """The fate of each, from what is kept or tried now."""
     KEPT.mkdir(parents=True, exist_ok=True)
-    mine, of = (int(number) for number in part.split("/"))
+    mine, of = part
     told = kept()
     if again:
         told = {name: one for name, one in told.items() if not one.alive or name.partition(" ")[2] in explained}
