@@ -15,6 +15,7 @@ from samekey.core import recovery
 from samekey.core.boundary import (
     Absent,
     Asks,
+    Atomic,
     Boundary,
     Conflicting,
     Declined,
@@ -50,7 +51,9 @@ from samekey.core.errors import (
     InDoubt,
     InProgress,
     KeyReused,
+    Misconfigured,
     NotDone,
+    RecordUnreadable,
     Refused,
     ResultNotKept,
     StoreUnavailable,
@@ -300,6 +303,12 @@ def test_an_interrupted_claim_is_withdrawn():
     call = calling()
     letting_go = settling(State.RELEASED, HELD, why="never ran")
     play(steps.withdraw(call, opening(call)), (opening(call), HELD), (letting_go, HELD._replace(state=State.RELEASED)))
+    # A passer-by found its lease over, and could not know that it never ran.
+    doubted = HELD._replace(state=State.IN_DOUBT)
+    letting_go = settling(State.RELEASED, doubted, why="never ran")
+    play(
+        steps.withdraw(call, opening(call)), (opening(call), doubted), (letting_go, HELD._replace(state=State.RELEASED))
+    )
     for other in (None, record(), HELD._replace(state=State.COMPLETED)):
         play(steps.withdraw(call, opening(call)), (opening(call), other))
 
@@ -361,6 +370,23 @@ def test_anything_else_is_a_doubt_with_a_note():
     gone = ValueError("x")
     held_and(calling(), Raised(gone), (doubting, None))
     assert gone.__notes__
+
+
+@pytest.mark.parametrize(
+    ("error", "inner", "why"),
+    [
+        (NotDone("no"), True, "which spoke for another guard's effect inside it"),
+        (ValueError("x"), True, "which says nothing either way"),
+        (ValueError("x"), False, "which says nothing either way"),
+    ],
+)
+def test_the_note_of_a_doubt_says_whose_word_it_was(error, inner, why):
+    doubted = HELD._replace(state=State.IN_DOUBT)
+    doubting = settling(State.IN_DOUBT, error=type(error).__name__)
+    told = (Tell("in_doubt", doubted, type(error).__name__), None)
+    held_and(calling(), Raised(error, inner=inner), (doubting, doubted), told)
+
+    assert f"the effect ended in {type(error).__name__}, {why}." in error.__notes__[0]
 
 
 def test_before_the_mark_nothing_was_sent():
@@ -459,6 +485,19 @@ def test_pauses_have_an_end_and_silence_counts():
     assert not held_and(call, Returned("receipt"), *silent, told).recorded
     as_long_as_a_lease = StoreUnavailable("silent", tried_seconds=8.0)
     assert not held_and(call, Returned("receipt"), (command, as_long_as_a_lease), told).recorded
+
+
+@pytest.mark.parametrize("broken", [Misconfigured("read-only"), RecordUnreadable("damaged")], ids=repr)
+def test_a_store_that_broke_is_insisted_on_where_waiting_may_help_and_named_as_the_cause(broken):
+    call, command = calling(policy=Policy(lease=0.1, retention=1000)), settling(State.COMPLETED, result=RESULT)
+    again: list[tuple[Any, Any]] = [(Sleep(0.05), None), (command, broken), (Sleep(0.1), None), (command, broken)]
+    script = [(command, broken), *(again if isinstance(broken, Misconfigured) else [])]
+    unsaid = play(steps.insist(call, command), *script)
+
+    assert type(unsaid) is StoreUnavailable
+    assert unsaid.__cause__ is broken
+    with pytest.raises(type(broken)):
+        play(steps.insist(calling(Atomic("db")), command), (command, broken))
 
 
 def test_words_that_cannot_be_written_down_leave_a_note():
