@@ -488,7 +488,7 @@ def test_pauses_have_an_end_and_silence_counts():
 
 
 @pytest.mark.parametrize("broken", [Misconfigured("read-only"), RecordUnreadable("damaged")], ids=repr)
-def test_a_store_that_broke_is_insisted_on_where_waiting_may_help_and_named_as_the_cause(broken):
+def test_a_store_that_broke_is_insisted_on_where_waiting_may_help_and_named_as_the_cause(broken: Exception):
     call, command = calling(policy=Policy(lease=0.1, retention=1000)), settling(State.COMPLETED, result=RESULT)
     again: list[tuple[Any, Any]] = [(Sleep(0.05), None), (command, broken), (Sleep(0.1), None), (command, broken)]
     script = [(command, broken), *(again if isinstance(broken, Misconfigured) else [])]
