@@ -9,7 +9,6 @@ import json
 import os
 import random
 import re
-import resource
 import signal
 import socket
 import subprocess
@@ -864,31 +863,6 @@ async def test_a_task_is_woken_by_another_connection(url, scene, monkeypatch):
         assert woken.result == b"done"
     await store.close()
     await other.close()
-
-
-def test_a_listener_hears_also_where_thousands_of_files_are_open(url, scene, monkeypatch):
-    """A busy server has more descriptors than select() takes."""
-    monkeypatch.setattr("samekey.stores._waiting.REREAD_SECONDS", 60.0)
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, limit[1]), limit[1]))
-    store, other = PostgresStore(url), PostgresStore(url)
-    try:
-        held = store.open(scene.opening())
-        with contextlib.ExitStack() as opened, ThreadPoolExecutor(1) as pool:
-            for _ in range(1100):
-                opened.callback(os.close, os.open(os.devnull, os.O_RDONLY))
-            waiting = pool.submit(other.wait, Wait(held), 20.0)
-            _until(lambda: sql(url, "SELECT waited_for FROM samekey_records"))
-            store.settle(settling(held, State.COMPLETED, result=b"done"))
-            found = waiting.result(10)
-
-        assert found is not None
-        assert found.result == b"done"
-        assert other._here.listener._listening.is_set()
-    finally:
-        store.close()
-        other.close()
-        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
 
 
 def test_a_listener_that_could_not_start_starts_with_the_next_who_waits(url, scene, monkeypatch):
