@@ -363,6 +363,9 @@ def saying(head, piece=b""):
                         connection.sendall(head)
                         while piece and not left.wait(0.02):
                             connection.sendall(piece)
+                        connection.shutdown(socket.SHUT_WR)
+                        while connection.recv(65536):  # closed with a request half read, it would reset the answer
+                            pass
 
     thread = threading.Thread(target=answer)
     thread.start()
