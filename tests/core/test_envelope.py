@@ -126,11 +126,11 @@ class Derived(Base):
 
 @dataclasses.dataclass
 class Slotted:
-    __slots__ = ("__hidden", "_twice", "n", "never")
+    __slots__ = ("__hidden", "__mark__", "_twice", "n", "never")
     n: int
 
     def __post_init__(self) -> None:
-        self._twice, self.__hidden = 2 * self.n, [3]
+        self._twice, self.__hidden, self.__mark__ = 2 * self.n, [3], 4
 
 
 class Pair(NamedTuple):
@@ -452,7 +452,7 @@ def test_what_post_init_set_in_slots_beside_the_fields_is_kept():
 
     replayed = again(value)
 
-    assert (replayed.n, replayed._twice, replayed._Slotted__hidden) == (1, 2, [3])
+    assert (replayed.n, replayed._twice, replayed._Slotted__hidden, replayed.__mark__) == (1, 2, [3], 4)
     assert not hasattr(replayed, "never")
 
 
@@ -942,14 +942,19 @@ def test_an_error_of_the_users_own_code_is_not_storable():
     assert isinstance(refused.value.__cause__, ZeroDivisionError)
 
 
-def test_a_class_name_that_is_not_text_is_not_storable():
+def odd_member():
     class Odd(enum.Enum):
         A = 1
 
     Odd.__qualname__ = "\ud800"
+    return Odd.A
+
+
+def test_a_class_name_that_is_not_text_is_not_storable():
+    odd = odd_member()
 
     with pytest.raises(NotStorable, match="result: UnicodeEncodeError while writing it"):
-        encode(Odd.A, max_bytes=ROOM, types=[Odd])
+        encode(odd, max_bytes=ROOM, types=[type(odd)])
 
 
 # ---- what is unreadable ----
@@ -1094,6 +1099,7 @@ def test_a_refusal_never_runs_init():
 def test_what_cannot_be_kept_of_a_refusal_is_dropped_but_class_and_text_stay():
     error = StolenCard("42", code=7)
     error.response, error.retry, error._private = object(), False, 1  # type: ignore[attr-defined]
+    error.kind = odd_member()  # type: ignore[attr-defined]
     unkept = ValueError("why", object())
 
     replayed, plain = refused_again(error, StolenCard), refused_again(unkept, ValueError)
@@ -1136,6 +1142,27 @@ def test_a_refusal_that_is_an_error_of_python_is_filled_in_as_python_does():
     missing: Any = refused_again(NotFound(2, "gone"), NotFound)
     assert (missing.errno, missing.strerror, str(missing)) == (2, "gone", "[Errno 2] gone")
     assert type(refused_again(Other(1), Other)) is Other
+
+
+def test_a_refusal_has_its_arguments_whatever_its_class_makes_of_them():
+    class Odd(UnicodeDecodeError):
+        def __new__(cls, *args: Any) -> Any:
+            return super().__new__(cls)
+
+        def __init__(self, code: int) -> None:
+            super().__init__("utf-8", b"", 0, 1, "no")
+            self.args = (code,)
+
+    assert refused_again(Odd(7), Odd).args == (7,)
+
+
+def test_facts_of_a_refusal_that_bear_a_name_of_pythons_own_are_not_believed():
+    """The notes of an exception are such a fact, and whoever adds one counts on a list."""
+    kept = b'\x01R{"class":"builtins:ValueError","text":"no","args":["yes"],"facts":{"__notes__":5,"__x":6,"code":7}}'
+
+    replayed = decode_refusal(kept, allowed=(ValueError,))
+
+    assert vars(replayed) == {"code": 7, "__notes__": ["first raised as: no"]}
 
 
 def test_a_refusal_of_ours_always_has_reason_and_detail():

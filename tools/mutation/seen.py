@@ -5,6 +5,7 @@ What was seen is kept, file by file, for as long as the text of the test file an
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -207,6 +208,7 @@ class _Contexts:
         items[:] = kept
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
+        forget()
         self.coverage.switch_context(nodeid)
         self._started = time.process_time()
 
@@ -217,6 +219,14 @@ class _Contexts:
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.failed:
             self.failed.append(report.nodeid)
+
+
+def forget() -> None:
+    """What core remembers: a test that finds an answer there would not be seen where that is made."""
+    for name in [name for name in sys.modules if name.startswith("samekey.core.")]:
+        for made in list(vars(sys.modules[name]).values()):
+            if isinstance(made, functools._lru_cache_wrapper):
+                made.cache_clear()
 
 
 def quieten_hypothesis() -> None:
