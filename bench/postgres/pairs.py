@@ -30,6 +30,7 @@ from bench.postgres import (
     raw_connect_async,
     served,
 )
+from bench.postgres.turns import Turns
 from samekey.core.commands import Open
 from samekey.stores.postgres import AsyncPostgresStore, PostgresStore
 
@@ -238,7 +239,8 @@ def rush(done: int, wall: float, cpu: float, failed: Sequence[BaseException]) ->
 
 
 def crowd_of_threads(callers: int, effort: Effort) -> Sequence[Reading]:
-    ours, theirs, synced = list[Rush](), list[Rush](), list[float]()
+    ours, theirs, nobodys, synced = list[Rush](), list[Rush](), list[Rush](), list[float]()
+    claims, settles = Turns(), Turns()
     with served() as (_, url):
         store = PostgresStore(url)
         ended = store.settle(completing(store.open(claiming())))
@@ -260,14 +262,25 @@ def crowd_of_threads(callers: int, effort: Effort) -> Sequence[Reading]:
 
             return pair
 
+        def by_nobody(number: int) -> Callable[[], object]:
+            def pair() -> None:
+                claims.take()
+                settles.take()
+
+            return pair
+
         for seconds in lengths(effort):
             synced += sync_laps(3)
             ours.append(among_threads(callers, seconds, by_store))
             theirs.append(among_threads(len(links), seconds, by_hand))
+            nobodys.append(among_threads(callers, seconds, by_nobody))
         store.close()
         for link in links:
             link.close()
-    return compared(ours[1:], theirs[1:], synced)
+    turns = [one.cpu_microseconds for one in nobodys[1:]]
+    rate = statistics.median(one.per_second for one in nobodys[1:])
+    told = Reading(statistics.median(turns), turns, f"{rate:.0f} operations/s of threads that do nothing else")
+    return [*compared(ours[1:], theirs[1:], synced), told]
 
 
 def crowd_of_tasks(callers: int, effort: Effort) -> Sequence[Reading]:
@@ -360,11 +373,13 @@ def replay(colour: str, run: Callable[[Effort], Sequence[Reading]]) -> Experimen
 
 def crowd(callers: int, colour: str, run: Callable[[int, Effort], Sequence[Reading]], *, gates: bool) -> Experiment:
     against = f"{PAIR} on {min(callers, RAW_CONNECTIONS)} connections"
+    turns = Figure(f"postgres.{callers}.{colour}.turns", "us CPU", "two turns of a thread, and nothing done in them")
     return Experiment(
         (
             Figure(f"postgres.{callers}.{colour}", "x ops/s", against, at_least(CROWDS[callers])),
             # Between threads every answer is a wake-up or two of the kernel's, whatever the store does.
             Figure(f"postgres.{callers}.{colour}.cpu", "us CPU", "one operation", at_most(40.0, gates=gates)),
+            *([turns] if colour == "sync" else []),
         ),
         lambda effort: run(callers, effort),
     )
