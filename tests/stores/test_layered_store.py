@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
 
-from samekey import Guard, KeyReused, Misconfigured
+from samekey import Guard, KeyReused, Misconfigured, StoreUnavailable
 from samekey.core.commands import Free, Read, Redact, Renew, Settle, Wait
 from samekey.core.key import make_key
 from samekey.core.layers import Front, MayStillReplay
@@ -279,6 +280,81 @@ def test_while_the_front_is_away_it_is_left_alone(front, back):
         store.open(scene.opening(by=B))
 
     assert len(front.calls) < 5
+
+
+class Cold(MemoryStore):
+    """It does not know who it is before it was asked, and that takes its time."""
+
+    asked = 0
+
+    @property
+    def incarnation(self):
+        return super().incarnation if self.asked else ""
+
+    def health(self):
+        time.sleep(0.2)
+        type(self).asked += 1
+        return super().health()
+
+
+def test_of_many_who_come_first_one_asks_who_the_durable_store_is():
+    class Back(Cold): ...
+
+    store = LayeredStore(MemoryFront(), Back())
+    with ThreadPoolExecutor(50) as pool:
+        records = list(pool.map(lambda number: store.open(scene.opening(f"k-{number}", by=A)), range(50)))
+
+    assert (Back.asked, len({record.fence for record in records})) == (1, 50)
+
+
+def test_of_many_tasks_that_come_first_one_asks_who_the_durable_store_is():
+    class Slow(AsyncMemoryStore):
+        asked = 0
+
+        @property
+        def incarnation(self):
+            return super().incarnation if self.asked else ""
+
+        async def health(self):
+            await asyncio.sleep(0.05)
+            type(self).asked += 1
+            return await super().health()
+
+    async def crowd():
+        store = AsyncLayeredStore(AsyncMemoryFront(MemoryFront()), Slow(MemoryStore()))
+        return await asyncio.gather(*(store.open(scene.opening(f"k-{number}", by=A)) for number in range(50)))
+
+    records = asyncio.run(crowd())
+    assert (Slow.asked, len({record.fence for record in records})) == (1, 50)
+
+
+def test_whoever_waited_for_an_answer_that_did_not_come_asks_for_itself():
+    class Back(Cold):
+        def health(self):
+            time.sleep(0.1)
+            type(self).asked += 1
+            if self.asked == 1:
+                raise StoreUnavailable("not yet")
+            return MemoryStore.health(self)
+
+        @property
+        def incarnation(self):
+            return super().incarnation if self.asked > 1 else ""
+
+    store = LayeredStore(MemoryFront(), Back())
+    told = []
+
+    def come(number):
+        try:
+            store.open(scene.opening(f"k-{number}", by=A))
+            told.append("claimed")
+        except StoreUnavailable:
+            told.append("not yet")
+
+    with ThreadPoolExecutor(5) as pool:
+        list(pool.map(come, range(5)))
+
+    assert sorted(told) == ["claimed"] * 4 + ["not yet"]
 
 
 def test_the_address_of_two_stores_is_both_with_a_space_between():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 import time
 from collections.abc import Awaitable, Sequence
 from dataclasses import replace
@@ -33,13 +34,14 @@ from samekey.core.errors import Misconfigured, RecordUnreadable, SamekeyError
 from samekey.core.layers import FRONT_TTL_SECONDS, Front, FrontTime, Linger, Look, Put, Sight
 from samekey.core.ports import AsyncFrontStore, AsyncStore, Audits, FrontStore, Health, Query, Records, Replies, Store
 from samekey.core.record import Record
-from samekey.loops import ThreadBell, running
+from samekey.loops import Bell, ThreadBell, running
 from samekey.stores._waiting import async_wait, wait
 
 _log = logging.getLogger("samekey")
 
 LINGER_SECONDS = 0.05  # how long to wait for the word of whoever left a mark, before looking again
 BREAK_SECONDS = 0.5  # how long the front is left alone after it failed, half as much more or less
+ASKED_SECONDS = 5.0  # how long to wait for whoever asks the durable store who it is, before asking oneself
 TRUTH_SECONDS = 1.0  # how often somebody who waits at the front looks at the durable store
 
 
@@ -79,6 +81,8 @@ class _Layers:
         self._breaker = Breaker()
         self._front_time: float | None = None  # what its clock showed when we last looked
         self._seal: Front | None = None
+        self._mutex = threading.Lock()
+        self._asking: list[Bell] | None = None  # who waits for whoever asks the durable store who it is
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"
@@ -93,6 +97,21 @@ class _Layers:
         if seal is None or seal.incarnation != incarnation:  # at the start, and after a failover of the durable store
             self._seal = seal = Front(incarnation, self._front_ttl)
         return seal
+
+    def _is_asked(self, bell: Bell) -> bool:
+        """Whether somebody asks the durable store already, and will ring; else it is for the caller to ask."""
+        with self._mutex:
+            if self._asking is None:
+                self._asking = []
+                return False
+            self._asking.append(bell)
+            return True
+
+    def _has_asked(self) -> None:
+        with self._mutex:
+            waiting, self._asking = self._asking or [], None
+        for bell in waiting:
+            bell.ring()
 
     def _saw(self, sight: Sight) -> Sight:
         self._front_time = sight.now
@@ -205,7 +224,19 @@ class LayeredStore(_Layers):
         return drive(self._seals().steps(command), self._perform)  # type: ignore[return-value]
 
     def _seals(self) -> Front:
-        return self._rules(self._back.incarnation or self._back.health().incarnation)
+        return self._rules(self._back.incarnation or self._asked())
+
+    def _asked(self) -> str:
+        """Which incarnation it is, at the start: one asks, and a thousand who came with it find the answer there."""
+        bell = ThreadBell()
+        asked = self._is_asked(bell)
+        try:
+            if asked:
+                bell.wait(ASKED_SECONDS)
+            return self._back.incarnation or self._back.health().incarnation
+        finally:
+            if not asked:
+                self._has_asked()
 
     def _perform(self, command: Command) -> Any:
         match command:
@@ -331,7 +362,18 @@ class AsyncLayeredStore(_Layers):
         return await adrive((await self._seals()).steps(command), self._perform)  # type: ignore[return-value]
 
     async def _seals(self) -> Front:
-        return self._rules(self._back.incarnation or (await self._back.health()).incarnation)
+        return self._rules(self._back.incarnation or await self._asked())
+
+    async def _asked(self) -> str:
+        bell = running().bell()
+        asked = self._is_asked(bell)
+        try:
+            if asked:
+                await bell.wait(ASKED_SECONDS)
+            return self._back.incarnation or (await self._back.health()).incarnation
+        finally:
+            if not asked:
+                self._has_asked()
 
     def _perform(self, command: Command) -> Awaitable[Any]:  # one coroutine less for each command than with `async`
         match command:
