@@ -238,6 +238,19 @@ def test_what_a_model_holds_beside_its_fields_is_part_of_it_unless_it_is_private
     assert Intent(InCurrency(10, "EUR"), ignore=["currency"]).digest == Intent(Charge(10)).digest
 
 
+def test_what_was_put_into_a_pydantic_model_past_pydantic_is_no_part_of_it():
+    """As in its own comparison: two models are equal when their fields are."""
+
+    class Order(pydantic.BaseModel):
+        sku: str
+
+    first, second = Order(sku="x"), Order(sku="x")
+    second.__dict__["memo"] = 1
+
+    assert first == second
+    assert same(first, second, {"sku": "x"})
+
+
 def test_what_is_called_like_a_field_by_another_name_is_not_lost():
     """An extra field may have the name of a field that arrives under an alias; so may a tag."""
 

@@ -31,7 +31,7 @@ KEPT = ROOT / ".cache" / "mutation"
 # Of tests that come by a mutant. First all of them meet the few that tell nearly always; what then lives, and is not
 # explained, meets more of them, and is imported anew.
 SHORT_SECONDS = 1.0
-LONG_SECONDS = 10.0
+LONG_SECONDS = 60.0
 SURVIVORS = HERE / "survivors.txt"
 
 # What is quick and needs no server. The others say less about core for the time they take.
