@@ -21,6 +21,7 @@ from requests.exceptions import ChunkedEncodingError
 from samekey.clients._keys import key_for, seconds_left
 from samekey.clients._retry import Course, Retry, utc_now
 from samekey.clients._rules import KEY_HEADER, Rules
+from samekey.core.errors import Misconfigured
 
 __all__ = ["KeyAdapter"]
 
@@ -45,6 +46,10 @@ class KeyAdapter(HTTPAdapter):
         quoted: bool = False,
         **pool: Any,
     ) -> None:
+        if "max_retries" in pool:
+            raise Misconfigured(
+                "max_retries= is of urllib3, which knows nothing of keys: say retry=Retry(attempts=...)"
+            )
         super().__init__(max_retries=0, **pool)
         self._rules = Rules(hosts, retry, header, quoted)
 
