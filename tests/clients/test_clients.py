@@ -433,3 +433,9 @@ def test_a_header_that_is_none_is_refused(header):
     for client in (KeyTransport, KeyAdapter, KeyMiddleware):
         with pytest.raises(Misconfigured, match="header="):
             client(hosts=HERE, header=header)
+
+
+def test_with_requests_retries_of_urllib3_are_refused():
+    """They would send a POST again, whatever its key."""
+    with pytest.raises(Misconfigured, match=r"max_retries= .*retry=Retry"):
+        KeyAdapter(hosts=HERE, max_retries=3)

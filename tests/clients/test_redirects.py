@@ -6,9 +6,11 @@ import asyncio
 
 import aiohttp
 import pytest
+import requests
 
 from samekey import Guard, Keyed
 from samekey.clients.aiohttp import KeyMiddleware
+from samekey.clients.requests import KeyAdapter
 from tests.clients.libraries import HERE
 from tests.clients.provider import opened
 
@@ -65,6 +67,37 @@ def test_a_key_goes_there_and_back_again(send, provider, elsewhere):
     assert elsewhere.keys == [None]
     assert provider.keys[0] == provider.keys[1]
     assert provider.keys[0]
+
+
+def test_with_requests_an_adapter_for_one_host_takes_its_key_off(provider, elsewhere):
+    """What leads elsewhere goes through another adapter, which knows nothing of keys; what leads back has it again."""
+    provider.will(307, Location=f"{elsewhere.url}/there")
+    elsewhere.will(307, Location=f"{provider.url}/back")
+    with requests.Session() as session:
+        session.trust_env = False
+        session.mount(provider.url, KeyAdapter(hosts=HERE))
+
+        request = session.prepare_request(requests.Request("POST", provider.url, json={"amount": 200}))
+        assert [session.send(request).status_code for _ in range(2)] == [201, 201]
+
+    assert [path for _, path, *_ in provider.seen] == ["/", "/back", "/"]
+    assert elsewhere.keys == [None]
+    assert len({*provider.keys}) == 1
+    assert provider.keys[0]
+
+
+def test_with_requests_a_request_that_is_led_elsewhere_by_hand_gets_no_key(provider, elsewhere):
+    """It was given one for where it was sent first, and has that again when it is led back."""
+    with requests.Session() as session:
+        session.trust_env = False
+        session.mount("http://", KeyAdapter(hosts=HERE))
+        request = session.prepare_request(requests.Request("POST", provider.url, json={"amount": 200}))
+        for request.url in (f"{provider.url}/", f"{elsewhere.url}/", f"{provider.url}/"):
+            assert session.send(request).status_code == 201
+
+    assert elsewhere.keys == [None]
+    assert len(provider.keys) == 2
+    assert len({*provider.keys}) == 1
 
 
 def test_a_page_to_look_at_afterwards_gets_no_key(send, provider):

@@ -126,6 +126,30 @@ def test_paths(site: Any, path: str):
     assert site(Sent("POST", path, "", (("Idempotency-Key", "k"),), b"{}")) == GUARDED
 
 
+def test_a_method_in_small_letters_is_the_same_method(site: Any):
+    """Some servers hand it on as it came, and Django and Werkzeug take it for the one in capitals."""
+    assert site(Sent("post", "/x", "", (("Idempotency-Key", "k"),), b"{}")) == GUARDED
+
+
+@pytest.mark.parametrize("first", [JSON, FORM])
+def test_of_two_content_types_none_is_believed(first: str):
+    """Each framework picks another one of them: only equal bytes are the same."""
+    ran: list[bytes] = []
+
+    def handle(called: Called) -> Said:
+        ran.append(called.body)
+        return Said(201)
+
+    second = FORM if first == JSON else JSON
+    headers = (("Idempotency-Key", "k"), ("Content-Type", first), ("Content-Type", second))
+    bodies = (b'{"memo": "a&b&c&d"}', b'{"memo": "a&b&c&d"}', b'{"memo": "a&c&b&d"}')
+    with driven("asgi", Endpoint(boundary=Opaque(), single_tenant=True), handle) as driver:
+        got = [driver.send(Sent("POST", "/x", "", headers, body)).status for body in bodies]
+
+    assert got == [201, 201, 422]
+    assert ran == [bodies[0]]
+
+
 def test_a_bomb_is_never_unpacked(site: Any):
     """Ten megabytes in ten kilobytes: only the bytes that came are looked at."""
     bomb = gzip.compress(bytes(10 << 20), compresslevel=9)
@@ -156,3 +180,26 @@ def test_chunks_without_an_end_are_refused(adapter: str):
     assert [one.status for one in got] == [400, 400]
     assert all(b"Content-Length" in one.body for one in got)
     assert ran == []
+
+
+@pytest.mark.parametrize("adapter", ["wsgi", "flask", "django"])
+def test_a_body_of_http_2_without_a_length_is_refused(adapter: str):
+    """It has no chunks either, and the application would read nothing of it; a request without a body is served."""
+    ran: list[bytes] = []
+
+    def handle(called: Called) -> Said:
+        ran.append(called.body)
+        return Said(201)
+
+    with driven(adapter, Endpoint(boundary=Opaque(), single_tenant=True), handle) as driver:
+
+        def over_http_2(environ: Any, start: Any) -> Any:
+            return inner({**environ, "SERVER_PROTOCOL": "HTTP/2", "CONTENT_LENGTH": ""}, start)
+
+        inner, driver._app = driver._app, over_http_2
+        headers = (("Idempotency-Key", "k"), ("Content-Type", "application/json"))
+        bodies = (b'{"amount": 200}', b'{"amount": 500}', b"")
+        got = [driver.send(Sent("POST", "/charges", headers=headers, body=body)).status for body in bodies]
+
+    assert got == [400, 400, 201]
+    assert ran == [b""]

@@ -1,9 +1,13 @@
-"""What changes an answer for one client - compression, CORS - stands around samekey, so that a replay gets it anew."""
+"""What changes an answer for one client - compression, CORS - stands around samekey, so that a replay gets it anew.
+
+So does what sends a request on to another address: it comes again with the same key.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+import httpx
 import pytest
 from django.core.wsgi import get_wsgi_application
 from django.http import HttpResponse
@@ -16,6 +20,7 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
+from starlette.middleware.httpsredirect import HTTPSRedirectMiddleware
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
@@ -64,6 +69,44 @@ async def test_around_them_a_replay_fits_the_first_client():
 
     assert said(first) == (None, "gzip", "https://shop.example")
     assert said(second) == ("true", "gzip", None)
+
+
+async def led_on(to: str, *, operation: str, ours: str) -> tuple[int, list[bytes]]:
+    """Where a client ends that follows redirects; `ours` stands around what redirects, inside it, or on the route."""
+    ran: list[bytes] = []
+
+    async def charge(request: Any) -> Any:
+        ran.append(await request.body())
+        return PlainTextResponse("paid", 201)
+
+    named = Endpoint(boundary=Opaque(), single_tenant=True, operation=operation)
+    guard = [Middleware(SamekeyMiddleware, guard=AsyncGuard("memory://"), endpoint=named)]
+    others = [Middleware(HTTPSRedirectMiddleware)]
+    app = Starlette(
+        routes=[Route("/charges", charge, methods=["POST"], middleware=guard if ours == "route" else [])],
+        middleware={"around": guard + others, "inside": others + guard, "route": others}[ours],
+    )
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, follow_redirects=True, max_redirects=3) as client:
+        answer = await client.post(to, json={"amount": 200}, headers={"Idempotency-Key": "k"})
+    return answer.status_code, ran
+
+
+@pytest.mark.parametrize("ours", ["inside", "route"])
+async def test_inside_of_what_redirects_the_request_arrives(ours: str):
+    assert await led_on("http://shop.example/charges", operation="charge", ours=ours) == (201, [b'{"amount":200}'])
+
+
+async def test_around_it_a_redirect_is_the_answer_of_its_key():
+    """Why the page says so: the request that was sent on has the same key, and is sent on again."""
+    with pytest.raises(httpx.TooManyRedirects):
+        await led_on("http://shop.example/charges", operation="charge", ours="around")
+
+
+@pytest.mark.parametrize(("ours", "ends"), [("inside", (422, [])), ("route", (201, [b'{"amount":200}']))])
+async def test_with_a_name_of_its_own_a_slash_too_many_is_another_request(ours: str, ends: Any):
+    """Around the router its redirect has the key already, for another path; a route has not seen it."""
+    assert await led_on("https://shop.example/charges/", operation="charge", ours=ours) == ends
 
 
 @pytest.mark.parametrize("ours_inside", [True, False])

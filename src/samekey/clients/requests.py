@@ -21,8 +21,11 @@ from requests.exceptions import ChunkedEncodingError
 from samekey.clients._keys import key_for, seconds_left
 from samekey.clients._retry import Course, Retry, utc_now
 from samekey.clients._rules import KEY_HEADER, Rules
+from samekey.core.errors import Misconfigured
 
 __all__ = ["KeyAdapter"]
+
+TAKEN_OFF = "samekey.given"  # among the hooks of a request, which a redirect copies too: none of this name is called
 
 
 class KeyAdapter(HTTPAdapter):
@@ -43,6 +46,10 @@ class KeyAdapter(HTTPAdapter):
         quoted: bool = False,
         **pool: Any,
     ) -> None:
+        if "max_retries" in pool:
+            raise Misconfigured(
+                "max_retries= is of urllib3, which knows nothing of keys: say retry=Retry(attempts=...)"
+            )
         super().__init__(max_retries=0, **pool)
         self._rules = Rules(hosts, retry, header, quoted)
 
@@ -60,7 +67,9 @@ class KeyAdapter(HTTPAdapter):
                     chance=random.random(),  # noqa: S311
                 )
                 if wait is None:
-                    if not stream and not response.is_redirect:
+                    if response.is_redirect:
+                        self._take_off(request, response)
+                    elif not stream:
                         _ = response.content  # read now: if it breaks off, it is asked for again
                     return response
             except (requests.ConnectionError, requests.Timeout, ChunkedEncodingError) as error:
@@ -82,23 +91,35 @@ class KeyAdapter(HTTPAdapter):
             body = body.encode()
         replayable = body is None or isinstance(body, bytes)
         ours = request.headers.get(header)
-        before = ours if isinstance(ours, _OurKey) else None
+        kept: Any = request.hooks.get(TAKEN_OFF) if ours is None else ours
+        before = kept if isinstance(kept, _OurKey) else None
         if rules.gives(method, host):
-            if ours is None or (before is not None and before.to() is request):
+            if before is not None and before.to() is not request:
+                request.headers[header] = before
+            elif ours is None or before is not None:
                 content = (body or b"") if replayable else None
                 form = request.headers.get("Content-Type")
                 key = key_for(method, url, content, form, before=before and before.key)
                 request.headers[header] = _OurKey(rules.written(key), key, request)
-        elif before is not None:
-            # Redirected to where it means nothing. Of a copy: the next redirect may lead back.
+        elif before is not None and before is ours:
+            # Led by hand to where it means nothing. Of a copy: it may be led back.
             request = request.copy()
             del request.headers[header]
         keyed = header in request.headers and rules.honours(host)
         return request, Course(rules.retry, method, keyed, replayable, seconds_left)
 
+    def _take_off(self, request: requests.PreparedRequest, response: requests.Response) -> None:
+        """A redirect makes a new request and copies headers, and may go to another adapter, which knows no keys."""
+        header = self._rules.header
+        ours = request.headers.get(header)
+        if isinstance(ours, _OurKey):
+            response.request = request.copy()  # as it was sent
+            request.hooks[TAKEN_OFF] = ours
+            del request.headers[header]
+
 
 class _OurKey(str):
-    """The header with a key that we gave: a redirect makes a new request and copies headers, and we know it again."""
+    """The header with a key that we gave: we know it again in a request that was sent before, or redirected."""
 
     key: str
     to: weakref.ref[requests.PreparedRequest]

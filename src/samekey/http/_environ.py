@@ -10,6 +10,7 @@ from samekey.http._message import Header
 
 PREFIX = "HTTP_"
 UNPREFIXED = ("CONTENT_TYPE", "CONTENT_LENGTH")
+STREAMED = ("HTTP/2", "HTTP/3")  # where a body needs neither a length nor chunks
 
 
 def headers_in(environ: Mapping[str, Any]) -> list[Header]:
@@ -33,6 +34,13 @@ def header_name(variable: str) -> bytes | None:
     else:
         return None
     return name.replace("_", "-").lower().encode("latin-1")
+
+
+def has_unended_body(environ: Mapping[str, Any]) -> bool:
+    """Whether a request without a length has a body all the same. HTTP/2 has no header for it, but an end to read."""
+    if "HTTP_TRANSFER_ENCODING" in environ:
+        return True
+    return environ.get("SERVER_PROTOCOL", "")[:6] in STREAMED and bool(environ["wsgi.input"].read(1))
 
 
 def as_bytes(text: str) -> bytes:

@@ -210,9 +210,11 @@ class Endpoint:
         if self._vary_on:
             beside[VARIES] = [[value.decode("latin-1") for value in request.values(name)] for name in self._vary_on]
         named = request.named
-        payload, written = payload_of(
-            request.body, named.get(b"content-type", b""), named.get(b"content-encoding"), beside
-        )
+        kind, encoding = named.get(b"content-type", b""), named.get(b"content-encoding")
+        if len(named) < len(request.headers):  # of several, each framework picks another one: together they are none
+            kind = b", ".join(request.values(b"content-type"))
+            encoding = b", ".join(request.values(b"content-encoding"))
+        payload, written = payload_of(request.body, kind, encoding, beside)
         if self.operation is not None:
             name = self.operation
         elif request.route is not request.path:

@@ -72,7 +72,7 @@ class Passage:
     ) -> Awaitable[None]:
         """One request to `app`; `route` is its template, where the framework knows it already."""
         query, headers = scope.get("query_string", b""), scope.get("headers", ())
-        request = Request(scope["method"], path_of(scope), query, headers, b"", route, scope)
+        request = Request(scope["method"].upper(), path_of(scope), query, headers, b"", route, scope)
         endpoint = rules if type(rules) is Endpoint else choose(rules, request)
         key = None if endpoint is None else endpoint.opening(request)
         if endpoint is None or key is None:

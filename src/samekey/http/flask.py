@@ -18,7 +18,7 @@ from werkzeug.exceptions import ClientDisconnected, HTTPException
 
 from samekey.core.errors import Misconfigured
 from samekey.guard import Guard
-from samekey.http._environ import as_bytes, headers_in
+from samekey.http._environ import as_bytes, has_unended_body, headers_in
 from samekey.http._exchange import Endpoint
 from samekey.http._message import Header, Reply, Request, is_endless
 from samekey.http._operation import PARAMETER
@@ -97,7 +97,7 @@ def body_of(asked: Any, endpoint: Endpoint, key: str) -> bytes | Reply:
     terminated = asked.environ.get("wsgi.input_terminated")
     if (given or 0) > most:
         return endpoint.too_large(key)
-    if given is None and not terminated and "HTTP_TRANSFER_ENCODING" in asked.environ:
+    if not given and not terminated and has_unended_body(asked.environ):
         return endpoint.endless(key)  # Werkzeug would read nothing
     own = asked.max_content_length
     asked.max_content_length = most if own is None else min(own, most)

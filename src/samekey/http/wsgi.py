@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import Any
 
 from samekey.guard import Guard
-from samekey.http._environ import as_bytes, headers_in
+from samekey.http._environ import as_bytes, has_unended_body, headers_in
 from samekey.http._exchange import Endpoint
 from samekey.http._message import Header, Reply, Request, falls_short, is_endless
 from samekey.http._rules import Rules, check_rules, choose
@@ -49,7 +49,7 @@ class SamekeyMiddleware:
 def request_of(environ: Environ) -> Request:
     path = as_bytes(environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")).decode("utf-8", "backslashreplace")
     return Request(
-        environ["REQUEST_METHOD"],
+        environ["REQUEST_METHOD"].upper(),  # as Django and Werkzeug read it
         path,
         query=as_bytes(environ.get("QUERY_STRING", "")),
         headers=headers_in(environ),
@@ -64,7 +64,7 @@ def read_body(environ: Environ, endpoint: Endpoint, key: str) -> bytes | Reply:
     if not given:
         if not environ.get("wsgi.input_terminated"):
             # Without a length, WSGI offers no more. Chunks are a body all the same, and there is no end to read to.
-            return endpoint.endless(key) if "HTTP_TRANSFER_ENCODING" in environ else b""
+            return endpoint.endless(key) if has_unended_body(environ) else b""
         try:
             body: bytes = stream.read(endpoint.body_max_bytes + 1)
         except OSError:

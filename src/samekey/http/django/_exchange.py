@@ -12,7 +12,7 @@ from django.http.request import RawPostDataException
 from django.http.response import HttpResponseBase
 
 from samekey.core.errors import Misconfigured
-from samekey.http._environ import as_bytes, headers_in
+from samekey.http._environ import as_bytes, has_unended_body, headers_in
 from samekey.http._exchange import Endpoint
 from samekey.http._message import Header, Reply, Request, is_endless
 from samekey.http._visit import AsyncVisit, Stream, Visit, ends_with_view
@@ -35,7 +35,7 @@ def request_of(asked: Any) -> Request:
 def body_of(asked: Any, endpoint: Endpoint, key: str) -> bytes | Reply:
     """The whole body, or why there is none; nothing is claimed before its end."""
     given = asked.META.get("CONTENT_LENGTH") or "0"
-    if given == "0" and "HTTP_TRANSFER_ENCODING" in asked.META and "wsgi.input" in asked.META:
+    if given == "0" and "wsgi.input" in asked.META and has_unended_body(asked.META):
         return endpoint.endless(key)  # under WSGI Django reads no body without a length: there is nothing to compare
     if given.isdigit() and (len(given) > 20 or int(given) > endpoint.body_max_bytes):
         return endpoint.too_large(key)
