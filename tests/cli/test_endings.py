@@ -15,6 +15,7 @@ from samekey import StoreUnavailable, __version__
 from samekey.cli._root import COMMANDS
 from samekey.cli.exits import Exit
 from samekey.ops import Ops
+from samekey.testing.redis_servers import redis_server
 
 
 def test_the_table_of_exit_codes_is_this_one():
@@ -77,6 +78,25 @@ def test_a_file_that_is_no_database(shell):
     shell.path.write_bytes(b"not a database, but long enough to be looked at as if it were one" * 20)
 
     assert shell("ls").exit_code == 3
+
+
+@pytest.fixture(scope="module")
+def redis():
+    with redis_server() as running:
+        running.call("ACL", "SETUSER", "poor", "on", ">word", "+info")
+        yield running.url().replace("redis://", "redis://poor:word@")
+
+
+@pytest.mark.parametrize(
+    "words", [("ls",), ("show", "charge", "o-1"), ("resolve", "o-1", "--refused", "--why", "x", "--yes"), ("doctor",)]
+)
+def test_a_server_that_does_not_let_us_in_is_no_wrong_usage(shell, redis, words):
+    """It is asked only when it is needed; what it says then has the same code as what a file says at once."""
+    for address in (redis, redis.replace(":word@", ":wrong@")):
+        result = shell(*words, "--store", address)
+
+        assert result.exit_code == 3
+        assert result.stderr.startswith("samekey: redis://poor@")
 
 
 @pytest.mark.parametrize("words", [("ls",), ("show", "charge", "o-1"), ("explain", "o-1"), ("doctor",), ("sweep",)])

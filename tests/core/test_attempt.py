@@ -904,6 +904,11 @@ def asked(verdict: Any, *script: tuple[Any, Any], asking: Record = ASKING, call:
     return play(recovery.recover(call or calling(Asks(find)), seen), *start, *script)
 
 
+def ending(asking: Record, left: Any = ...) -> tuple[Ask, Any]:
+    """The end of our asking, and what it leaves: the doubt, unless it is said."""
+    return Ask(asking, "me", 0), asking._replace(asker=None, ask_left=0.0) if left is ... else left
+
+
 def resolving(state: State, seen: Record = ASKING, **how: Any) -> Settle:
     return Settle(seen, Role.LOOKUP, state, "me", retain_seconds=1000.0, **how)
 
@@ -950,14 +955,29 @@ def test_a_result_of_the_provider_that_cannot_be_kept_still_happened():
 def test_what_says_nothing_leaves_the_doubt_and_ends_the_asking(verdict, unsure, why):
     asking = ASKING._replace(unsure=unsure)
     with pytest.raises(InDoubt, match=why):
-        asked(verdict, (Ask(asking, "me", 0), None), asking=asking)
+        asked(verdict, ending(asking), asking=asking)
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        None,
+        completed(ASKING),
+        ASKING._replace(token=8),
+        ASKING._replace(attempt="other"),
+        ASKING._replace(evidence=(Evidence(0.0, 7, "other", State.COMPLETED, RESULT, "late"),)),
+    ],
+    ids=["gone", "settled", "token", "attempt", "evidence"],
+)
+def test_what_was_said_while_we_asked_counts(left):
+    assert asked(Absent(), ending(ASKING, left)) is left
 
 
 def test_a_word_that_the_store_did_not_take_leaves_the_doubt_and_says_so():
     happened = resolving(State.COMPLETED, result=RESULT, why="the provider says happened")
     told = (Tell("resolved", ASKING, "Happened"), None)
     with pytest.raises(InDoubt, match="whether charge o-1 happened: the provider says happened"):
-        asked(Happened("receipt"), (happened, ASKING), told, (Ask(ASKING, "me", 0), None))
+        asked(Happened("receipt"), (happened, ASKING), told, ending(ASKING))
 
 
 def test_contradicting_words_are_evidence():
@@ -965,7 +985,7 @@ def test_contradicting_words_are_evidence():
     said = ASKING._replace(version=2)
     told = (Tell("conflicting", said, "2 results"), None)
     with pytest.raises(InDoubt, match="has it 2 times: one of them wants a refund"):
-        asked(Conflicting(("a", "b")), (word, said), told, (Ask(said, "me", 0), None))
+        asked(Conflicting(("a", "b")), (word, said), told, ending(said))
     assert asked(Conflicting(("a", "b")), (word, None), (Tell("conflicting", ASKING, "2 results"), None)) is None
 
 
@@ -977,12 +997,12 @@ def test_absence_is_believed_only_after_the_time_the_claim_agreed_to():
     assert asked(Absent(), *script, asking=old, call=call) is HELD
     young = old._replace(lease_left=-59.9)
     with pytest.raises(InDoubt):
-        asked(Absent(), (Ask(young, "me", 0), None), asking=young, call=call)
+        asked(Absent(), ending(young), asking=young, call=call)
     with pytest.raises(InDoubt, match="cannot say"):
-        asked(StillUnknown(), (Ask(old, "me", 0), None), asking=old, call=call)  # which is another word
+        asked(StillUnknown(), ending(old), asking=old, call=call)  # which is another word
     never = ASKING._replace(lease_left=-6000.0)  # the claim agreed to nothing
     with pytest.raises(InDoubt):
-        asked(Absent(), (Ask(never, "me", 0), None), asking=never, call=call)
+        asked(Absent(), ending(never), asking=never, call=call)
 
 
 def test_somebody_who_speaks_while_we_ask_wins():

@@ -31,7 +31,10 @@ from samekey import (
     StillUnknown,
     current,
 )
+from samekey.core.commands import Testify
+from samekey.core.envelope import encode
 from samekey.core.record import Record
+from samekey.ops import Ops, Word
 from tests.guard.helpers import Ledger, Place, Seen, Side, Thread, raising, spied_side, together
 
 DAY = 24 * 3600
@@ -221,6 +224,38 @@ def test_asks_anything_else_stays_in_doubt_and_nobody_is_left_asking(place: Plac
             side.run("charge", ledger.add, key="o-1", payload={}, boundary=boundary)
     record = place.peek("charge", "o-1")
     assert (len(ledger), record.state, record.asker) == (0, State.IN_DOUBT, None)
+
+
+@pytest.mark.parametrize("verdict", [Absent(), StillUnknown()])
+def test_asks_what_was_said_while_the_provider_was_asked_is_the_answer(place: Place, side: Side, ledger, verdict):
+    """By an operator, or by the attempt itself, come back late: then nobody is told that nobody knows."""
+    store = place.store()
+
+    def resolved(record: Record) -> Any:
+        Ops(store).resolve(record, Word.HAPPENED, who="ann", why="on the statement", result="paid")
+        return verdict
+
+    def testified(record: Record) -> Any:
+        store.testify(
+            Testify(record.key, record.attempt, record.token, State.COMPLETED, encode(None, max_bytes=9), "late")
+        )
+        return verdict
+
+    def freed(record: Record) -> Any:
+        Ops(store).resolve(record, Word.NOT_DONE, who="ann", why="not on the statement")
+        return verdict
+
+    answers = []
+    for key, lookup in (("o-1", resolved), ("o-2", testified), ("o-3", freed)):
+        in_doubt(side, key, boundary=Asks(lookup))
+        answer = side.run("charge", ledger.add, key=key, payload={}, boundary=Asks(lookup))
+        answers.append((answer.result, answer.replayed, place.peek("charge", key).state))
+
+    assert answers == [
+        ("paid", True, State.COMPLETED),
+        (None, True, State.COMPLETED),
+        (1, False, State.COMPLETED),
+    ]
 
 
 def test_asks_conflicting_is_kept_as_evidence_and_told(place: Place, colour: str):

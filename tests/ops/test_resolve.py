@@ -296,6 +296,29 @@ def test_free_and_redact_are_fenced(scene, ops):
         ops.redact(seen, **WHO)
 
 
+def test_free_does_not_take_away_what_nobody_has_read(scene, ops):
+    """A late word that it happened twice, or after all, goes with the record: whoever frees it has seen that word."""
+    for key, seen in (("o-1", scene.completed("o-1")), ("o-2", scene.released("o-2"))):
+        late = Testify(seen.key, "b" * 32, seen.token, State.COMPLETED, None, "came back late")
+        told = scene.store.testify(late)
+
+        with pytest.raises(MovedOn):
+            ops.free(seen, **WHO)
+        assert scene.peek(key) == told
+        ops.free(told, **WHO)
+    assert len(scene.store.audit(10)) == 2
+
+
+def test_of_two_operators_who_free_a_key_one_did_it(scene, ops):
+    """The other is told that it was gone: the audit log has one name."""
+    seen = scene.completed()
+    ops.free(seen, who="ann", why="first")
+
+    with pytest.raises(MovedOn, match="gone"):
+        ops.free(seen, who="bob", why="second")
+    assert [entry.who for entry in scene.store.audit(10)] == ["ann"]
+
+
 def test_show_says_when_there_is_no_such_key(scene, ops):
     key = scene.completed().key
     ops.free(scene.peek(), **WHO)

@@ -34,9 +34,10 @@ from samekey.drivers import redis as driver
 from samekey.drivers._redis_wire import ANSWER_SECONDS, CONNECT_SECONDS
 from samekey.ops import Ops
 from samekey.stores import _waiting
+from samekey.stores._redis_desk import listing
 from samekey.stores._redis_front import RedisFront
 from samekey.stores._redis_jobs import REASK_SECONDS
-from samekey.stores._redis_links import _SLOTS
+from samekey.stores._redis_links import _SLOTS, READ
 from samekey.stores.redis import AsyncRedisStore, RedisStore, _Loop
 from samekey.testing.proxy import FaultProxy
 from samekey.testing.redis_servers import RedisServer, flavours, redis_cluster, redis_server, until
@@ -118,6 +119,42 @@ def test_a_damaged_record_does_not_hide_the_others_from_an_operator(server, stor
     damaged = [2, 4, 6] if not states else [2, 4, 5, 6]
     assert sorted(at for at, one in enumerate(held) if any(raw_key(one) in text for text in named)) == damaged
     assert len(named) == len(damaged)
+
+
+# -- a list while its records change ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("gone", [1, 5, 12])
+def test_what_goes_while_a_list_is_made_does_not_end_it(server, store, monkeypatch, gone):
+    """Freed, or past its retention, between the look at all keys and the read of some: the next ones come instead."""
+    server.call("FLUSHALL")
+    ended = [there(store.settle(settling(store.open(opening(f"o-{number}"))))) for number in range(20)]
+    leaving = [raw_key(one) for one in reversed(ended[-gone:])]
+
+    def played(*arguments: Any) -> Generator[Any, Any, Any]:
+        steps: Generator[Any, Any, Any] = listing(*arguments)
+        reply = None
+        while True:
+            try:
+                asked = steps.send(reply)
+            except StopIteration as over:
+                return over.value
+            if asked[0].script is READ and leaving:
+                server.call("DEL", *leaving)
+                leaving.clear()
+            reply = yield asked
+
+    monkeypatch.setattr("samekey.stores.redis.listing", played)
+    listed: list[Record] = []
+    before = None
+    for _ in range(20):
+        page = Ops(store).list_records(Query(limit=5, before=before))
+        listed += page.records
+        before = page.before
+        if before is None:
+            break
+
+    assert [record.key for record in listed] == [one.key for one in reversed(ended[:-gone])]
 
 
 # -- a reply that is lost --------------------------------------------------------------------------------------

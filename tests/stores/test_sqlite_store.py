@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from samekey.core.commands import Read
+from samekey.core.commands import Free, Read
 from samekey.core.errors import RecordUnreadable
 from samekey.core.key import Key
 from samekey.core.states import State
@@ -248,4 +248,33 @@ def test_a_record_that_is_there_is_shown_while_another_process_writes(file: Path
     assert store.open(scene.opening(by=C)).fence == held.fence
     other.execute("ROLLBACK")
     other.close()
+    store.close()
+
+
+def test_a_sweep_that_finds_nothing_stands_in_nobody_s_way(file: Path):
+    """What is past its retention is looked for, from end to end, without the turn to write: no claim waits for it."""
+    store = SqliteStore(file)
+    held = store.open(scene.opening("young"))
+    store.settle(settling(held, State.COMPLETED))
+    other = driver.connect(file, synchronous="full")
+    other.execute("BEGIN IMMEDIATE")  # whoever writes right now
+
+    assert store.sweep(500) == 0
+    other.execute("ROLLBACK")
+    other.close()
+    store.close()
+
+
+def test_a_limit_below_zero_sweeps_and_shows_nothing(file: Path):
+    """SQLite's own LIMIT -1 is no limit."""
+    clock = ManualClock()
+    store = SqliteStore(file, clock=clock)
+    for text in ("one", "two"):
+        store.settle(settling(store.open(scene.opening(text)), State.COMPLETED))
+        store.free(Free(store.open(scene.opening(text)), "ada", "again"))
+        store.settle(settling(store.open(scene.opening(text)), State.COMPLETED, retain=1.0))
+    clock.advance(2.0)
+
+    assert (store.sweep(-1), store.audit(-1)) == (0, [])
+    assert (store.sweep(1), len(store.audit(1))) == (1, 1)
     store.close()

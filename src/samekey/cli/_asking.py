@@ -14,6 +14,7 @@ from samekey.core.commands import Read
 from samekey.core.errors import Misconfigured, StoreError
 from samekey.core.key import make_key
 from samekey.core.record import Record
+from samekey.core.shapes import NotStorable
 from samekey.ops import NoSuchKey, Ops
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -49,9 +50,21 @@ def opened(address: str | None) -> Iterator[Ops]:
     """The store at this address, for as long as the command runs."""
     store = open_there(address)
     try:
-        yield Ops(store)
+        with permitted():
+            yield Ops(store)
     finally:
         store.close()
+
+
+@contextmanager
+def permitted() -> Iterator[None]:
+    """A server is asked when it is first needed. What it says then, such as "not permitted", is no wrong usage."""
+    try:
+        yield
+    except Misconfigured as error:
+        if error.__cause__ is None or isinstance(error.__cause__, NotStorable):
+            raise
+        raise NoStore(error.message) from error
 
 
 def open_there(address: str | None) -> Any:

@@ -127,8 +127,11 @@ def ask(call: Call, record: Record, terms: Terms) -> Generator[Command, Any, Rec
         return (yield from run_again(call, asked))
     moved = yield from write_down(call, asked, verdict, Role.LOOKUP)
     if moved is not None and moved.state is State.IN_DOUBT and moved.fence == asked.fence:
-        yield from Ask(moved, asker=call.attempt, lease_seconds=0)
-        raise in_doubt(call, moved, spoken(verdict))
+        ended = yield from Ask(moved, asker=call.attempt, lease_seconds=0)
+        doubted = ended is not None and ended.state is State.IN_DOUBT and ended.fence == asked.fence
+        if ended is None or not doubted or ended.happened is not None:
+            return ended  # while we asked the provider, an operator or a late attempt said how it ended
+        raise in_doubt(call, ended, spoken(verdict))
     return moved
 
 

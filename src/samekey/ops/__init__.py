@@ -224,8 +224,15 @@ class Ops:
         return after
 
     def free(self, seen: Record, *, who: str, why: str) -> None:
-        """Remove a settled or released record: the key may run again."""
+        """Remove a settled or released record: the key may run again.
+
+        `seen` is the record the operator was shown. Raises MovedOn if it is no longer that one: what was said about it
+        since, such as a late word that it happened, would go with it, read by nobody.
+        """
         who, why = _words("name (who)", who), _words("reason (why)", why)
+        now = self.store.read(Read(seen.key))
+        if now is None or (mark(now) != mark(seen) and now.state in EXPIRES):
+            raise _moved_on(seen, now)
         left = self.store.free(Free(seen, by=who, why=why))
         if left is not None and left.state not in EXPIRES:
             raise CannotResolve(f"{left.key} is {left.state}: resolve it first", record=left)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator
+from dataclasses import replace
 from typing import Any
 
 from samekey.core.errors import RecordUnreadable, SamekeyError
@@ -22,6 +23,7 @@ from samekey.stores._redis_values import PEEK, micros, peeked, record_of
 
 Several = Generator[list[Request], list[Any], Any]
 Found = list[Record | RecordUnreadable]
+Place = tuple[float, bytes]  # when it was created, and its digest: a page's order
 
 SCAN_COUNT = 1000  # keys in one look: a millisecond of the server's time
 READ_TOGETHER = 100  # whole records in one go: each may carry a mebibyte
@@ -49,7 +51,7 @@ def listing(query: Query, memory: Memory, links: Links) -> Several:
     return page
 
 
-def _place(one: Record | RecordUnreadable) -> tuple[float, bytes]:
+def _place(one: Record | RecordUnreadable) -> Place:
     if isinstance(one, RecordUnreadable):
         return one.cursor or _OLDEST
     return one.created_at, one.key.digest
@@ -83,7 +85,24 @@ def _by_index(query: Query, wanted: int, memory: Memory) -> Generator[list[Reque
 
 
 def _by_walk(query: Query, wanted: int, memory: Memory, links: Links) -> Generator[list[Request], list[Any], Found]:
+    found: Found = []
+    below = query
+    while True:
+        places, more = yield from _walk(below, 2 * wanted, links)
+        # Some may be gone since we came by them, or no longer be what is asked for. The next ones take their places:
+        # a page that is not full counts as the last one.
+        while places and len(found) < wanted:
+            some, places = places[: wanted - len(found)], places[wanted - len(found) :]
+            found += yield from _reading({digest: created for created, digest in some}, query, memory)
+            below = replace(query, before=some[-1])
+        if len(found) >= wanted or not more:
+            return found
+
+
+def _walk(query: Query, reach: int, links: Links) -> Generator[list[Request], list[Any], tuple[list[Place], bool]]:
+    """Where the newest that are asked for stand, as far as their beginnings tell; and whether there are more."""
     best: dict[bytes, float] = {}
+    more = False
     yield [Request(0, None, (), (b"PING",))]  # in a cluster: learn who is there
     for server in links.servers():
         cursor = b"0"
@@ -97,15 +116,15 @@ def _by_walk(query: Query, wanted: int, memory: Memory, links: Links) -> Generat
                 for key, peek in zip(keys, peeks, strict=True):
                     if peek and (created := _picked(query, peek, bytes.fromhex(key[13:].decode()))) is not None:
                         best[bytes.fromhex(key[13:].decode())] = created
-                if len(best) > 4 * wanted:
-                    best = _newest(best, wanted)
+                if len(best) > 2 * reach:
+                    best, more = {digest: created for created, digest in _newest(best, reach)}, True
             if cursor == b"0":
                 break
-    return (yield from _reading(_newest(best, wanted), query, memory))
+    return _newest(best, reach), more or len(best) > reach
 
 
-def _newest(best: dict[bytes, float], wanted: int) -> dict[bytes, float]:
-    return dict(sorted(best.items(), key=lambda one: (one[1], one[0]), reverse=True)[:wanted])
+def _newest(best: dict[bytes, float], reach: int) -> list[Place]:
+    return sorted(((created, digest) for digest, created in best.items()), reverse=True)[:reach]
 
 
 def _picked(query: Query, peek: bytes, digest: bytes) -> float | None:

@@ -89,10 +89,17 @@ DELETE FROM samekey_records
  WHERE digest = ? AND version = ? AND token = ? AND attempt = ?
 """
 
+PAST_RETENTION = """
+SELECT digest FROM samekey_records
+ WHERE retain_until <= :now
+   AND state IN ('completed', 'closed', 'released')
+ LIMIT :limit
+"""
+
 SWEEP = """
 DELETE FROM samekey_records
- WHERE digest IN (SELECT digest FROM samekey_records WHERE retain_until <= :now LIMIT :limit)
-   AND retain_until <= :now  -- said again by the delete itself: the key may have been made anew
+ WHERE digest = ?
+   AND retain_until <= ?  -- said again by the delete itself: the key may have been made anew
    AND state IN ('completed', 'closed', 'released')
 RETURNING token
 """

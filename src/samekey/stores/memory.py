@@ -106,13 +106,13 @@ class MemoryStore:
     def sweep(self, limit: int) -> int:
         moment = self._moment()
         with self._mutex:
-            gone = [digest for digest, record in self._records.items() if expired(record, moment)][:limit]
+            gone = [digest for digest, record in self._records.items() if expired(record, moment)][: max(0, limit)]
             for digest in gone:
                 del self._records[digest]
         return len(gone)
 
     def audit(self, limit: int) -> Audits:
-        return self._audit[: -limit - 1 : -1]
+        return self._audit[: -max(0, limit) - 1 : -1]
 
     def health(self) -> Health:
         return Health(

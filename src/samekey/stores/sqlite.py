@@ -54,6 +54,7 @@ from samekey.stores._sqlite_process import BATCH_MAX, Job, Process
 from samekey.stores._sqlite_rows import (
     AUDIT,
     AUDITS,
+    PAST_RETENTION,
     RAISE_FLOOR,
     SELECT,
     SWEEP,
@@ -157,11 +158,16 @@ class SqliteStore:
         return [self._shown(record_of(row, None), moment) for row in rows]
 
     def sweep(self, limit: int) -> int:
-        here = self._same_file()
+        here, now = self._same_file(), self._wall()
+        # Found from end to end, which takes long in a large file: over the reading connection, so that no claim waits.
+        with here.reading, driver.translated(self.name):
+            past = here.reader.execute(PAST_RETENTION, {"now": now, "limit": max(0, min(limit, LIST_MAX))}).fetchall()
+        if not past:
+            return 0
         with here.turn, driver.translated(self.name):
             try:
                 here.begin()
-                rows = here.writer.execute(SWEEP, {"now": self._wall(), "limit": min(limit, LIST_MAX)}).fetchall()
+                rows = [row for (digest,) in past for row in here.writer.execute(SWEEP, (digest, now)).fetchall()]
                 if rows:
                     here.writer.execute(RAISE_FLOOR, {"token": max(token for (token,) in rows)})
                 here.commit()
@@ -174,7 +180,7 @@ class SqliteStore:
     def audit(self, limit: int) -> Audits:
         here = self._here()
         with here.reading, driver.translated(self.name):
-            rows = here.reader.execute(AUDITS, (min(limit, LIST_MAX),)).fetchall()
+            rows = here.reader.execute(AUDITS, (max(0, min(limit, LIST_MAX)),)).fetchall()
         return [Audit(*row) for row in rows]
 
     def health(self) -> Health:
