@@ -216,6 +216,10 @@ class _Hold:
         self.lost = True
         return False
 
+    def stranded(self) -> bool:
+        """Whether nobody can ever go on with it, so that there is nothing to stay alive for."""
+        return False
+
     def outcome(self, error: BaseException | None) -> Outcome:
         """How a with-block ended, for the core to judge."""
         if error is not None:
@@ -372,6 +376,13 @@ class AsyncHeld(_Hold):
             return self._mark(before)
         self.loop.start(lambda: self._mark(before)).result(timeout=self.lease_seconds)
         return _DONE
+
+    def stranded(self) -> bool:
+        """Left behind in a loop that is closed, though somebody has its task; who stands behind it need not wait."""
+        if not self.loop.closed():
+            return False
+        self._performer.abandon()
+        return True
 
     async def _mark(self, before: bool) -> None:
         try:
