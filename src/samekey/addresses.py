@@ -136,7 +136,18 @@ def check_store(store: Any, *, asynchronous: bool) -> Any:
     return store
 
 
-def refuse_gevent() -> None:
-    monkey = sys.modules.get("gevent.monkey")
-    if monkey is not None and monkey.is_module_patched("threading"):
-        raise Misconfigured("gevent has patched threading: leases and waiting would not work; use threads or asyncio")
+def refuse_greenlets() -> None:
+    """Greenlets share a thread: one that computes lets no lease be renewed, one that waits for a lock stops all."""
+    for library, patcher, asked, names in _PATCHERS:
+        monkey = sys.modules.get(patcher)
+        if monkey is not None and any(getattr(monkey, asked)(name) for name in names):
+            raise Misconfigured(
+                f"{library} has patched threads or sockets: leases and waiting would not work; use threads or asyncio"
+            )
+
+
+# Sockets too: with those alone (`patch_all(thread=False)`) whoever waits for another greenlet keeps it from running.
+_PATCHERS = (
+    ("gevent", "gevent.monkey", "is_module_patched", ("threading", "socket")),
+    ("eventlet", "eventlet.patcher", "is_monkey_patched", ("thread", "socket")),
+)

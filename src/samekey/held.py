@@ -30,6 +30,7 @@ _current: ContextVar[Any] = ContextVar("samekey_current", default=None)
 _order = itertools.count(1)  # when a hold began, and when an error left a guard: which of them was first
 _process = os.urandom(8).hex()  # whose numbers these are: an error may come back from another process
 _forked_at: dict[str, int] = {}  # the processes we were forked from, and their number when it happened
+_born = 0  # our own number when we were forked: what began before is our parent's
 _MARK = "__samekey_left__"
 
 
@@ -91,8 +92,9 @@ def leaving(error: BaseException) -> BaseException:
 
 
 def _after_fork_in_child() -> None:
-    global _process
-    _forked_at[_process], _process = next(_order), os.urandom(8).hex()
+    global _process, _born
+    _born = _forked_at[_process] = next(_order)
+    _process = os.urandom(8).hex()
 
 
 class _HandedOut:
@@ -216,6 +218,10 @@ class _Hold:
         self.lost = True
         return False
 
+    def stranded(self) -> bool:
+        """Whether nobody can ever go on with it, so that there is nothing to stay alive for."""
+        return False
+
     def outcome(self, error: BaseException | None) -> Outcome:
         """How a with-block ended, for the core to judge."""
         if error is not None:
@@ -237,6 +243,8 @@ class _Hold:
         """Whether this error left a guard inside our effect, and so speaks for that one's effect, not for ours."""
         if self._judged is not None and self._judged[0] == id(error):
             return self._judged[1]  # what our block ended with: by now it has left our own guard, too
+        if self._entered and self._began < _born:
+            return True  # we are a child that was forked inside our parent's effect, which goes on there
         try:
             left: tuple[str, int] = object.__getattribute__(error, _MARK)
         except AttributeError:
@@ -372,6 +380,13 @@ class AsyncHeld(_Hold):
             return self._mark(before)
         self.loop.start(lambda: self._mark(before)).result(timeout=self.lease_seconds)
         return _DONE
+
+    def stranded(self) -> bool:
+        """Left behind in a loop that is closed, though somebody has its task; who stands behind it need not wait."""
+        if not self.loop.closed():
+            return False
+        self._performer.abandon()
+        return True
 
     async def _mark(self, before: bool) -> None:
         try:

@@ -157,7 +157,7 @@ class Leases:
 
 def renew_with(store: Any, lease: Any) -> Record | None | Future[Record | None]:
     """How the timer thread extends a lease: straight, through the sync twin, or in the loop of its holder."""
-    if lease.record is None:
+    if lease.record is None or lease.stranded():
         return None
     command = Renew(lease.record, lease.lease_seconds)
     straight = store if not inspect.iscoroutinefunction(store.renew) else getattr(store, "sync", None)

@@ -567,7 +567,10 @@ class AsyncPerformer(_Performer):
                     f"the effect returned {type(coming).__name__}, which cannot be awaited: "
                     "AsyncGuard runs async functions, Guard plain ones"
                 )
-            outcome: Outcome = Returned(await coming)
+            value = await coming
+            if type(value) is CoroutineType:
+                raise Misconfigured("the effect returned a coroutine, which nobody awaited: await it inside the effect")
+            outcome: Outcome = Returned(value)
         except BaseException as error:
             outcome = held.raised(error)
         finally:

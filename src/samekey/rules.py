@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, get_type_hints
 
 from samekey import switch
-from samekey.addresses import absolute, check_address, check_store, open_store, public, refuse_gevent
+from samekey.addresses import absolute, check_address, check_store, open_store, public, refuse_greenlets
 from samekey.binding import Binding, Content, KeyRule, TenantRule, check_function, default_name
 from samekey.core.boundary import Atomic, Boundary, Keyed, Terms
 from samekey.core.call import Call
@@ -77,7 +77,7 @@ class Rules:
         secret: str | bytes | Collection[str | bytes] | None = None,
         hooks: Iterable[Hook] = (),
     ) -> None:
-        refuse_gevent()
+        refuse_greenlets()
         if not isinstance(policy, Policy):
             raise Misconfigured(f"policy= takes a Policy, not {type(policy).__name__}")
         self.policy = policy
@@ -139,6 +139,7 @@ class Rules:
             raise StoreUnavailable(f"this guard on {self.store_name} was closed")
 
     def _open(self) -> Any:
+        refuse_greenlets()  # again: a guard of a preloaded application is made before its worker patches
         if self._given is not None:
             return self._given
         return open_store(str(self._address), asynchronous=self._asynchronous)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from samekey import AsyncGuard, Guard, Misconfigured
+from samekey import AsyncGuard, Guard, Misconfigured, Policy
 
 Register = Callable[[str], None]
 
@@ -128,17 +128,46 @@ def test_a_relative_file_in_a_folder_that_is_gone_is_told(tmp_path: Path, monkey
         Guard("sqlite:///keys.db")
 
 
-def test_gevents_patched_threads_are_refused(monkeypatch: pytest.MonkeyPatch):
-    """Its own word is asked for; where it is loaded and threading is left alone, guards work."""
-    monkey = types.ModuleType("gevent.monkey")
-    monkeypatch.setitem(sys.modules, "gevent.monkey", monkey)
-    for patched in (True, False):
-        monkeypatch.setattr(
-            monkey, "is_module_patched", lambda name, p=patched: p and name == "threading", raising=False
-        )
-        for kind in (Guard, AsyncGuard):
-            if patched:
-                with pytest.raises(Misconfigured, match="gevent"):
-                    kind("memory://")
-            else:
-                kind("memory://")
+PATCHERS = [
+    pytest.param("gevent.monkey", "is_module_patched", "threading", id="gevent"),
+    pytest.param("gevent.monkey", "is_module_patched", "socket", id="gevent-thread=False"),
+    pytest.param("eventlet.patcher", "is_monkey_patched", "thread", id="eventlet"),
+    pytest.param("eventlet.patcher", "is_monkey_patched", "socket", id="eventlet-thread=False"),
+]
+
+
+@pytest.fixture
+def patch(monkeypatch: pytest.MonkeyPatch):
+    """What gevent or eventlet says of itself: loaded, and then that it has patched something."""
+
+    def patch(library: str, asked: str, name: str | None = None) -> None:
+        monkey = types.ModuleType(library)
+        monkeypatch.setattr(monkey, asked, lambda module: module == name, raising=False)
+        monkeypatch.setitem(sys.modules, library, monkey)
+
+    return patch
+
+
+@pytest.mark.parametrize("kind", [Guard, AsyncGuard])
+@pytest.mark.parametrize(("library", "asked", "name"), PATCHERS)
+def test_patched_threads_and_sockets_are_refused(patch, library, asked, name, kind):
+    """The library's own word is asked for; where it is loaded and has patched nothing, guards are made."""
+    patch(library, asked)
+    kind("memory://")
+    patch(library, asked, name)
+
+    with pytest.raises(Misconfigured, match=library.partition(".")[0]):
+        kind("memory://")
+
+
+@pytest.mark.parametrize(("library", "asked", "name"), PATCHERS)
+def test_a_guard_that_was_made_before_the_patch_is_refused_when_it_is_first_used(patch, library, asked, name):
+    """A server that loads the application first and patches in its workers; nothing runs."""
+    ran: list[str] = []
+    guard = Guard("memory://", policy=Policy(store_down="run"))
+    charge = guard.once(name="charge", key="order_id")(lambda order_id: ran.append(order_id))
+    patch(library, asked, name)
+
+    with pytest.raises(Misconfigured, match=library.partition(".")[0]):
+        charge("o-1")
+    assert not ran

@@ -533,6 +533,28 @@ def test_c29_a_lambda_around_an_async_effect_never_completes_the_key(place: Plac
     assert place.peek("charge", "o-1").state is not State.COMPLETED
 
 
+async def test_c29_an_async_effect_that_forgets_to_await_never_completes_the_key(place: Place, ledger: Ledger):
+    """`return client.post(...)`: what it returns is a coroutine, and nothing was sent."""
+    guard = place.async_guard()
+
+    async def send():
+        return ledger.add()
+
+    forgotten = send()
+
+    async def effect():
+        return forgotten
+
+    with pytest.raises(Misconfigured, match="await"):
+        await guard.run("charge", effect, key="o-1", payload={})
+    forgotten.close()
+
+    record = await guard.peek("charge", "o-1")
+    assert ledger.entries == []
+    assert record is not None
+    assert record.state is State.IN_DOUBT
+
+
 async def test_c29_a_plain_effect_given_to_the_async_run_has_run_so_it_is_in_doubt(place: Place, ledger: Ledger):
     """It cannot be told from a lambda that returns a coroutine until it has run; then the error says what is wrong."""
     guard = place.async_guard()

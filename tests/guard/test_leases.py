@@ -16,6 +16,7 @@ from samekey import (
     AsyncGuard,
     Guard,
     Held,
+    InDoubt,
     InProgress,
     NotDone,
     Policy,
@@ -113,6 +114,41 @@ def test_a_blocked_loop_does_not_cost_the_holds_of_another_their_leases(place: P
     go.set()
     other.result()
     assert live
+
+
+def test_what_is_left_in_a_loop_that_is_closed_is_renewed_no_more(place: Place, ledger: Ledger):
+    """Nobody will ever go on with it, also where a set of background tasks has it: neither key nor close() waits."""
+    guard, other = place.async_guard(policy=SHORT), place.guard(policy=SHORT)
+    background: set[asyncio.Task[Any]] = set()
+
+    async def never():
+        ledger.add("third")
+
+    async def leave():
+        inside = asyncio.Event()
+
+        async def effect():
+            ledger.add("first")
+            inside.set()
+            await asyncio.get_running_loop().create_future()
+
+        background.add(asyncio.ensure_future(guard.run("charge", effect, key="o-1", payload={})))
+        await inside.wait()
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(leave())
+    loop.close()
+
+    with pytest.raises(InDoubt):
+        other.run("charge", lambda: ledger.add("second"), key="o-1", payload={}, policy=Policy(lease=0.3, patience=5))
+    with pytest.raises(InDoubt):
+        asyncio.run(guard.run("charge", never, key="o-1", payload={}))
+    asyncio.run(guard.close())
+    with pytest.raises(StoreUnavailable):  # shut: nothing seems to be under way
+        asyncio.run(guard.peek("charge", "o-1"))
+    assert ledger.entries == ["first"]
+    left = background.pop()
+    left._log_destroy_pending = False  # type: ignore[attr-defined]
 
 
 def test_the_deadline_moves_with_each_renewal(place: Place):

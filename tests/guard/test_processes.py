@@ -469,3 +469,44 @@ def test_an_effect_that_forks_and_ends_in_both_processes_has_one_answer(sqlite: 
     )
 
     assert (ran.stdout.split(), ran.stderr) == (["child", "True", "child"], "")
+
+
+FORKS_AND_FAILS = """
+import os, sys
+from samekey import Guard, InDoubt, NotDone, Policy
+
+guard = Guard(sys.argv[1], policy=Policy(releases=ConnectionError))
+main = os.getpid()
+
+def effect():
+    child = os.fork()
+    if not child:
+        raise {error}
+    os.waitpid(child, 0)
+    with Guard(sys.argv[1]) as other:
+        try:
+            other.run("charge", lambda: print("twice"), key="o-1", payload={{}})
+        except InDoubt:
+            print("unknown")
+    return "parent"
+
+try:
+    answer = guard.run("charge", effect, key="o-1", payload={{}})
+finally:
+    if os.getpid() != main:
+        os._exit(0)
+print(answer.result, answer.replayed)
+"""
+
+
+@pytest.mark.parametrize("error", ["NotDone('no')", "ConnectionError", "SystemExit"])
+def test_what_a_child_forked_inside_an_effect_raises_does_not_free_its_key(sqlite: Place, error: str):
+    """It knows how it ended itself; its parent is still in the middle of it, and tells how that ends."""
+    ran = subprocess.run(
+        [sys.executable, "-c", FORKS_AND_FAILS.format(error=error), f"sqlite:///{sqlite.path}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert (ran.stdout.split(), ran.stderr) == (["unknown", "parent", "False"], "")

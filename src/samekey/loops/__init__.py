@@ -41,6 +41,9 @@ class Loop(Protocol):
     def start(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
         """From another thread: run `work` in this loop, which may be busy for long; the future says what came of it."""
 
+    def closed(self) -> bool:
+        """Whether nothing will ever run in it again."""
+
 
 def running() -> Loop:
     """The loop that runs this task."""

@@ -51,6 +51,9 @@ class Asyncio:
     def start(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(work(), self._loop)
 
+    def closed(self) -> bool:
+        return self._loop.is_closed()
+
 
 _last: Asyncio | None = None  # nearly every process has one loop, and every call asks for it
 

@@ -114,6 +114,9 @@ class SteppedLoop:
             done.set_exception(error)
         return done
 
+    def closed(self) -> bool:
+        return False
+
     def _all_of(self, steps: Coroutine[Any, Any, T]) -> T:
         try:
             wish = steps.send(None)
