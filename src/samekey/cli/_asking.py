@@ -49,9 +49,32 @@ def opened(address: str | None) -> Iterator[Ops]:
     """The store at this address, for as long as the command runs."""
     store = open_there(address)
     try:
-        yield Ops(store)
+        yield Ops(asked(store))
     finally:
         store.close()
+
+
+def asked(store: Any) -> Any:
+    """The store; what a server says when it is spoken to (no tables, no right to them) is then no usage error."""
+    return _Asked(store)
+
+
+class _Asked:
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._store, name)
+        if not callable(found):
+            return found
+
+        def ask(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return found(*args, **kwargs)
+            except Misconfigured as error:
+                raise NoStore(error.message) from error
+
+        return ask
 
 
 def open_there(address: str | None) -> Any:
