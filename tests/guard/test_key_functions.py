@@ -55,7 +55,7 @@ def test_a_tenant_that_is_none_is_asked_for_as_a_tenant(side: Side):
     def rent(month: str) -> int:
         raise AssertionError
 
-    with pytest.raises(KeyMissing, match="the tenant is None: give the name of whoever it belongs to"):
+    with pytest.raises(KeyMissing, match="the tenant is None: give a str, int or UUID"):
         rent("may")
 
 
