@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from samekey.core.errors import KeyMissing, Misconfigured
 from samekey.core.fingerprint import Intent, declared_ignore
-from samekey.core.key import key_text, part_text
+from samekey.core.key import as_text, key_text, part_text
 from samekey.fitting import fitted
 
 _EMPTY = inspect.Parameter.empty
@@ -33,6 +33,10 @@ class Content:
     """
 
     ignore: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.ignore is not None:
+            object.__setattr__(self, "ignore", declared_ignore(self.ignore))
 
     def key_of(self, payload: Any, ignore: tuple[str, ...]) -> str:
         # Unkeyed and in form 1 for ever: a deploy or a new secret must not turn one intent into two keys.
@@ -117,6 +121,8 @@ class Binding:
 
     def _rule(self, rule: Any, what: str, function: Callable[..., Any]) -> Callable[..., str]:
         if isinstance(rule, Content):
+            for left_out in rule.ignore or ():  # a name that matches nothing would make a new key of every retry
+                self._known(left_out, "ignore=", function)
             return lambda payload, connection: rule.key_of(payload, self.ignore)
         if isinstance(rule, str):
             path, said = self._known(rule, what, function), what.rstrip("=")
@@ -135,10 +141,11 @@ class Binding:
         )
 
     def _function(self, rule: Callable[..., Any], what: str, function: Callable[..., Any]) -> Callable[..., str]:
-        call, said, atomic = fitted(rule, self._own, f"{what} of {_name(function)}"), what.rstrip("="), self._atomic
+        call, atomic = fitted(rule, self._own, f"{what} of {_name(function)}"), self._atomic
+        text: Callable[[Any], str] = as_text if what == "key=" else functools.partial(part_text, what="tenant")
         if atomic is None:
-            return lambda payload, connection: part_text(call(payload), said)
-        return lambda payload, connection: part_text(call({**payload, atomic: connection}), said)
+            return lambda payload, connection: text(call(payload))
+        return lambda payload, connection: text(call({**payload, atomic: connection}))
 
     def _known(self, path: Any, what: str, function: Callable[..., Any]) -> tuple[str, ...]:
         if not isinstance(path, str) or not path:

@@ -132,6 +132,20 @@ def test_a_role_that_may_not_make_tables_is_told(shell: Shell, server, url):
     assert "may not" in done.stderr
 
 
+@pytest.mark.parametrize("words", [("ls",), ("show", "charge", "o-1"), ("explain", "o-1"), ("doctor",), ("sweep",)])
+def test_a_server_without_tables_and_a_role_without_rights_are_no_usage_errors(shell: Shell, server, url, words):
+    """Nothing is wrong with the command: the code is that of a store which cannot be opened, as with a file."""
+    empty = shell(*words, "--store", url)
+    shell("migrate", "--store", url)
+    server.sql("DROP ROLE IF EXISTS stranger")
+    server.sql("CREATE ROLE stranger LOGIN")
+    stranger = shell(*words, "--store", url.replace("samekey@", "stranger@"))
+
+    assert (empty.exit_code, stranger.exit_code) == (3, 3)
+    assert "samekey migrate --store" in empty.stderr
+    assert "may not" in stranger.stderr
+
+
 def test_sqlite_gets_its_tables_before_somebody_s_own_transaction_holds_the_file(shell: Shell):
     """Whoever begins the transaction has the file: nobody can make tables in it then, so the command does."""
     sent_nothing = shell("migrate", "--dry-run")

@@ -52,6 +52,15 @@ def test_every_public_name_is_in_the_reference(module: str, name: str):
     assert any(re.search(rf"\b{name}\b", code) for code in CODES), f"{module}.{name}"
 
 
+@pytest.mark.parametrize("module", LISTED)
+def test_every_public_class_says_what_it_is(module: str):
+    """In words of its own: not a parent's, nor those that Python makes up for a tuple."""
+    names, found = import_module(module).__all__, vars(import_module(module))
+    told = {name: vars(found[name]).get("__doc__") or "" for name in names if inspect.isclass(found[name])}
+
+    assert [name for name, doc in told.items() if not doc or doc.startswith(f"{name}(")] == []
+
+
 def signatures() -> list[tuple[str, str, Any]]:
     """(name, what stands between its parentheses, the thing itself), for every call the page shows in full."""
     modules = [import_module(module) for module in reversed(MODULES)]

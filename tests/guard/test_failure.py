@@ -361,9 +361,10 @@ def test_c27_a_record_in_somebodys_transaction_is_waited_for_never_run_without_t
 
     assert (answer.result, answer.guarded, spy.count("open")) == (1, True, 3)
     spy.before["open"] = raising(StoreBusy("held"))
-    with pytest.raises(StoreBusy):
+    with pytest.raises(StoreBusy) as busy:
         side.run("charge", ledger.add, key="o-2", payload={}, policy=Policy(store_down="run", patience=0.05))
     assert len(ledger) == 1
+    assert busy.value.__notes__ == ["samekey: nothing was run; try again with the same key later"]  # the store is there
 
 
 def test_c28_a_settle_that_fails_is_tried_again_and_the_answer_is_recorded(place: Place, colour: str, ledger: Ledger):

@@ -256,6 +256,24 @@ def test_content_ignores_what_the_operation_ignores_and_may_pin_it(side: Side, l
     assert pinned("tea", note="please") == 3
 
 
+@pytest.mark.parametrize("ignore", [("recieved_at",), ("at", "recieved_at"), "at", ("items.0.at",), (1,), 5])
+def test_content_that_leaves_out_what_is_not_there_is_told_at_decoration(side: Side, ignore: Any):
+    """A misspelt name leaves nothing out: every retry would have a key of its own, and run."""
+
+    def buy(item: str, items: list[str], at: float = 0) -> int:
+        raise AssertionError
+
+    with pytest.raises((TypeError, Misconfigured), match="ignore"):
+        side.once(name="buy", key=Content(ignore=ignore))(buy)
+
+
+def test_content_that_left_out_a_parameter_has_the_same_key_when_that_is_gone():
+    """So a deploy that drops the parameter may drop its name."""
+    pinned = Content(ignore=("at",))
+
+    assert pinned.key_of({"item": "tea", "at": 1}, ()) == CONTENT.key_of({"item": "tea"}, ())
+
+
 # -- C52: a deploy ---------------------------------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from samekey import Atomic, Guard
+from samekey import Atomic, Guard, KeyMissing
 from tests.guard.helpers import Ledger, Place, Side
 
 
@@ -33,6 +33,30 @@ def test_c43_a_tenant_function_hears_them_too(side: Side, ledger: Ledger):
     assert [charge("o"), charge("o", "b"), charge("o", shop="b")] == [1] * 3
     assert charge.peek("o", "b") is not None
     assert charge.peek("o", "a") is None
+
+
+def test_a_key_function_may_give_several_parts_and_they_never_run_together(side: Side, ledger: Ledger):
+    """As `key=("account", "month")` does, and as functions of `run_many` and of webhooks do."""
+
+    @side.once(name="rent", key=lambda account, month: (account, month))
+    def rent(account: str, month: str) -> int:
+        return ledger.add((account, month))
+
+    assert [rent("a/b", "c"), rent("a", "b/c"), rent("a/b", "c")] == [1, 2, 1]
+    assert rent.peek(("a/b", "c")) is not None
+    with pytest.raises(KeyMissing, match="a part of the key is empty"):
+        rent("a", "")
+
+
+def test_a_tenant_that_is_none_is_asked_for_as_a_tenant(side: Side):
+    """Not as an intent: nobody would know what to give."""
+
+    @side.once(name="rent", key="month", tenant=lambda month: None)
+    def rent(month: str) -> int:
+        raise AssertionError
+
+    with pytest.raises(KeyMissing, match="the tenant is None: give a str, int or UUID"):
+        rent("may")
 
 
 def rule_of_names(order: str, currency: str) -> str:

@@ -14,7 +14,6 @@ from samekey.core.commands import Read
 from samekey.core.errors import Misconfigured, StoreError
 from samekey.core.key import make_key
 from samekey.core.record import Record
-from samekey.core.shapes import NotStorable
 from samekey.ops import NoSuchKey, Ops
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -50,21 +49,32 @@ def opened(address: str | None) -> Iterator[Ops]:
     """The store at this address, for as long as the command runs."""
     store = open_there(address)
     try:
-        with permitted():
-            yield Ops(store)
+        yield Ops(asked(store))
     finally:
         store.close()
 
 
-@contextmanager
-def permitted() -> Iterator[None]:
-    """A server is asked when it is first needed. What it says then, such as "not permitted", is no wrong usage."""
-    try:
-        yield
-    except Misconfigured as error:
-        if error.__cause__ is None or isinstance(error.__cause__, NotStorable):
-            raise
-        raise NoStore(error.message) from error
+def asked(store: Any) -> Any:
+    """The store; what a server says when it is spoken to (no tables, no right to them) is then no usage error."""
+    return _Asked(store)
+
+
+class _Asked:
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._store, name)
+        if not callable(found):
+            return found
+
+        def ask(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return found(*args, **kwargs)
+            except Misconfigured as error:
+                raise NoStore(error.message) from error
+
+        return ask
 
 
 def open_there(address: str | None) -> Any:

@@ -12,7 +12,7 @@ class Exit(IntEnum):
     FINE = 0  # fine, and nothing found that waits for anybody
     FOUND = 1  # ran well, and found something: a doubt, a hold past its lease, a warning
     USAGE = 2  # the command cannot be run as written
-    NO_STORE = 3  # cannot connect, or not permitted
+    NO_STORE = 3  # cannot connect, not permitted, or no samekey tables there
     INCOMPLETE = 4  # not everything was looked at or done: never reported as clean
     MOVED_ON = 5  # refused, nothing written: the record is not, or no longer, what the command is about
     NO_SUCH_KEY = 6

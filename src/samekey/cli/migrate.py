@@ -42,9 +42,10 @@ def migrate(
 ) -> Exit:
     """Make the tables of a store, or bring them up to date.
 
-    Each migration is one transaction; it waits a second at most for a table, gives way, and tries again. Several
-    processes may do it at once. --dry-run exits with 1 if there is something to do. SQLite makes its own tables when
-    a guard opens it, but not in a file that a transaction of yours holds.
+    Several processes may do it at once. On PostgreSQL each migration is one transaction; it waits a second at most
+    for a table, gives way, and tries again. On MySQL one that was interrupted is carried out again from its beginning.
+    --dry-run exits with 1 if there is something to do. SQLite makes its own tables when a guard opens it, but not in
+    a file that a transaction of yours holds.
 
     \b
     Example:

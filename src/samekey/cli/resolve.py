@@ -57,8 +57,9 @@ def resolve(
 
     Look at the provider's books first; `samekey explain` says where. Your word is written only if the record is
     still the one you were shown, and is kept with your name and reason. A record whose holder is alive is left
-    alone. Without --result, callers of a key that happened learn that its result was not kept; with it they get
-    the plain JSON value, also where the function would have returned an object of a class.
+    alone. Without --result, callers of a key that happened get what a late attempt left as evidence, or else learn
+    that the result was not kept; with it they get the plain JSON value, also where the function would have returned
+    an object of a class.
 
     \b
     Example:

@@ -77,7 +77,7 @@ def attempt(call: Call) -> Generator[Command, Any, Answer[Any] | Failed]:
         # And whoever holds the record in a transaction of his own may be running this very effect.
         if call.policy.store_down == "refuse" or call.terms.kind is Kind.ATOMIC or isinstance(why, StoreBusy):
             if not hasattr(why, "__notes__"):  # it may be told to a whole batch of callers
-                note(why, "samekey: nothing was run; try again with the same key when the store is there")
+                note(why, "samekey: nothing was run; try again with the same key later")
             raise
         return (yield from run_unguarded(call))
 

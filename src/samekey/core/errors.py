@@ -14,7 +14,7 @@ from typing import Any
 
 
 class SamekeyError(Exception):
-    """Everything samekey itself raises."""
+    """Everything samekey itself raises, but a TypeError where a declaration or a call does not fit its function."""
 
     def __init__(self, message: str, **facts: Any) -> None:
         super().__init__(message)

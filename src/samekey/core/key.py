@@ -88,7 +88,7 @@ def part_text(value: Any, what: str = "key") -> str:
         # str() of a str-Enum is the member's name on some Pythons and its value on others.
         return str.__str__(value)
     if value is None:
-        raise KeyMissing(f"the {what} is None: give a value that names this one intent")
+        raise KeyMissing(f"the {what} is None: give a str, int or UUID")
     if isinstance(value, int) and not isinstance(value, bool):
         try:
             return int.__repr__(value)

@@ -61,6 +61,8 @@ class Audit(NamedTuple):
 
 
 class Record(NamedTuple):
+    """Everything the store remembers about one key; `peek` returns it, and a lookup is given it."""
+
     key: Key
     state: State
     token: int

@@ -12,6 +12,8 @@ from enum import StrEnum
 
 
 class State(StrEnum):
+    """Where a key stands: equal to its word, `State.COMPLETED == "completed"`."""
+
     STARTED = "started"  # someone holds the key, under a lease
     COMPLETED = "completed"  # the effect happened; its result is kept for replay
     CLOSED = "closed"  # refused for good; the refusal is kept for replay

@@ -25,6 +25,8 @@ _BRACES = re.compile(r"\{[^}]*\}")
 
 
 class SamekeyPlugin(InitPlugin):
+    """Guards every handler; `@rules(...)` on one, or `opt={"samekey": ...}`, gives it its own, or none."""
+
     def __init__(self, *, guard: AsyncGuard, endpoint: Rules) -> None:
         self._middleware = _Middleware(Passage(guard), check_rules(endpoint))
 

@@ -16,6 +16,8 @@ ASSUMPTIONS = {
 
 
 class Standing(StrEnum):
+    """Where an assumption, or one scenario of it, stands."""
+
     HOLDS = "holds"
     BROKEN = "broken"
     UNKNOWN = "unknown"  # could not be tried, or not be told
@@ -24,6 +26,8 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
+    """What one scenario says of one assumption, and what was seen."""
+
     scenario: str
     assumption: str
     standing: Standing
