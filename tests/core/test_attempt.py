@@ -166,6 +166,14 @@ def test_a_settled_key_is_replayed():
     assert closed.error.reason == "stolen"
 
 
+def test_what_the_policy_closes_is_raised_again_as_itself():
+    """And by a policy that does not name it, as a refusal that does."""
+    kept = record(State.CLOSED, result=encode_refusal(LookupError("stolen"), max_bytes=ROOM))
+    for policy, kind in ((Policy(lease=10, closes=LookupError), LookupError), (Policy(lease=10), Refused)):
+        call = calling(policy=policy)
+        assert type(play(steps.attempt(call), (opening(call), kept)).error) is kind
+
+
 def test_another_payload_is_told_before_anything_else():
     for state in State:
         with pytest.raises(KeyReused) as told:
