@@ -169,7 +169,7 @@ def test_a_settled_key_is_replayed():
 def test_what_the_policy_closes_is_raised_again_as_itself():
     """And by a policy that does not name it, as a refusal that does."""
     kept = record(State.CLOSED, result=encode_refusal(LookupError("stolen"), max_bytes=ROOM))
-    for policy, kind in ((Policy(lease=10, closes=LookupError), LookupError), (Policy(lease=10), Refused)):
+    for policy, kind in ((Policy(lease=10, closes=(LookupError,)), LookupError), (Policy(lease=10), Refused)):
         call = calling(policy=policy)
         assert type(play(steps.attempt(call), (opening(call), kept)).error) is kind
 
