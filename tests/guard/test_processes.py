@@ -465,7 +465,10 @@ print(answer.result, answer.replayed, guard.run("charge", effect, key="o-1", pay
 def test_an_effect_that_forks_and_ends_in_both_processes_has_one_answer(sqlite: Place):
     """The child's end is the first word under this attempt: the parent is told that, as every replay will be."""
     ran = subprocess.run(
-        [sys.executable, "-c", FORKS_INSIDE, f"sqlite:///{sqlite.path}"], capture_output=True, text=True, timeout=60
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKS_INSIDE, f"sqlite:///{sqlite.path}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
 
     assert (ran.stdout.split(), ran.stderr) == (["child", "True", "child"], "")
@@ -503,7 +506,14 @@ print(answer.result, answer.replayed)
 def test_what_a_child_forked_inside_an_effect_raises_does_not_free_its_key(sqlite: Place, error: str):
     """It knows how it ended itself; its parent is still in the middle of it, and tells how that ends."""
     ran = subprocess.run(
-        [sys.executable, "-c", FORKS_AND_FAILS.format(error=error), f"sqlite:///{sqlite.path}"],
+        [
+            sys.executable,
+            "-W",
+            "ignore::DeprecationWarning",
+            "-c",
+            FORKS_AND_FAILS.format(error=error),
+            f"sqlite:///{sqlite.path}",
+        ],
         capture_output=True,
         text=True,
         timeout=60,

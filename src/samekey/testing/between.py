@@ -5,14 +5,38 @@ from __future__ import annotations
 import dis
 import functools
 import sys
-from types import CodeType
+from types import CodeType, FrameType
+from typing import Any
 
 # PRECALL is how 3.11 begins a call. Names of a function are left out: nobody else sees them.
 CALLS = frozenset({"PRECALL", "CALL", "CALL_KW", "CALL_FUNCTION_EX"})
 STORES = frozenset({"STORE_SUBSCR", "STORE_ATTR", "STORE_GLOBAL", "DELETE_SUBSCR", "DELETE_ATTR"})
 
-# Python 3.12 may crash where one thread turns the tracing of instructions on in code that another one runs.
-TELLS = sys.version_info[:2] != (3, 12)
+
+def _tells() -> bool:
+    """Whether this Python tells a tracer of single instructions, from the first call on."""
+    if sys.version_info[:2] == (3, 12):  # may crash where one thread turns that on in code that another one runs
+        return False
+    told: list[str] = []
+
+    def steps(frame: FrameType, event: str, arg: Any) -> Any:
+        told.append(event)
+        return steps
+
+    def calls(frame: FrameType, event: str, arg: Any) -> Any:
+        frame.f_trace_opcodes = True
+        return steps
+
+    before = sys.gettrace()
+    sys.settrace(calls)
+    try:
+        (lambda: None)()
+    finally:
+        sys.settrace(before)
+    return "opcode" in told  # 3.13.0 does so only when it meets the code again
+
+
+TELLS = _tells()
 
 
 @functools.cache
