@@ -158,6 +158,12 @@ def test_a_bomb_is_never_unpacked(site: Any):
     assert site(Sent("POST", "/x", "", headers, bomb)) == GUARDED
 
 
+def behind(driver: Any, told: Any) -> None:
+    """Its application, behind a server that tells of requests like this."""
+    inner = driver._app
+    driver._app = lambda environ, start: inner(told(environ), start)
+
+
 @pytest.mark.parametrize("adapter", ["wsgi", "flask", "django"])
 def test_chunks_without_an_end_are_refused(adapter: str):
     """From a server that does not say where they end, the application reads nothing: any body would be the same."""
@@ -168,11 +174,7 @@ def test_chunks_without_an_end_are_refused(adapter: str):
         return Said(201)
 
     with driven(adapter, Endpoint(boundary=Opaque(), single_tenant=True), handle) as driver:
-
-        def unterminated(environ: Any, start: Any) -> Any:
-            return inner({name: value for name, value in environ.items() if name != "wsgi.input_terminated"}, start)
-
-        inner, driver._app = driver._app, unterminated
+        behind(driver, lambda environ: {name: environ[name] for name in environ if name != "wsgi.input_terminated"})
         headers = (("Idempotency-Key", "k"), ("Content-Type", "application/json"))
         bodies = (b'{"amount": 200}', b'{"amount": 500}')
         got = [driver.send(Sent("POST", "/charges", headers=headers, body=body, chunked=True)) for body in bodies]
@@ -192,11 +194,7 @@ def test_a_body_of_http_2_without_a_length_is_refused(adapter: str):
         return Said(201)
 
     with driven(adapter, Endpoint(boundary=Opaque(), single_tenant=True), handle) as driver:
-
-        def over_http_2(environ: Any, start: Any) -> Any:
-            return inner({**environ, "SERVER_PROTOCOL": "HTTP/2", "CONTENT_LENGTH": ""}, start)
-
-        inner, driver._app = driver._app, over_http_2
+        behind(driver, lambda environ: {**environ, "SERVER_PROTOCOL": "HTTP/2", "CONTENT_LENGTH": ""})
         headers = (("Idempotency-Key", "k"), ("Content-Type", "application/json"))
         bodies = (b'{"amount": 200}', b'{"amount": 500}', b"")
         got = [driver.send(Sent("POST", "/charges", headers=headers, body=body)).status for body in bodies]

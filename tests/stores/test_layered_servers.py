@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -25,7 +24,6 @@ from samekey.testing.servers import postgres
 from samekey.testing.store_suite import AsyncStoreSuite, StoreSuite
 
 pytestmark = pytest.mark.slow
-FULL = os.environ.get("SAMEKEY_BUDGET") == "full"
 
 
 @pytest.fixture(scope="module")
@@ -254,7 +252,6 @@ def test_after_a_promotion_of_the_database_old_words_are_checked(front, database
         assert not guard.run("promoted", lambda: 8, key="o-1", payload=1).replayed
 
 
-@pytest.mark.skipif(not FULL, reason="a cluster takes seconds to form")
 def test_the_front_may_be_a_cluster(back):
     with redis_cluster(3) as nodes, Guard(f"redis://127.0.0.1:{nodes[0].port}?cluster=1 {back}") as guard:
         for number in range(20):

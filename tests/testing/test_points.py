@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from typing import Any
 
@@ -34,6 +35,11 @@ def sending(mails: Any) -> Any:
             done[order_id] = Last.order
 
     return calls, stores, sets
+
+
+def test_a_python_that_tells_of_single_instructions_is_known_as_one():
+    """Else what needs them would be left out without a word."""
+    assert TELLS or sys.version_info >= (3, 12)
 
 
 @pytest.mark.skipif(not TELLS, reason="this Python does not tell of single instructions: 3.12, 3.13.0")

@@ -49,17 +49,14 @@ def opened(address: str | None) -> Iterator[Ops]:
     """The store at this address, for as long as the command runs."""
     store = open_there(address)
     try:
-        yield Ops(asked(store))
+        yield Ops(Asked(store))
     finally:
         store.close()
 
 
-def asked(store: Any) -> Any:
-    """The store; what a server says when it is spoken to (no tables, no right to them) is then no usage error."""
-    return _Asked(store)
+class Asked:
+    """A store; what a server says when it is spoken to (no tables, no right to them) is then no usage error."""
 
-
-class _Asked:
     def __init__(self, store: Any) -> None:
         self._store = store
 

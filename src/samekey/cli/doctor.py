@@ -14,7 +14,7 @@ import click
 
 from samekey import AsyncGuard, Guard
 from samekey.cli import _out as out
-from samekey.cli._asking import asked, common, open_there
+from samekey.cli._asking import Asked, common, open_there
 from samekey.cli.exits import Exit, NoStore
 from samekey.core.errors import Misconfigured, RecordUnreadable, StoreError
 from samekey.core.ports import Health
@@ -54,7 +54,7 @@ def doctor(ctx: click.Context, store: str | None, app: str | None, limit: int, a
     on_command_line = ctx.get_parameter_source("store") is click.core.ParameterSource.COMMANDLINE
     opened = open_there(store) if guard is None or on_command_line else store_of(guard)
     try:
-        report = examine(Ops(asked(opened)), None if guard is None else guard.declared(), limit)
+        report = examine(Ops(Asked(opened)), None if guard is None else guard.declared(), limit)
     finally:
         opened.close()
     if as_json:
