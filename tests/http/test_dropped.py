@@ -29,13 +29,15 @@ def test_what_flask_replaces_is_renewed_no_more() -> None:
     """By `after_request`, which comes after us: nobody sends our answer, and nobody closes it."""
     app, guard = Flask("shop"), Guard("memory://")
     Samekey(app, guard=guard, endpoint=ENDPOINT)
-    app.post("/charges")(lambda: Response(parts()))
+    kept: list[Any] = []
+    app.post("/charges")(lambda: Response(kept.append(current()) or parts()))
     app.after_request(lambda response: Response("something else"))
     got = WsgiDriver(app).send(SENT)
     gc.collect()
 
     assert got.body == b"something else"
-    assert guard._leases._held == {}
+    assert [held.over for held in kept] == [True]  # although somebody has it still
+    assert guard._leases.living() == []
     with pytest.raises(Misconfigured):
         current()  # nor is it the hold of whatever this thread does next
 
@@ -77,9 +79,11 @@ def test_what_django_replaces_is_renewed_no_more() -> None:
         SAMEKEY={"guard": guard, "endpoint": ENDPOINT},
     ):
         app = get_wsgi_application()
-        view = {"samekey.view": lambda request: StreamingHttpResponse(parts())}
+        kept: list[Any] = []
+        view = {"samekey.view": lambda request: StreamingHttpResponse(kept.append(current()) or parts())}
         got = WsgiDriver(lambda environ, start: app({**environ, **view}, start)).send(SENT)
     gc.collect()
 
     assert got.body == b"something else"
-    assert guard._leases._held == {}
+    assert [held.over for held in kept] == [True]
+    assert guard._leases.living() == []
