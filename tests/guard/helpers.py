@@ -467,6 +467,13 @@ def until(condition: Callable[[], Any], timeout: float = SOON) -> None:
         time.sleep(0.002)
 
 
+def rolled_back_later(connection: sqlite3.Connection, seconds: float) -> threading.Timer:
+    """To be joined before the connection is closed."""
+    timer = threading.Timer(seconds, connection.execute, ["ROLLBACK"])
+    timer.start()
+    return timer
+
+
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[sqlite3.Connection]:
     """Somebody else's write transaction on the file."""

@@ -20,6 +20,7 @@ from tests.guard.helpers import (
     Thread,
     locked,
     raising,
+    rolled_back_later,
     spied,
     start_asyncio,
     start_trio,
@@ -182,8 +183,9 @@ def test_cancelled_in_the_middle_of_the_claim_nothing_is_held(sqlite: Place, led
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(lambda: guard.run("charge", effect, key="o-1", payload={}))
                 await anyio.sleep(0.05)
-                threading.Timer(0.05, other.execute, ["ROLLBACK"]).start()
+                unlocking = rolled_back_later(other, 0.05)
                 scope.cancel()
+            unlocking.join()
         return await guard.run("charge", effect, key="o-1", payload={})
 
     answer = anyio.run(main, backend=backend)
@@ -440,13 +442,14 @@ def test_a_loop_that_ends_while_a_task_settles_does_not_lose_the_answer(sqlite: 
             await asyncio.sleep(0.001)
         await asyncio.sleep(0.02)
         assert not task.done()
-        threading.Timer(0.1, other.execute, ["ROLLBACK"]).start()
+        return rolled_back_later(other, 0.1)
 
     assert sqlite.look("charge", "o-1") is None
     with locked(sqlite.path) as other:
         other.execute("ROLLBACK")
-        asyncio.run(main(other))
+        unlocking = asyncio.run(main(other))
         until(lambda: sqlite.peek("charge", "o-1").state is State.COMPLETED)
+        unlocking.join()
     assert sqlite.guard().run("charge", ledger.add, key="o-1", payload={}).result == 1
 
 

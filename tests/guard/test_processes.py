@@ -14,6 +14,8 @@ import sys
 import threading
 import time
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import pytest
 
@@ -177,7 +179,8 @@ def test_of_two_threads_that_fork_at_once_none_lets_go_what_the_other_holds(
     """Or the second one forks while somebody has a connection open, and its child inherits that."""
     store, quiet = sqlite.store(), threading.Event()
     process = store._process
-    monkeypatch.setattr(_sqlite_process, "_LIVE", [process])  # and nobody whom another test left behind
+    # And nobody whom another test left behind.
+    monkeypatch.setattr(_sqlite_process, "_LIVE", WeakKeyDictionary({process: None}))
     process.turn = _Turn(quiet)
 
     def second() -> None:
@@ -196,6 +199,28 @@ def test_of_two_threads_that_fork_at_once_none_lets_go_what_the_other_holds(
 
     assert held == [True]
     assert not process.turn.locked()
+
+
+def test_a_store_that_another_thread_opens_meanwhile_does_not_keep_the_others_from_being_quiet(
+    sqlite: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Python forks although a hook has failed: with every connection open."""
+    store, opened, pid = sqlite.store(), list[Guard](), os.getpid()
+
+    def another_meanwhile() -> int:
+        if not opened:
+            opened.append(Guard(f"sqlite:///{tmp_path}/another.db"))
+            assert opened[0].peek("charge", "o-1") is None
+        return pid
+
+    monkeypatch.setattr(os, "getpid", another_meanwhile)
+    _sqlite_process._before_fork()
+    quiet = store._process.turn.locked()
+    _sqlite_process._after_fork_in_parent()
+
+    assert opened
+    assert quiet
+    opened[0].close()
 
 
 def test_a_child_may_close_the_guard_of_its_parent(sqlite: Place, ledger: Ledger):

@@ -29,7 +29,7 @@ from samekey import (
     State,
     StoreUnavailable,
 )
-from tests.guard.helpers import Ledger, Place, Side, Thread, raising, spied, spied_side, until
+from tests.guard.helpers import Ledger, Place, Side, Thread, raising, rolled_back_later, spied, spied_side, until
 
 
 def items(count: int) -> list[dict[str, int]]:
@@ -249,8 +249,9 @@ def test_a_batch_that_is_cancelled_while_it_claims_leaves_no_claim(sqlite: Place
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(lambda: guard.run_many("charge", effect, items(3), key="id"))
                 await anyio.sleep(0.05)
-                threading.Timer(0.05, other.execute, ["ROLLBACK"]).start()
+                unlocking = rolled_back_later(other, 0.05)
                 scope.cancel()
+        unlocking.join()
         await guard.run("charge", effect, key="after the others in the queue", payload={})
 
     with contextlib.closing(sqlite3.connect(sqlite.path, isolation_level=None, check_same_thread=False)) as other:

@@ -20,7 +20,7 @@ from fastapi.testclient import TestClient
 
 from samekey import Guard
 from samekey.stores.memory import MemoryStore
-from samekey.testing import ManualClock, crash_everywhere, four_assumptions, rows
+from samekey.testing import ManualClock, crash_everywhere, four_assumptions, rows, threads
 
 ORDER = {"order_id": "o", "amount": 1}
 
@@ -277,3 +277,19 @@ for _ in range(100):
     current_frames()
 print("came through", flush=True)
 """
+
+
+def test_a_thread_that_starts_while_the_others_are_looked_at_is_no_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[threading.Thread] = []
+
+    def another_starts(frame: object) -> bool:
+        started.append(threading.Thread())
+        threads._helpers[started[-1]] = None
+        return True
+
+    first = threading.Thread()
+    threads._helpers[first] = None
+    monkeypatch.setattr(threads, "_runs_anything", another_starts)
+
+    assert first in threads.at_work({})
+    assert started

@@ -104,7 +104,7 @@ class Process:
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._watch = Watch(self)
-        _LIVE.add(self)
+        _LIVE[self] = None
         if driver.file_id(path) in _inherited:
             raise Misconfigured(
                 f"this process inherited an open connection to {path} through a fork, and SQLite would mistake its "
@@ -318,7 +318,8 @@ class Process:
 EPOCH = "SELECT value FROM samekey_meta WHERE name = 'epoch'"
 NEW_EPOCH = "INSERT INTO samekey_meta (name, value) VALUES ('epoch', ?) ON CONFLICT (name) DO NOTHING"
 
-_LIVE: weakref.WeakSet[Process] = weakref.WeakSet()
+# Not a WeakSet: a thread that opens a store while that is looked through breaks it.
+_LIVE: weakref.WeakKeyDictionary[Process, None] = weakref.WeakKeyDictionary()
 _forking = threading.local()  # of the thread that forks: two may at once, and what one holds the other must not let go
 _inherited: set[tuple[int, int]] = set()
 
@@ -332,8 +333,8 @@ def _quiet(process: Process) -> Generator[None, None, None]:
 
 def _before_fork() -> None:
     _forking.quiet = []
-    # In one order for all who fork, or two would wait for each other.
-    for process in sorted([one for one in _LIVE if one.pid == os.getpid()], key=id):
+    live = [one for known in _LIVE.keyrefs() if (one := known()) is not None and one.pid == os.getpid()]
+    for process in sorted(live, key=id):  # in one order for all who fork, or two would wait for each other
         quiet = _quiet(process)
         _forking.quiet.append(quiet)
         next(quiet)

@@ -46,7 +46,8 @@ class CallThread(threading.Thread):
 
 _lone: Moving | None = None
 _known = threading.local()
-_helpers: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # those that are traced
+# Those that are traced. Not a WeakSet: a thread that starts while that is looked through breaks it.
+_helpers: weakref.WeakKeyDictionary[threading.Thread, None] = weakref.WeakKeyDictionary()
 
 
 def lone() -> Moving | None:
@@ -56,7 +57,8 @@ def lone() -> Moving | None:
 
 def at_work(frames: Mapping[int, FrameType]) -> list[threading.Thread]:
     """Threads that may be working for a call: traced ones that run what they are given."""
-    return [one for one in _helpers if _runs_anything(frames.get(one.ident or 0))]
+    known = [thread() for thread in _helpers.keyrefs()]
+    return [one for one in known if one is not None and _runs_anything(frames.get(one.ident or 0))]
 
 
 @contextlib.contextmanager
@@ -95,7 +97,7 @@ def _trace(frame: FrameType, event: str, arg: Any) -> Any:
         _known.thread = True
         thread = threading.current_thread()
         if not isinstance(thread, CallThread | threading.Timer):
-            _helpers.add(thread)
+            _helpers[thread] = None
     return None if _lone is None else _lone.trace(frame, event, arg)
 
 

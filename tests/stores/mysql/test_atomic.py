@@ -214,8 +214,10 @@ def test_a_loser_that_has_read_nothing_yet_sees_what_the_winner_wrote(guard, url
         other.begin()
         guard.on(other).run("order", lambda: insert(other), key="o-1", payload={})
         link.begin()
-        threading.Timer(0.3, other.commit).start()
+        committing = threading.Timer(0.3, other.commit)
+        committing.start()
         assert guard.on(link).run("order", lambda: insert(link, "o-2"), key="o-1", payload={}).replayed
+        committing.join()
 
     assert run(link, "SELECT id FROM orders") == (("o-1",),)
 
@@ -276,9 +278,11 @@ def test_a_snapshot_that_refuses_newer_rows_is_begun_again(guard, url):
         with ThreadPoolExecutor(1) as pool:
             insert(two, "the caller's own")
             late = pool.submit(lambda: guard.on(two).run("order", lambda: insert(two), key="o-1", payload={}))
-            threading.Timer(0.3, one.commit).start()
+            committing = threading.Timer(0.3, one.commit)
+            committing.start()
             with pytest.raises(TransactionConflict, match="run the whole transaction again"):
                 late.result(30)
+            committing.join()
         two.commit()  # commits nothing: there is no transaction any more
         assert orders(url) == ["first"]
 
