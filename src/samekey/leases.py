@@ -3,6 +3,9 @@
 Most effects are over long before their first renewal is due, so joining and leaving cost one dict entry
 each. A renewal that is refused means the hold is lost: the holder is told, nothing more is sent for it. So is a hold
 that nobody has any more, or that is over and was kept from leaving: its lease ends.
+
+The timer's thread keeps neither its guard nor the store behind it. Where guards come and go, one for each request or
+test, threads and connections go with them.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from samekey.core.commands import Renew
 from samekey.core.record import Record
-from samekey.loops import Loop, started
+from samekey.loops import Loop, ThreadBell, started
 
 if TYPE_CHECKING:
     from concurrent.futures import Future  # a sync program has no need of it
@@ -53,9 +56,10 @@ class Leases:
     def _begin(self) -> None:
         self._held: dict[weakref.ref[Lease], None] = {}
         self._mutex = threading.Lock()
-        self._changed = threading.Event()
+        self._changed = ThreadBell()  # a bare lock: it is rung by the garbage collector, too
         self._thread: threading.Thread | None = None
         self._pause = IDLE_SECONDS
+        self._stays_seconds = IDLE_SECONDS
 
     def join(self, lease: Lease) -> None:
         part = lease.lease_seconds / RENEW_PART
@@ -83,28 +87,26 @@ class Leases:
         """Renew nobody who is here now: whoever held it is gone."""
         self._held.clear()
 
+    def end(self) -> None:
+        """Nobody comes any more: the thread need not stay."""
+        self._stays_seconds = 0.0
+        self._changed.ring()
+
     def _wake(self, part: float) -> None:
         with self._mutex:
             self._pause = min(self._pause, part)
             if self._thread is None:
-                thread = threading.Thread(target=self._run, name="samekey-leases", daemon=True)
+                changed = self._changed
+                us = weakref.ref(self, lambda _: changed.ring())
+                thread = threading.Thread(
+                    target=_tend, args=(us, changed, self._pause), name="samekey-leases", daemon=True
+                )
                 if not started(thread):
                     # Nothing is wrong with the hold: its effect has the lease as it is, and `seconds_left` says so.
                     _log.warning("samekey cannot start the thread that renews leases: each ends when it ends")
                     return
                 self._thread = thread  # not before: interrupted while it starts, the next one starts another
-        self._changed.set()
-
-    def _run(self) -> None:
-        idle_since = time.monotonic()
-        while True:
-            self._changed.wait(self._pause / 2)
-            self._changed.clear()
-            now = time.monotonic()
-            if self._renew_due(now):
-                idle_since = now
-            elif now - idle_since > IDLE_SECONDS and self._went_home():
-                return
+        self._changed.ring()
 
     def _renew_due(self, now: float) -> bool:
         """Renew whose time it is; whether anybody is here. Apart from the timer's loop, which would keep them alive."""
@@ -153,6 +155,23 @@ class Leases:
             lease.renew_at = asked + lease.lease_seconds / RENEW_PART
         else:
             self.leave(lease)
+
+
+def _tend(known: weakref.ref[Leases], changed: ThreadBell, pause: float) -> None:
+    """The timer's loop, until nobody has been here for long, or nobody can come any more."""
+    idle_since = time.monotonic()
+    while True:
+        changed.wait(pause / 2)
+        leases = known()
+        if leases is None:
+            return
+        now = time.monotonic()
+        if leases._renew_due(now):
+            idle_since = now
+        elif now - idle_since >= leases._stays_seconds and leases._went_home():
+            return
+        pause = leases._pause
+        del leases  # nor may we keep it while we sleep
 
 
 def renew_with(store: Any, lease: Any) -> Record | None | Future[Record | None]:

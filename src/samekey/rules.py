@@ -132,6 +132,7 @@ class Rules:
         if self._shut or self._opened is None or self._flights.under_way() or self._leases.living():
             return None
         self._shut = True
+        self._leases.end()
         return self._opened
 
     def _require_open(self) -> None:

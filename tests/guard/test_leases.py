@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import threading
 import time
+import weakref
 from functools import partial
 from typing import Any
 
@@ -377,6 +379,38 @@ def test_a_store_that_was_closed_is_not_insisted_on(sqlite: Place):
     answer = guard.run("charge", effect, key="o-1", payload={})
     assert (answer.result, answer.recorded) == ("done", False)
     assert sqlite.peek("charge", "o-1").state is State.STARTED
+
+
+def timers() -> set[threading.Thread]:
+    return {one for one in threading.enumerate() if one.name == "samekey-leases"}
+
+
+def test_the_timer_of_a_guard_that_is_closed_ends_with_it(place: Place, colour: str):
+    """A guard for each request or test: else there is a thread for each of the last half minute."""
+    before = timers()
+    side = place.side(colour)
+    side.run("charge", lambda: 1, key="o-1", payload={})
+    ours = timers() - before
+    assert ours
+
+    closing = side.guard.close()
+    if closing is not None:
+        asyncio.run(closing)
+    until(lambda: not timers() & ours)
+
+
+def test_a_guard_that_nobody_has_any_more_leaves_neither_thread_nor_store(sqlite: Place):
+    """Its timer does not keep it, nor the connections behind it."""
+    before = timers()
+    guard = Guard(sqlite.url)
+    guard.run("charge", lambda: 1, key="o-1", payload={})
+    ours, store = timers() - before, weakref.ref(guard.store)
+    assert ours
+
+    del guard
+    gc.collect()
+    until(lambda: not timers() & ours)
+    assert store() is None
 
 
 @pytest.fixture
