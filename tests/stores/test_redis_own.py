@@ -33,7 +33,7 @@ from samekey.core.states import Role, State
 from samekey.drivers import redis as driver
 from samekey.drivers._redis_wire import ANSWER_SECONDS, CONNECT_SECONDS
 from samekey.ops import Ops
-from samekey.stores import _waiting
+from samekey.stores import _redis_values, _waiting
 from samekey.stores._redis_desk import listing
 from samekey.stores._redis_front import RedisFront
 from samekey.stores._redis_jobs import REASK_SECONDS
@@ -261,6 +261,23 @@ def test_only_a_settle_lets_redis_forget(server, store):
     assert server.call("PTTL", raw_key(held)) == -1
     store.settle(settling(doubt, State.COMPLETED, Role.LOOKUP))
     assert 0 < server.call("PTTL", raw_key(held)) <= RETAIN * 1000
+
+
+def test_names_that_a_client_made_long_are_not_remembered(server):
+    """64 of them in each request: thousands of such requests would stay in the memory of this process."""
+    remembered = _redis_values._intent_line, _redis_values._intent_of
+    for one in remembered:
+        one.cache_clear()
+    with Guard(server.url()) as guard:
+        for key in (uuid4().hex, uuid4().hex):
+            payload = {f"{key}{number}" + "\N{GRINNING FACE}" * 80: number for number in range(64)}
+            answers = [guard.run("own", lambda: "done", key=key, payload=payload) for _ in range(2)]
+            assert [answer.replayed for answer in answers] == [False, True]
+            record = guard.peek("own", key)
+            assert record is not None
+            assert dict(record.fields).keys() == payload.keys()
+
+    assert [one.cache_info().currsize for one in remembered] == [0, 0]
 
 
 def test_one_string_per_key_and_nothing_left_behind(server, store):

@@ -69,6 +69,7 @@ class Draft(NamedTuple):
 
 
 CACHED = 4096  # keys on their way: what their claim wrote is written again when they are settled
+INTENT_CACHED_MAX_BYTES = 2048  # 64 fields with names as people choose them; a client may choose much longer ones
 
 
 def attempt_of(attempt: str) -> bytes:
@@ -86,11 +87,18 @@ def key_line(key: Key) -> bytes:
     return _dump((key.operation, key.tenant, key.text)).encode()
 
 
+class _Long(Exception):
+    """A line that is not worth remembering: what is raised is not cached."""
+
+
 @lru_cache(maxsize=CACHED)
 def _intent_line(
     fingerprint: bytes, form: str, fields: tuple[tuple[str, bytes], ...], attributes: tuple[tuple[str, str], ...]
 ) -> bytes:
-    return _encoded((fingerprint.hex(), form, [(name, digest.hex()) for name, digest in fields], attributes))
+    line = _encoded((fingerprint.hex(), form, [(name, digest.hex()) for name, digest in fields], attributes))
+    if len(line) > INTENT_CACHED_MAX_BYTES:
+        raise _Long(line)
+    return line
 
 
 @lru_cache(maxsize=CACHED)
@@ -110,7 +118,10 @@ def _intent_of(line: bytes) -> tuple[bytes, str, tuple[tuple[str, bytes], ...], 
 def open_body(command: Open, attempt: bytes) -> bytes:
     """What a claim by this attempt writes if the key is free."""
     said = command.fingerprint
-    intent = _intent_line(said.digest, said.form, said.fields, command.attributes)
+    try:
+        intent = _intent_line(said.digest, said.form, said.fields, command.attributes)
+    except _Long as long:
+        intent = long.args[0]
     begun, ended = _open_story(command.boundary, command.lease_seconds, command.sends)
     return b"s%b%b\n%b\n%b%b%b\n" % (_NOW, key_line(command.key), intent, begun, attempt, ended)
 
@@ -179,12 +190,16 @@ def draft(after: Record, before: Record, moment: float) -> Draft:
         evidence,
         moves,
     )
+    try:
+        intent = _intent_line(after.fingerprint, after.form, after.fields, after.attributes)
+    except _Long as long:
+        intent = long.args[0]
     created_at = after.created_at
     body = b"%b%b%b\n%b\n%b\n%b" % (
         _LETTERS[after.state],
         _NOW if created_at == moment else b"%016d" % round(created_at * 1e6),
         key_line(after.key),
-        _intent_line(after.fingerprint, after.form, after.fields, after.attributes),
+        intent,
         _encoded(story),
         result or b"",
     )
@@ -263,7 +278,10 @@ def record_of(value: bytes, key: Key | None, digest: bytes, *, now: int, lost: i
             raise RecordUnreadable(f"the record found for {key} belongs to {line.decode()}: two keys with one digest")
         intent_ends = value.index(b"\n", ends + 1)
         story_ends = value.index(b"\n", intent_ends + 1)
-        fingerprint, form, fields, attributes = _intent_of(value[ends + 1 : intent_ends])
+        intent = value[ends + 1 : intent_ends]
+        fingerprint, form, fields, attributes = (
+            _intent_of(intent) if len(intent) <= INTENT_CACHED_MAX_BYTES else _intent_of.__wrapped__(intent)
+        )
         changed = int(value[60:HEAD])
         # fmt: off
         (
