@@ -26,7 +26,7 @@ from samekey.stores.postgres import AsyncPostgresStore, PostgresStore
 from samekey.testing._store_scenarios.scene import A, Scene, settling
 from samekey.testing.servers import PrivatePostgres, postgres
 from tests.guard.helpers import until
-from tests.stores.files import many_files
+from tests.stores.files import many_files, no_files
 
 pytestmark = pytest.mark.slow
 
@@ -254,6 +254,18 @@ def _outcome(call: Future[Any]) -> str:
     except Exception as error:
         found = error
     return type(found).__name__ if isinstance(found, Exception) else repr(found)
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_where_no_file_is_left_for_a_connection_the_store_is_down(url, left):
+    """Nothing runs, and it is told as ours; with files to be had again everything goes on."""
+    key, effects = f"no-files-{left}", []
+    with Guard(url) as guard:
+        with no_files(but=left), pytest.raises(StoreUnavailable):
+            guard.run("outage", lambda: effects.append(1), key=key, payload={})
+        assert effects == []
+
+        assert not guard.run("outage", lambda: effects.append(1), key=key, payload={}).replayed
 
 
 def test_a_process_with_many_open_files_is_still_told(url, scene, monkeypatch):

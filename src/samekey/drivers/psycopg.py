@@ -217,7 +217,7 @@ def translated(address: Address) -> Iterator[None]:
     """The driver's exceptions as ours, once, at the edge."""
     try:
         yield
-    except psycopg.Error as error:
+    except (psycopg.Error, OSError) as error:  # psycopg waits with a file of its own, and there may be none left
         raise store_error(address, error) from error
 
 
