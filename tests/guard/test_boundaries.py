@@ -641,6 +641,40 @@ def test_a_claim_that_never_agreed_to_believe_absence_is_not_believed(still: Pla
     assert len(ledger) == 0
 
 
+@pytest.mark.parametrize(
+    "today",
+    [
+        Asks(lambda record: Absent()),
+        Asks(lambda record: Absent(), believe_absent_after=2 * DAY),
+        Keyed(lookup=lambda record: Absent()),
+    ],
+    ids=["taken back", "later", "another boundary"],
+)
+def test_a_belief_that_today_s_code_has_not_is_not_acted_upon(still: Place, colour: str, ledger: Ledger, today):
+    """v1 believed an absence after a second and charged twice; v2 no longer does, also for what v1 left in doubt."""
+    assert still.clock is not None
+    side = still.side(colour)
+    in_doubt(side, boundary=Asks(lambda record: Absent(), believe_absent_after=1))
+    still.clock.advance(DAY)
+
+    with pytest.raises(InDoubt):
+        side.run("charge", ledger.add, key="o-1", payload={}, boundary=today)
+    assert len(ledger) == 0
+
+
+def test_a_window_that_today_s_code_says_is_shorter_is_the_shorter_one(still: Place, colour: str, ledger: Ledger):
+    """v1 took the provider's window for a day; v2 knows better: an hour later nobody may rely on it."""
+    assert still.clock is not None
+    side = still.side(colour)
+    in_doubt(side, boundary=Keyed())
+    still.clock.advance(3600)
+
+    with pytest.raises(InDoubt, match="window is over"):
+        side.run("charge", ledger.add, key="o-1", payload={}, boundary=Keyed(window=3600))
+    assert len(ledger) == 0
+    assert side.run("charge", ledger.add, key="o-1", payload={}, boundary=Keyed(window=3 * 3600)).result == 1
+
+
 def test_repeatable_takes_over_a_dead_holder_one_at_a_time(still: Place, colour: str, ledger: Ledger):
     assert still.clock is not None
     still.guard().hold("charge", key="o-1", payload={}, boundary=Repeatable())

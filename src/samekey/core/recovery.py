@@ -10,6 +10,7 @@ that - code that no longer sends the provider key must not re-run - but never wi
 from __future__ import annotations
 
 from collections.abc import Generator
+from dataclasses import replace
 from typing import Any, assert_never
 
 from samekey.core.boundary import (
@@ -34,7 +35,7 @@ ASK_SECONDS = 30.0  # how long one lookup may take before somebody else may ask
 
 def recover(call: Call, record: Record) -> Generator[Command, Any, Record | None]:
     """Move a record that is nobody's one step on, and bring it as it then stands; or raise InDoubt."""
-    terms = parse_terms(record.boundary)
+    terms = agreed(parse_terms(record.boundary), call.terms)
     if record.state is State.STARTED:
         if terms.marked and record.begun_at is None and not record.unsure and record.happened is None:
             # It had not begun: it certainly did not happen, and the old holder's sending() fails from now on.
@@ -62,6 +63,19 @@ def recover(call: Call, record: Record) -> Generator[Command, Any, Record | None
             raise in_doubt(call, record, "what stands behind it cannot be asked")
         case _:
             assert_never(terms.kind)
+
+
+def agreed(claimed: Terms, today: Terms) -> Terms:
+    """The claim's terms, with no longer a window and no quicker a belief than today's code declares.
+
+    Whoever shortens the one, or takes the other back, found out that it was wrong: also for what is in doubt by then.
+    """
+    window, belief = claimed.window, claimed.believe_absent_after
+    if window is not None and today.window is not None:
+        window = min(window, today.window)
+    if belief is not None:
+        belief = None if today.believe_absent_after is None else max(belief, today.believe_absent_after)
+    return replace(claimed, window=window, believe_absent_after=belief)
 
 
 def within_window(terms: Terms, record: Record, lease_seconds: float) -> bool:
@@ -144,7 +158,7 @@ def stop_asking(call: Call, record: Record) -> Generator[Command, Any, None]:
 
 
 def believed(terms: Terms, since_lease_end: float) -> bool:
-    """Whether "absent" may be believed: only after the agreed time, and only if the claim agreed to it."""
+    """Whether "absent" may be believed: only after the agreed time, and only where the claim and today's code agree."""
     return terms.believe_absent_after is not None and since_lease_end >= terms.believe_absent_after
 
 
