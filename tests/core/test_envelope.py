@@ -700,6 +700,65 @@ def test_a_member_that_is_gone_is_unreadable_and_named():
         deployed(Perm.X, enum.Flag("Perm", ["R", "W"]))
 
 
+def test_a_flag_whose_bits_mean_other_members_by_now_is_unreadable():
+    """`auto()` numbers them anew where a member is put before the others: W came back as R."""
+    with pytest.raises(Unreadable, match="Perm has other members at these bits by now"):
+        deployed(Perm.W, enum.Flag("Perm", ["NEW", "R", "W", "X"]))
+    with pytest.raises(Unreadable, match="Perm has other members at these bits by now"):
+        deployed(Perm.R | Perm.X, enum.Flag("Perm", {"R": 2, "W": 1, "X": 4}))
+
+    later = deployed(Perm.R | Perm.X, enum.Flag("Perm", {"READ": 1, "R": 1, "W": 2, "X": 4, "NEW": 8}))
+    assert (later.value, type(later).__members__["R"] in later) == (5, True)
+    assert deployed(Perm(0), enum.Flag("Perm", ["NEW"])).value == 0
+
+
+@pytest.mark.parametrize("slots", [False, True])
+def test_a_new_field_that_is_set_after_init_is_unreadable_and_named(slots):
+    """Without its __post_init__ the replay had no such attribute, and to print it was an AttributeError."""
+
+    def twice(self: Any) -> None:
+        self.twice = 2 * self.x
+
+    fields: Any = ["x", "y", ("twice", int, dataclasses.field(init=False))]
+    after = dataclasses.make_dataclass("P", fields, namespace={"__post_init__": twice}, slots=slots)
+
+    with pytest.raises(Unreadable, match="Point now sets 'twice', which was not stored"):
+        deployed(Point(1, 2), after)
+
+
+def test_what_stood_beside_the_fields_is_the_field_it_became():
+    fields: Any = ["a", ("b", int, 0), ("c", int, 0), ("beside", list, dataclasses.field(init=False))]
+
+    assert deployed(Derived(1), dataclasses.make_dataclass("D", fields)).beside == [1]
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"nick": (str, "none")},
+        {"nickname": (str, pydantic.Field("none", alias="nick"))},
+        {"nickname": (str, pydantic.Field("none", validation_alias="nick"))},
+        {"nickname": (str, pydantic.Field("none", validation_alias=pydantic.AliasChoices("nickname", "nick")))},
+    ],
+    ids=["name", "alias", "validation", "choices"],
+)
+def test_an_extra_field_that_became_a_field_is_unreadable_and_not_its_default(field):
+    """The answer was kept, beside the fields: the default of the new one stood in its place."""
+    person = Person(fullName="Ada", nick="a")  # type: ignore[call-arg]
+    after: Any = pydantic.create_model("P", __base__=Person, **field)
+
+    with pytest.raises(Unreadable, match=r"now has a field '(nick|nickname)', which was stored as an extra one"):
+        deployed(person, after)
+    assert deployed(Person(fullName="Ada", other=1), after).model_extra == {"other": 1}  # type: ignore[call-arg]
+
+
+def test_a_new_field_that_is_taken_from_inside_another_has_its_default():
+    found: Any = pydantic.Field("none", validation_alias=pydantic.AliasPath("nick", 0))
+    person = Person(fullName="Ada", other=1)  # type: ignore[call-arg]
+
+    assert deployed(person, pydantic.create_model("P", __base__=Person, first=(str, found))).first == "none"
+
+
 def test_extra_fields_are_unreadable_when_the_model_takes_none_any_more():
     class Narrow(pydantic.BaseModel):
         name: Any

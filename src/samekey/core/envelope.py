@@ -271,7 +271,7 @@ class Writer(_Walk):
         if kind != "enum":
             return {"data": [self.ref(cls), *self.data(value, cls, kind)]}
         if isinstance(value, enum.Flag):
-            return {"flag": [self.ref(cls), tagged(value.value)]}
+            return {"flag": [self.ref(cls), tagged(value.value), _names_in(cls, value.value)]}
         if cls.__members__.get(value.name) is not value:
             raise NotStorable(f"{with_article(cls)} that is not among its members cannot be kept")
         return {"enum": [self.ref(cls), tagged(value.name)]}
@@ -302,7 +302,7 @@ class Writer(_Walk):
             beside = {"set": sorted(value.__pydantic_fields_set__), "extra": value.__pydantic_extra__}
             beside["private"] = value.__pydantic_private__
         else:  # what __post_init__ or a user set beside the fields, but not what is computed anew
-            beside = {"attrs": held_beside(value, known)}
+            beside = {"attrs": held_beside(value, known), "lacks": [name for name in known if name not in fields]}
         # That no field was set is said too: exclude_unset leaves all of them out.
         yield {what: self.node(one) for what, one in beside.items() if one or what == "set"}
 
@@ -347,6 +347,8 @@ class Reader(_Walk):
                 cls = self.find_enum(body[0])
                 if (member := cls(bits := self.node(body[1]))).value != bits:  # some Pythons drop unknown bits silently
                     raise Unreadable(f"{body[0]} has not all of the members any more")
+                if body[2:] and not set(body[2]).issubset(_names_in(cls, bits)):  # no names: by an earlier samekey
+                    raise Unreadable(f"{body[0]} has other members at these bits by now")
                 return member
             case "unset":
                 return sys.modules["msgspec"].UNSET
@@ -376,6 +378,11 @@ class Reader(_Walk):
             raise Unreadable(f"{ref} now requires {new[0]!r}, which was not stored")
         fields = dict(zip(stored, self.each(stored.items()), strict=True))
         return build(cls, kind, fields, {what: self.node(one) for what, one in beside.items()})
+
+
+def _names_in(cls: Any, bits: int) -> list[str]:
+    """Which members a flag of these bits is made of: `auto()` gives them others where one is put before them."""
+    return [name for name, one in cls.__members__.items() if one.value and one.value & bits == one.value]
 
 
 def _all_of(items: list[Any], box: Any) -> Any:

@@ -176,6 +176,9 @@ def build(cls: Any, kind: str, fields: dict[str, Any], beside: dict[str, Any]) -
                 object.__setattr__(made, field.name, field.default)
             elif field.default_factory is not dataclasses.MISSING:
                 object.__setattr__(made, field.name, field.default_factory())
+            elif field.name not in beside.get("lacks", ()) and field.name not in beside.get("attrs", ()):
+                # Its __post_init__ would set it, and is not run. Without it, it would not even have a repr.
+                raise Unreadable(f"{ref_of(cls)} now sets {field.name!r}, which was not stored")
     if beside.get("extra"):
         raise Unreadable(f"{ref_of(cls)} keeps no extra fields any more")
     for name, value in beside.get("attrs", {}).items():
@@ -191,6 +194,10 @@ def _build_pydantic(cls: Any, fields: dict[str, Any], beside: dict[str, Any]) ->
     keeps_extra = cls.model_config.get("extra") == "allow"
     if beside.get("attrs") or (beside.get("extra") and not keeps_extra):
         raise Unreadable(f"{ref_of(cls)} keeps no extra fields any more")
+    for name, field in cls.model_fields.items():
+        # It was stored, beside the fields, and unchecked: the field's default would belie it.
+        if name not in fields and any(one in beside.get("extra", ()) for one in _names_of(name, field)):
+            raise Unreadable(f"{ref_of(cls)} now has a field {name!r}, which was stored as an extra one")
     private = {name: attribute.get_default() for name, attribute in cls.__private_attributes__.items()}
     private = {name: one for name, one in private.items() if type(one).__name__ != "PydanticUndefinedType"}
     state = {
@@ -206,6 +213,12 @@ def _build_pydantic(cls: Any, fields: dict[str, Any], beside: dict[str, Any]) ->
     for name, part in state.items():
         object.__setattr__(made, name, part)
     return made
+
+
+def _names_of(name: str, field: Any) -> list[str]:
+    """What pydantic takes a field from: its name, its alias, or one of several; not a path into another."""
+    given = getattr(field.validation_alias, "choices", [field.validation_alias])
+    return [one for one in (name, field.alias, *given) if isinstance(one, str)]
 
 
 def is_unset(cls: type) -> bool:
