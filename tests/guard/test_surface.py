@@ -380,6 +380,23 @@ def test_old_code_beside_a_rename_does_not_see_what_was_claimed_under_the_new_na
     assert len(ledger) == 2
 
 
+@pytest.mark.parametrize(
+    "today",
+    [{"name": "new"}, {"key": ("shop", "order_id")}, {"tenant": "shop"}, {"tenant": "shop", "aliases": ["old"]}],
+    ids=["name", "key", "tenant", "tenant with an alias"],
+)
+def test_a_deploy_that_makes_keys_of_something_else_starts_anew(place: Place, ledger: Ledger, today: dict[str, Any]):
+    """A window: a key is its operation, its tenant and its text, and an alias speaks for the operation alone."""
+    rules: dict[str, Any] = {"name": "charge", "key": "order_id"}
+    before = place.guard().once(**rules | {"name": "old" if "aliases" in today else "charge"})
+    after = place.guard().once(**rules | today)
+
+    for deployed in (before, after):
+        deployed(lambda shop, order_id: ledger.add())("ann", "o-1")
+
+    assert len(ledger) == 2
+
+
 def test_an_alias_that_is_free_or_in_doubt_is_carried_on_under_the_old_name(place: Place, colour: str):
     """Not claimed a second time under the new name: that would be two keys for one intent."""
     old, new = place.side(colour), place.side(colour)

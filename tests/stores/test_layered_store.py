@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from samekey import Guard, KeyReused, Misconfigured, StoreUnavailable
+from samekey import Guard, KeyReused, Misconfigured, ResultNotKept, StoreUnavailable
 from samekey.core.commands import Free, Read, Redact, Renew, Settle, Wait
 from samekey.core.key import make_key
 from samekey.core.layers import Front, MayStillReplay
@@ -110,6 +110,19 @@ def test_a_settled_key_is_replayed_without_a_word_to_the_durable_store(front, ba
 
     assert (told.result, again.result, again.replayed) == (7, 7, True)
     assert back.asked == []
+
+
+def test_what_is_redacted_past_the_front_is_replayed_no_longer_than_its_ttl(front, back, clock):
+    """A command, or a process from before the front was there, knows the durable store alone."""
+    guard = guard_on(front, back, front_ttl=5)
+    guard.run("charge", lambda: 7, key="o-1", payload=1)
+    seen = back.read(Read(make_key("charge", "o-1")))
+    back.redact(Redact(seen, by="ann", why="asked for"))
+
+    assert guard.run("charge", pytest.fail, key="o-1", payload=1).result == 7
+    clock.advance(5)
+    with pytest.raises(ResultNotKept):
+        guard.run("charge", pytest.fail, key="o-1", payload=1)
 
 
 def test_another_payload_is_refused_by_the_front_too(front, back):
