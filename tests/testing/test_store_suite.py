@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -213,3 +215,25 @@ def test_a_store_that_breaks_a_sentence_is_told(store: type[Around], scenario: s
 
     with pytest.raises((AssertionError, IndexError)):
         getattr(_suite(store), f"test_{scenario}")()
+
+
+UNDER_O = """
+import unittest
+from samekey.stores.memory import MemoryStore
+from samekey.testing import StoreSuite
+
+class TestIt(StoreSuite, unittest.TestCase):
+    survives_process = False
+
+    def make_store(self):
+        return MemoryStore()
+
+unittest.main(argv=["it", "TestIt.test_settle_by_another_attempt_is_refused"])
+"""
+
+
+@pytest.mark.parametrize(("options", "told"), [([], "OK"), (["-O"], "python -O has removed the asserts")])
+def test_without_its_asserts_the_suite_refuses_to_run(options: list[str], told: str):
+    """It would pass whatever the store does."""
+    command = [sys.executable, *options, "-c", UNDER_O]
+    assert told in subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stderr

@@ -33,6 +33,7 @@ from samekey.core.commands import Command, StoreCommand
 from samekey.core.drive import adrive, drive
 from samekey.core.ports import AsyncStore, Store
 from samekey.loops import running
+from samekey.testing._asserts import told_without_asserts
 from samekey.testing._store_scenarios import PROCESS_SCENARIOS, SCENARIOS, Scenario, Scene
 from samekey.testing._store_scenarios.scene import Invoke, Pass, Pause, Show, Together
 
@@ -50,6 +51,7 @@ class _Suite:
         raise NotImplementedError("give address(), or say survives_process = False")
 
     def _scene(self, colour: str, scenario: Scenario) -> Scene:
+        told_without_asserts()
         address = self.address() if scenario in PROCESS_SCENARIOS else ("", "")
         return Scene(self.short_seconds, address, colour, self.random_steps, expires_by_itself=self.expires_by_itself)
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from samekey import AsyncGuard, Guard, Opaque, Policy, Record
 from samekey.http import Endpoint, Request
 from samekey.http._body import PATH
+from samekey.testing._asserts import told_without_asserts
 from samekey.testing._http_drivers import AsgiDriver, Got, Sent, WsgiDriver, both
 
 JSON = "application/json"
@@ -105,6 +106,7 @@ class Scene:
         return site
 
     def setup_method(self) -> None:
+        told_without_asserts()
         self._sites: list[Site] = []
 
     def teardown_method(self) -> None:
