@@ -446,3 +446,32 @@ def test_another_worker_does_not_queue_in_memory_behind_one_that_sleeps(provider
 
     with pytest.raises(AssertionError, match="provider moved by 2 for one operation"):
         lose_lease(charge, ORDER, key="order_id", clock=clock, provider=provider)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"clock": time.time}, "a clock that can be moved"),
+        ({"guard": "memory://"}, "give the Guard or AsyncGuard"),
+        ({"key": ["order_id"]}, "the name of one field"),
+        ({"probes": [list]}, "a dict of functions"),
+        ({"probes": {"mails": []}}, "a dict of functions"),
+        ({"provider": object()}, "is a LedgerProvider"),
+        ({"retried_for": "a day"}, "a number of seconds, or a timedelta"),
+        ({"retried_for": -1}, "a number of seconds, or a timedelta"),
+        ({"elsewhere": lambda order_id: None}, "makes and returns a handler"),
+        ({"elsewhere": lambda: None}, "makes and returns a handler"),
+    ],
+)
+def test_what_cannot_be_used_is_said_in_words(provider, given, why):
+    """And not by whatever breaks on it later."""
+    with pytest.raises(ValueError, match=why):
+        four_assumptions(
+            lambda order_id: provider.charge(1).id, payload={"order_id": "o"}, **{"provider": provider, **given}
+        )
+
+
+@pytest.mark.parametrize("many", ["8", 2.5, 1])
+def test_how_often_is_a_whole_number(provider, many):
+    with pytest.raises(ValueError, match="give 2 or more"):
+        run_in_parallel(lambda order_id: None, {"order_id": "o"}, n=many, provider=provider)

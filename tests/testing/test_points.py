@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from samekey.testing import LedgerProvider, ManualClock, crash_everywhere, four_assumptions, lose_lease
+from samekey.testing import LedgerProvider, ManualClock, crash_everywhere, four_assumptions, lose_lease, stops
 from samekey.testing.between import TELLS
 from samekey.testing.stops import POINTS_MAX
 
@@ -77,6 +77,37 @@ def test_a_lock_is_given_back_by_whoever_dies_on_its_line():
         return answers[order_id]
 
     assert crash_everywhere(charge, ORDER, key="order_id", provider=provider).holds
+
+
+def test_a_lock_is_given_back_by_whoever_dies_beside_the_try_block_that_does_it():
+    """Right before it, and right before the line that gives it back: the next caller would wait for ever."""
+    lock, answers, provider = threading.Lock(), dict[str, str](), LedgerProvider()
+
+    def charge(order_id: str, amount: int) -> str:
+        lock.acquire()
+        try:
+            if order_id not in answers:
+                answers[order_id] = provider.charge(amount, order=order_id, key=order_id).id
+            return answers[order_id]
+        finally:
+            lock.release()
+
+    assert crash_everywhere(charge, ORDER, key="order_id", provider=provider).holds
+
+
+def test_a_caller_that_never_comes_back_is_told_with_what_was_before_it(monkeypatch):
+    """Somebody died with a lock that nothing gives back."""
+    monkeypatch.setattr(stops, "CALL_SECONDS_MAX", 0.5)
+    lock, provider = threading.Lock(), LedgerProvider()
+
+    def charge(order_id: str, amount: int) -> str:
+        lock.acquire()
+        answer = provider.charge(amount, order=order_id, key=order_id).id
+        lock.release()
+        return answer
+
+    with pytest.raises(AssertionError, match=r"(?s)did not come back within .* 1\. A is called and is killed before"):
+        crash_everywhere(charge, ORDER, key="order_id", provider=provider)
 
 
 def long(mails: list[str], *, careless: bool) -> Any:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import logging.handlers
 import queue
+import re
 import sqlite3
 import subprocess
 import sys
@@ -18,9 +19,9 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from samekey import Guard
-from samekey.stores.memory import MemoryStore
-from samekey.testing import ManualClock, crash_everywhere, four_assumptions, rows, threads
+from samekey import AsyncGuard, Guard
+from samekey.stores.memory import AsyncMemoryStore, MemoryStore
+from samekey.testing import ManualClock, crash_everywhere, four_assumptions, rows, stops, threads
 
 ORDER = {"order_id": "o", "amount": 1}
 
@@ -235,6 +236,84 @@ def test_a_thread_that_goes_on_from_call_to_call_is_named(early):
     assert consumer.is_alive()
     tasks.put(None)
     consumer.join()
+
+
+@pytest.mark.parametrize("pauses", [0, 3])
+def test_a_mail_that_a_task_sends_after_the_answer_is_seen_and_can_be_lost(pauses):
+    """A loop that lasts would go on with it: so it is waited for, and whoever is killed meanwhile has lost it."""
+    charges, mails, tasks, clock = list[str](), list[str](), set[asyncio.Task[None]](), ManualClock()
+    guard = AsyncGuard(AsyncMemoryStore(clock=clock))
+
+    async def mail(order_id: str) -> None:
+        for _ in range(pauses):
+            await asyncio.sleep(0.001)
+        mails.append(order_id)
+
+    @guard.once(name="charge", key="order_id")
+    async def charge(order_id: str, amount: int) -> str:
+        charges.append(order_id)
+        tasks.add(asyncio.create_task(mail(order_id)))
+        return order_id
+
+    with pytest.raises(AssertionError, match="got an answer, but mails moved by 0 instead of 1: nothing was done"):
+        crash_everywhere(charge, ORDER, clock=clock, probes={"charges": lambda: charges, "mails": lambda: mails})
+
+
+@pytest.mark.parametrize("way", ["task", "thread", "timer"])
+def test_what_goes_on_long_after_the_answer_is_named_and_nothing_holds_by_it(way, monkeypatch):
+    """Nobody will see what it does: it may send a mail for which nobody has a key."""
+    monkeypatch.setattr(stops, "LEFT_SECONDS_MAX", 0.01)
+    charges, clock, over, kept = list[str](), ManualClock(), threading.Event(), list[Any]()
+    guard: Any = (AsyncGuard if way == "task" else Guard)("memory://")
+
+    async def later() -> None:
+        await asyncio.Event().wait()
+
+    async def in_a_task(order_id: str, amount: int) -> None:
+        charges.append(order_id)
+        kept.append(asyncio.create_task(later()))
+
+    def in_a_thread(order_id: str, amount: int) -> None:
+        charges.append(order_id)
+        kept.append(threading.Thread(target=lambda: over.wait(60), name="later", daemon=True))
+        kept[-1].start()
+
+    def in_a_timer(order_id: str, amount: int) -> None:
+        charges.append(order_id)
+        kept.append(threading.Timer(60, over.set))
+        kept[-1].name = "later"
+        kept[-1].start()
+
+    handler = guard.once(name="charge", key="order_id")({"task": in_a_task, "thread": in_a_thread}.get(way, in_a_timer))
+    try:
+        report = four_assumptions(handler, payload=ORDER, clock=clock, probes={"charges": lambda: charges})
+    finally:
+        over.set()
+        for one in kept:
+            one.cancel() if isinstance(one, threading.Timer) else None
+
+    assert (report.claim.holds, report.boundary.holds, report.broken) == (None, None, ())
+    left = r"the task later\(\)" if way == "task" else "the thread later"
+    assert re.search(f"answered while {left} went on, and what that does was not seen", str(report.boundary))
+
+
+def test_a_task_that_was_told_to_end_is_left_alone():
+    charges, clock = list[str](), ManualClock()
+    guard = AsyncGuard(AsyncMemoryStore(clock=clock))
+
+    async def beat() -> None:
+        while True:
+            await asyncio.sleep(60)
+
+    @guard.once(name="charge", key="order_id")
+    async def charge(order_id: str, amount: int) -> str:
+        beats = asyncio.create_task(beat())
+        await asyncio.sleep(0)
+        charges.append(order_id)
+        beats.cancel()
+        return order_id
+
+    assert crash_everywhere(charge, ORDER, clock=clock, probes={"charges": lambda: charges}).holds
 
 
 def test_threads_that_have_nothing_to_do_with_it_are_left_alone(desk, pool):

@@ -81,7 +81,7 @@ def four_assumptions(
     clock: Clock | None = None,
     elsewhere: Callable[[], Handler] | None = None,
     guard: Any = None,
-    retried_for: float | None = None,
+    retried_for: float | timedelta | None = None,
 ) -> Report:
     """Try the handler against Claim, Intent, Memory and Boundary.
 
@@ -97,9 +97,11 @@ def four_assumptions(
     `clock`          the time its store goes by; without one no lease ends and nothing is remembered for long
     `elsewhere`      makes the handler as another process has it; without it the second caller is in this process
     `guard`          the guard whose store commands are points too; that of a decorated handler is found by itself
-    `retried_for`    seconds for which a caller may come again with the same operation: it must be remembered so long.
+    `retried_for`    seconds (or a timedelta) for which a caller may come again with the same operation: it must be
+                     remembered so long.
                      Without it an hour must do, and what is forgotten within a day is unknown
     """
+    moments = _moments(retried_for)
     payload, intent = named(payload), named(other_payload or {})
     never_key = {*ignore, *(name for name in intent if intent[name] != payload.get(name))}
     trial = Trial(
@@ -132,7 +134,6 @@ def four_assumptions(
             rest = ("two operations could not be told apart, see Intent",)
             claim, memory, boundary = (Finding(one, None, 0, notes=rest) for one in ("Claim", "Memory", "Boundary"))
             return Report(name, claim, apart, memory, boundary)
-        moments = _moments(retried_for)
         replays = trial.play("Memory", _replays(trial, moments[:2]))
         trial.comparable = bool(replays.holds)
         answers = [] if replays.holds else ["answers were not compared: those of a plain replay differ, see Memory"]
@@ -213,10 +214,14 @@ class _Moment(NamedTuple):
     must: bool = True
 
 
-def _moments(retried_for: float | None) -> tuple[_Moment, ...]:
+def _moments(retried_for: Any) -> tuple[_Moment, ...]:
+    if isinstance(retried_for, timedelta):
+        retried_for = retried_for.total_seconds()
     if retried_for is None:
         late = _Moment(DAY_SECONDS - LATER_SECONDS, "the day is nearly over", must=False)
         return _Moment(0, ""), _Moment(LATER_SECONDS, "an hour passes"), late
+    if not isinstance(retried_for, int | float) or not retried_for >= 0:
+        raise ValueError(f"retried_for= is a number of seconds, or a timedelta, not {retried_for!r}")
     soon = min(LATER_SECONDS, retried_for)
     rest = _Moment(retried_for - soon, f"{retried_for:g} s have passed")
     return _Moment(0, ""), _Moment(soon, f"{soon:g} s pass"), rest

@@ -30,8 +30,15 @@ class Probes:
     """Named probes, looked at together."""
 
     def __init__(self, probes: Mapping[str, Probe], provider: LedgerProvider | None) -> None:
+        given: Any = probes
+        if not isinstance(given, Mapping) or not all(callable(one) for one in given.values()):
+            raise ValueError("give probes= as a dict of functions without arguments: {'mails': lambda: mails}")
         self._probes = dict(probes)
         if provider is not None:
+            if not isinstance(provider, LedgerProvider):
+                raise ValueError(
+                    f"provider= is a LedgerProvider, whose books judge, not {provider!r}: probe one of your own"
+                )
             self._probes.setdefault("provider", lambda: provider.accepted)
         if not self._probes:
             raise ValueError("give probes= or provider=: without them nothing can be seen to move")

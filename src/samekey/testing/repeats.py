@@ -20,7 +20,7 @@ UNSEEN = (
     "the first {} moved none of the probes, so nothing could be seen: probe what the handler does (not its arguments: "
     "each call gets its own) - or was this done before? Then take a key that nobody has used"
 )
-ONE = "{}={} repeats nothing, so nothing would be tried: give 2 or more"
+ONE = "{}={!r} repeats nothing, so nothing would be tried: give 2 or more"
 CALLERS = 8  # at once: more than a machine of today runs side by side, so some of them wait
 
 
@@ -76,8 +76,7 @@ def redeliver(
     A redelivery must change nothing, and it must not raise: what raises is delivered for ever. What the handler
     returns is nobody's business. `times` counts the first delivery, too.
     """
-    if times < 2:
-        raise ValueError(ONE.format("times", times))
+    _check_repeats("times", times)
     looked, given, off = Probes(probes or {}, provider), payload or {}, guards_are_off(handler)
     before = looked.look_still()
     first = plain_call(handler, given)
@@ -111,8 +110,7 @@ def run_in_parallel(
     `four_assumptions`); calls with other ones show first what one call does. `elsewhere()` makes the handler as
     another process has it: then each caller gets its own.
     """
-    if n < 2:
-        raise ValueError(ONE.format("n", n))
+    _check_repeats("n", n)
     trial = Trial(
         handler,
         payload,
@@ -128,3 +126,8 @@ def run_in_parallel(
         schedule.burst(n)
         schedule.call()
         return trial.play("parallel", iter([schedule.judge()]), trial.only_here, overlapping=True).check()
+
+
+def _check_repeats(name: str, given: Any) -> None:
+    if not isinstance(given, int) or given < 2:
+        raise ValueError(ONE.format(name, given))

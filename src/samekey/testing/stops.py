@@ -21,24 +21,26 @@ import copy
 import functools
 import inspect
 import linecache
+import re
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Generator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, cast
 
 from samekey.testing.between import between
 from samekey.testing.faulty import Crashed
-from samekey.testing.own_code import OwnCode, installed
-from samekey.testing.threads import CallThread, Moving, at_work, current_frames, lone, moving
+from samekey.testing.own_code import OwnCode, installed, ours
+from samekey.testing.threads import CallThread, Moving, at_work, current_frames, lone, moving, threads_of
 
 POLL_SECONDS = 0.005
 STILL_POLLS = 10  # polls without a single step: it waits for somebody; counted, so that a busy machine slows both
 CALL_SECONDS_MAX = 20.0  # a call that neither ends nor stops nor stands still by then is taken for a waiting one
 UNWIND_SECONDS_MAX = 20.0
+LEFT_SECONDS_MAX = 0.25  # for what goes on behind an answer: a mail that is sent in a task or a thread of its own
 WAIT_SECONDS_MAX = 0.05  # the patience of a caller whose rival is dead: nobody will ring
 POINTS_MAX = 200  # that are played of one call; a handler with more is tried at the first and the last of each place
 POINTS_MET_MAX = 20_000  # of one call; what comes after them is not seen
@@ -49,6 +51,9 @@ Handler = Callable[..., Any]
 STORE_VERBS = frozenset({"open", "take", "begin", "settle", "ask", "testify", "read", "batch"})
 
 WITH = ("with ", "async with ")
+# Whoever dies right before one of these, and is unwound, has to do it: the end of a with-block or of a try-block is
+# what gives a lock or a connection back, and so is the line that does.
+DELICATE = re.compile(r"(async )?with |try:\s*(#|$)|[\w.]+\.(release\(\)|putconn\(\w+\))\s*(#|$)")
 
 _here = threading.local()  # .call: the call that this thread runs
 
@@ -74,6 +79,10 @@ class Outcome(NamedTuple):
         return f"answers {self.value!r}" if self.answered else "never comes back"
 
 
+class NeverBack(AssertionError):
+    """A call hangs, or takes longer than anybody waits."""
+
+
 class Caller(Moving):
     """One call; `stop_at` is the point where it stops (None: nowhere).
 
@@ -97,6 +106,7 @@ class Caller(Moving):
         self._met: Counter[str] = Counter()
         self.passed_by: set[str] = set()  # installed packages that your code called, where it was not stopped
         self.elsewhere: set[str] = set()  # threads that did some of its work, where it could not be stopped
+        self.left_behind: set[str] = set()  # tasks and threads that it started, and that went on after its answer
         self.places_waited: list[str] = []  # by an async handler
         self.stopped_at: str | None = None
         self.cancelled_at: str | None = None
@@ -152,7 +162,7 @@ class Caller(Moving):
         """Wait until it is over."""
         self._thread.join(CALL_SECONDS_MAX)
         if self._thread.is_alive():
-            raise AssertionError(f"{self.name} did not come back within {CALL_SECONDS_MAX:.0f} s")
+            raise NeverBack(f"{self.name} did not come back within {CALL_SECONDS_MAX:.0f} s")
         return self.outcome
 
     def bury(self) -> None:
@@ -202,7 +212,7 @@ class Caller(Moving):
                 sys.settrace(self.trace)
             said = self._handler(**self._payload)
             if inspect.isawaitable(said):
-                said = asyncio.run(_awaited(_Watched(said, self) if inspect.iscoroutine(said) else said))
+                said = asyncio.run(self._awaited(_Watched(said, self) if inspect.iscoroutine(said) else said))
             self.outcome = Outcome(answered=True, value=said)
         except Crashed:
             pass
@@ -212,6 +222,29 @@ class Caller(Moving):
             sys.settrace(None)
             self._over = True
             self._rest.set()
+
+    async def _awaited(self, said: Any) -> Any:
+        asyncio.get_running_loop().set_exception_handler(_unless_dead)
+        try:
+            return await said
+        finally:
+            if not self._dead:
+                await self._wait_for_tasks()
+
+    async def _wait_for_tasks(self) -> None:
+        """A loop that lasts would go on with tasks that it started; the end of this one cancels them."""
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        tasks = [one for one in others if not one.cancelling() and _started_by_you(one)]
+        if tasks:
+            _, going_on = await asyncio.wait(tasks, timeout=LEFT_SECONDS_MAX)
+            self.left_behind |= {f"the task {_coroutine_name(one)}()" for one in going_on}
+
+    def wait_for_threads(self, before: Collection[threading.Thread]) -> None:
+        """The same for threads that were not there `before`; they go on whether we wait or not."""
+        ends = time.monotonic() + LEFT_SECONDS_MAX
+        while (left := threads_of(self._own, but=before)) and time.monotonic() < ends:
+            time.sleep(POLL_SECONDS)
+        self.left_behind |= {f"the thread {name}" for name in left}
 
     def trace(self, frame: FrameType, event: str, arg: Any) -> Any:
         """The tracer of the threads in which it runs."""
@@ -241,7 +274,7 @@ class Caller(Moving):
         if event == "line":
             line = _source(frame)
             # An exception between a with-block and its __exit__ would leave a lock locked for ever.
-            self.point(f"before {_place(frame, line)}", delicate=line.startswith(WITH))
+            self.point(f"before {_place(frame, line)}", delicate=DELICATE.match(line) is not None)
         elif event == "opcode":
             if frame.f_lasti in between(frame.f_code) and not (line := _source(frame)).startswith(WITH):
                 self.point(f"inside {_place(frame, line)}, after it called something")
@@ -258,9 +291,14 @@ def _asleep(thread: int | None) -> bool:
         return True
 
 
-async def _awaited(said: Any) -> Any:
-    asyncio.get_running_loop().set_exception_handler(_unless_dead)
-    return await said
+def _started_by_you(task: asyncio.Task[Any]) -> bool:
+    """Tasks of installed packages (a pool that looks after its connections) and of samekey are not a handler's."""
+    code = getattr(task.get_coro(), "cr_code", None)
+    return code is not None and not installed(code.co_filename) and not ours(code.co_filename)
+
+
+def _coroutine_name(task: asyncio.Task[Any]) -> str:
+    return str(getattr(task.get_coro(), "__name__", task.get_name()))
 
 
 def _unless_dead(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -300,7 +338,7 @@ def fresh(payload: Mapping[str, Any]) -> dict[str, Any]:
 
 def named(payload: Any) -> Mapping[str, Any]:
     """The payload, if it is one: whoever has a message and not arguments learns it here."""
-    if not isinstance(payload, Mapping):
+    if not isinstance(payload, Mapping) or not all(isinstance(name, str) for name in payload):
         raise ValueError(f"handlers are called as handler(**payload): give a dict of arguments, not {payload!r}")
     return payload
 

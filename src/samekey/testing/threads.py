@@ -16,12 +16,12 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from types import FrameType
 from typing import Any
 
 from samekey.testing.faulty import Crashed
-from samekey.testing.own_code import installed, ours
+from samekey.testing.own_code import OwnCode, installed, ours
 
 _POOLS = f"{os.sep}anyio{os.sep}"  # an installed package whose threads run what they are given
 _LOGGERS = logging.handlers.__file__  # a QueueListener writes down what happened elsewhere
@@ -59,6 +59,24 @@ def at_work(frames: Mapping[int, FrameType]) -> list[threading.Thread]:
     """Threads that may be working for a call: traced ones that run what they are given."""
     known = [thread() for thread in _helpers.keyrefs()]
     return [one for one in known if one is not None and _runs_anything(frames.get(one.ident or 0))]
+
+
+def threads_of(own: OwnCode, *, but: Collection[threading.Thread]) -> set[str]:
+    """The names of threads with something of yours to do: those in the middle of your code, and timers."""
+    frames = current_frames()
+    return {
+        one.name
+        for one in threading.enumerate()
+        if one not in but and (isinstance(one, threading.Timer) or _is_in(own, frames.get(one.ident or 0)))
+    }
+
+
+def _is_in(own: OwnCode, frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename in own:
+            return True
+        frame = frame.f_back
+    return False
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
+import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -29,6 +30,7 @@ from samekey.testing.stops import (
     POINTS_MET_MAX,
     Caller,
     Handler,
+    NeverBack,
     Outcome,
     Point,
     Tapped,
@@ -42,10 +44,20 @@ NEW = (
     "let the pool, loop or client start when the handler is called (a TestClient without with), or try the function "
     "that runs there"
 )
+WAITED = "let it wait for that before it answers, or try what runs there by itself"
 SMALLER = "try it with less to do, or the function inside it that matters"
+HUNG = (
+    "and this was before it (a lock or a connection that somebody died with is given back by a with-block or a "
+    "try-block right behind it, or comes anew with elsewhere=):"
+)
 LATER_SECONDS = 3600.0  # past every lease, and within every retention worth its name
 LOOK_SECONDS_MAX = 1.0  # for the probes, while the dead still stand around
 
+NEEDED = {
+    "clock": "give a clock that can be moved by advance(seconds), a ManualClock, that the store goes by, too",
+    "guard": "give the Guard or AsyncGuard that the handler uses inside",
+    "elsewhere": "is a function without arguments that makes and returns a handler",
+}
 UNSEEN = (
     "one clean call moved none of the probes, so nothing could be seen: probe what the handler does (not its "
     "arguments: each call gets its own)"
@@ -126,6 +138,11 @@ class Trial:
         guard: Any,
         never_key: Collection[str] = (),
     ) -> None:
+        for name, given, needs in (("clock", clock, "advance"), ("guard", guard, "through")):
+            if given is not None and not hasattr(given, needs):
+                raise ValueError(f"{name}={given!r} cannot be used: {NEEDED[name]}")
+        if key is not None and not isinstance(key, str):
+            raise ValueError(f"key= is the name of one field of the payload, not {key!r}")
         self._notes, payload = guards_are_off(handler, guard), named(payload)
         key = key_field(handler, payload) if key is None else key
         if key is None:
@@ -142,6 +159,7 @@ class Trial:
         self.points: list[Point] = []
         self.passed_by: set[str] = set()
         self.elsewhere: set[str] = set()  # threads in which it could not be stopped
+        self.left_behind: set[str] = set()  # what went on after its answer
         self._worked: set[str] = set()
         self.waits: list[str] = []  # where an async handler waits, and so can be cancelled
         self.clean: Any = None  # what a clean call answers
@@ -160,10 +178,11 @@ class Trial:
 
     def _alone(self, how: str) -> tuple[Snapshot, Snapshot]:
         """What one clean call does."""
-        before = self.probes.look_still()
+        before, threads = self.probes.look_still(), threading.enumerate()
         self._bystanders.watch()
         alone = Caller("A", self.handler, self.operation()).call()
         outcome = alone.end()
+        alone.wait_for_threads(threads)
         worked = self._bystanders.worked()
         if not outcome.answered:
             raise ValueError(f"{how}, the handler already {outcome}") from outcome.error
@@ -173,6 +192,7 @@ class Trial:
         self.passed_by |= alone.passed_by
         self.elsewhere |= alone.elsewhere | (worked & self._worked)  # twice is no chance
         self._worked = worked
+        self.left_behind |= alone.left_behind
         self.waits = max(self.waits, alone.places_waited, key=len)
         self.clean = outcome.value
         return before, self.probes.look_still()
@@ -185,6 +205,9 @@ class Trial:
             return [
                 f"part of it ran in threads where it could not be stopped ({', '.join(sorted(self.elsewhere))}): {NEW}"
             ]
+        if self.left_behind:
+            names = ", ".join(sorted(self.left_behind))
+            return [f"it answered while {names} went on, and what that does was not seen: {WAITED}"]
         if len(self.points) >= POINTS_MET_MAX:
             return [f"it has more than {POINTS_MET_MAX} points, and what comes after them was not tried: {SMALLER}"]
         left = len({point.place for point in self.points} - {point.place for point in chosen(self.points)})
@@ -201,7 +224,15 @@ class Trial:
 
     def other_worker(self) -> Handler:
         """The handler as another process has it."""
-        return self.handler if self._elsewhere is None else self._elsewhere()
+        if self._elsewhere is None:
+            return self.handler
+        try:
+            other = self._elsewhere()
+        except TypeError as error:
+            raise ValueError(f"elsewhere= {NEEDED['elsewhere']}; called so, it {Outcome(error=error)}") from error
+        if not callable(other):
+            raise ValueError(f"elsewhere= {NEEDED['elsewhere']}, not {other!r}")
+        return other
 
     def restart(self) -> None:
         """Whatever was in this process is gone, as far as we can make it so."""
@@ -225,12 +256,15 @@ class Trial:
         unknown |= dict.fromkeys(self._unstopped() if at_points else [])
         if (at_points or overlapping) and self.measure.moves and not self.measure.counts:
             unknown |= dict.fromkeys(self.measure.notes)
-        for schedule in schedules:
-            played += 1
-            if schedule.problem is not None:
-                return Finding(name, False, played, schedule.problem, tuple(schedule.story), tuple(told))
-            told.update(dict.fromkeys(schedule.notes))
-            unknown.update(dict.fromkeys(schedule.unknown))
+        with warnings.catch_warnings():
+            # Whoever dies between `mail(order)` and the `create_task` around it awaits nothing any more.
+            warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
+            for schedule in schedules:
+                played += 1
+                if schedule.problem is not None:
+                    return Finding(name, False, played, schedule.problem, tuple(schedule.story), tuple(told))
+                told.update(dict.fromkeys(schedule.notes))
+                unknown.update(dict.fromkeys(schedule.unknown))
         return Finding(name, None if unknown else True, played, notes=tuple(unknown | told))
 
 
@@ -335,7 +369,11 @@ class Schedule:
         if caller.waits() and self._stopped:
             self.story.append(f"{caller.name} waits for the dead")
             self._bury()
-        outcome = caller.end()
+        try:
+            outcome = caller.end()
+        except NeverBack as hangs:
+            told = [f"    {number}. {step}" for number, step in enumerate(self.story, 1)]
+            raise NeverBack("\n".join([f"{hangs}, {HUNG}", *told])) from None
         self.story.append(f"{caller.name} {how}: {outcome}")
         if outcome.answered:
             self._answers.append((caller.name, outcome.value))
