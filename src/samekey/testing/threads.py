@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from types import FrameType
 from typing import Any
 
@@ -93,21 +93,27 @@ def moving(call: Moving) -> Iterator[None]:
 @contextlib.contextmanager
 def helpers_traced() -> Iterator[None]:
     """Threads that start in this block are traced; those of a pool may outlive it, and are left alone by then."""
-    tracer, profiler, hook = threading.gettrace(), threading.getprofile(), threading.excepthook
-
-    def unless_dead(failed: Any) -> None:
-        if not issubclass(failed.exc_type, Crashed):
-            hook(failed)
-
+    tracer, profiler = threading.gettrace(), threading.getprofile()
+    if not isinstance(threading.excepthook, _UnlessDead):
+        threading.excepthook = _UnlessDead(threading.excepthook)
     threading.settrace(_trace)
     threading.setprofile(_trace_again)
-    threading.excepthook = unless_dead
     try:
         yield
     finally:
         threading.settrace(tracer)
         threading.setprofile(profiler)
-        threading.excepthook = hook
+
+
+class _UnlessDead:
+    """In place of `threading.excepthook`, from the first trial on: a thread may come to its end after its trial."""
+
+    def __init__(self, hook: Callable[[Any], object]) -> None:
+        self._hook = hook
+
+    def __call__(self, failed: Any) -> None:
+        if not issubclass(failed.exc_type, Crashed):
+            self._hook(failed)
 
 
 def _trace(frame: FrameType, event: str, arg: Any) -> Any:
