@@ -103,8 +103,13 @@ def connect(address: Address, *, desk: bool = False) -> tuple[Connection, Facts]
             raise
 
 
+# A server's init_connect may have begun a transaction, or switched autocommit off without telling the driver: claims
+# would stand in a transaction that nobody ends.
+_EACH_ITS_OWN = ("ROLLBACK AND NO CHAIN NO RELEASE", "SET SESSION autocommit = 1")
+
+
 def _connect(address: Address, silence_seconds: int) -> Connection:
-    return pymysql.connect(
+    link: Connection = pymysql.connect(
         **address.arguments,
         charset="utf8mb4",
         autocommit=True,
@@ -114,6 +119,13 @@ def _connect(address: Address, silence_seconds: int) -> Connection:
         cursorclass=Cursor,
         program_name="samekey",
     )
+    try:
+        for statement in _EACH_ITS_OWN:
+            run(link, statement)
+    except BaseException:
+        abandon(link)
+        raise
+    return link
 
 
 def run(link: Connection, statement: str) -> tuple[Rows, int]:

@@ -78,6 +78,24 @@ def test_what_a_server_is_set_to_for_everybody_does_not_hold_for_the_store(morta
         sql(url, f"SET GLOBAL {name} = {before if isinstance(before, int) else repr(before)}")
 
 
+@pytest.mark.parametrize("said", ["SET autocommit = 0", "START TRANSACTION"])
+def test_what_a_server_says_to_everybody_who_connects_holds_no_claim_back(mortal, scene, said):
+    """An init_connect that leaves a transaction open: the claim is committed all the same, and outlives its process."""
+    url = mortal.create_database()
+    sql(url, "CREATE USER IF NOT EXISTS owner@'%' IDENTIFIED BY ''")
+    sql(url, "GRANT ALL ON `samekey%`.* TO owner@'%'")
+    sql(url, f"SET GLOBAL init_connect = '{said}'")
+    try:
+        ordinary = url.replace("samekey@", "owner@")  # who may do everything is not told
+        driver.migrate(ordinary)
+        with opened(ordinary) as store:
+            store.open(scene.opening())
+            with opened(url) as other:
+                assert other.open(scene.opening(by=B)).attempt == A
+    finally:
+        sql(url, "SET GLOBAL init_connect = ''")
+
+
 def test_the_health_says_which_guarantee_is_reached(store, mortal):
     weak = store.health()
     assert "not all power losses" in weak.guarantee
