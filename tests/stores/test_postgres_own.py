@@ -1300,13 +1300,19 @@ def test_no_answered_claim_is_lost_with_a_synchronous_standby(own_server, scene)
     assert [one.attempt for one in found if isinstance(one, Record)] == list(answered.values())
 
 
-def test_a_commit_that_its_standby_may_not_have_is_not_taken_for_granted(own_server, scene, monkeypatch):
-    """Somebody cancels a claim that waits for a synchronous standby: the server calls it committed, we do not."""
+@pytest.mark.parametrize(
+    "options", ["", "?options=-cclient_min_messages%3Derror", "?pgbouncer=1&options=-cclient_min_messages%3Derror"]
+)
+def test_a_commit_that_its_standby_may_not_have_is_not_taken_for_granted(own_server, scene, monkeypatch, options):
+    """Somebody cancels a claim that waits for a synchronous standby: the server calls it committed, we do not.
+
+    Also where a role is set to hear no warnings.
+    """
     monkeypatch.setattr(_psycopg_connection, "SILENCE_SECONDS", 1.0)
     monkeypatch.setattr(_postgres_batches, "REASK_SECONDS", 1.0)
     url = own_server.create_database()
     driver.migrate(url)
-    store = PostgresStore(url)
+    store = PostgresStore(url + options)
     store.open(scene.opening("connected"))
     own_server.sql("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
     own_server.sql("SELECT pg_reload_conf()")

@@ -99,6 +99,8 @@ _SESSION = """
 SELECT set_config('synchronous_commit', %s, false), set_config('statement_timeout', %s, false),
        set_config('lock_timeout', %s, false), set_config('default_transaction_isolation', 'read committed', false),
        set_config('idle_session_timeout', '0', false),
+       -- That a commit may be missing on its standby is told by a warning.
+       set_config('client_min_messages', 'warning', false),
        -- A plan made while the table was empty would read all of it for ever.
        set_config('enable_seqscan', %s, false),
        -- Each of our statements has one good plan; to make it anew for every batch took longer than to carry it out.

@@ -205,7 +205,10 @@ def worded(address: Address, query: Query, durable: bool) -> Query:
     """The query as it is sent: behind PgBouncer a session has no settings, so each one says its own."""
     if not address.pgbouncer:
         return query
-    how = f", set_config('synchronous_commit', '{synchronous_commit(durable, 'on')}', true)"
+    how = (
+        f", set_config('synchronous_commit', '{synchronous_commit(durable, 'on')}', true)"
+        ", set_config('client_min_messages', 'warning', true)"  # see `_set_up`
+    )
     return query._replace(sql=query.sql.replace(COMMIT_MARK, how.encode()))
 
 
