@@ -300,6 +300,20 @@ def test_on_leaves_the_callers_text_factory_alone(sqlite: Place, guard: Any, con
     assert orders(sqlite) == ["o-1"]
 
 
+@pytest.mark.parametrize("declared", ["REAL", "TEXT", "BLOB", "INTEGER"])
+def test_on_leaves_the_callers_converters_to_the_callers_columns(
+    sqlite: Place, guard: Any, connection, monkeypatch: pytest.MonkeyPatch, declared: str
+):
+    """With detect_types a connection converts columns by their declared types; ours are read as they were written."""
+    monkeypatch.setitem(sqlite3.converters, declared, lambda value: ("theirs", value))
+    charge = guard.once(name="order", key="key", boundary=Atomic("session"))(lambda session, key: insert(session))
+    with contextlib.closing(
+        sqlite3.connect(sqlite.path, isolation_level=None, detect_types=sqlite3.PARSE_DECLTYPES)
+    ) as theirs:
+        assert [charge(theirs, "o-1"), charge(theirs, "o-1")] == ["inserted o-1", "inserted o-1"]
+    assert orders(sqlite) == ["o-1"]
+
+
 def test_on_with_pythons_own_transactions(sqlite: Place, guard: Any):
     """isolation_level="" begins a transaction at the first insert; the caller's commit is the end of both."""
     with contextlib.closing(sqlite3.connect(sqlite.path)) as legacy:
