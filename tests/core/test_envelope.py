@@ -76,6 +76,11 @@ class Perm(enum.Flag):
     X = 4
 
 
+class Loose(enum.Flag, boundary=enum.KEEP):
+    NONE = 0
+    R = 1
+
+
 class Bits(enum.IntFlag):
     A = 1
     B = 2
@@ -712,6 +717,20 @@ def test_a_flag_whose_bits_mean_other_members_by_now_is_unreadable():
     assert deployed(Perm(0), enum.Flag("Perm", ["NEW"])).value == 0
 
 
+def test_a_flag_with_bits_that_its_class_drops_by_now_is_unreadable():
+    """They have no name that could be missed."""
+
+    class Drops(enum.Flag, boundary=enum.CONFORM):
+        R = 1
+
+    with pytest.raises(Unreadable, match="Loose has not all of the members any more"):
+        deployed(Loose(8 | 1), Drops)
+
+
+def test_a_flag_without_any_bits_may_be_called_otherwise():
+    assert deployed(Loose.R, enum.Flag("Loose", {"EMPTY": 0, "R": 1})).value == 1
+
+
 @pytest.mark.parametrize("slots", [False, True])
 def test_a_new_field_that_is_set_after_init_is_unreadable_and_named(slots):
     """Without its __post_init__ the replay had no such attribute, and to print it was an AttributeError."""
@@ -750,6 +769,15 @@ def test_an_extra_field_that_became_a_field_is_unreadable_and_not_its_default(fi
     with pytest.raises(Unreadable, match=r"now has a field '(nick|nickname)', which was stored as an extra one"):
         deployed(person, after)
     assert deployed(Person(fullName="Ada", other=1), after).model_extra == {"other": 1}  # type: ignore[call-arg]
+
+
+def test_an_extra_field_that_became_another_name_of_a_field_stays_beside_it():
+    """Both were kept, and each is what it was."""
+    person = Person(fullName="Ada", nick="a")  # type: ignore[call-arg]
+    after: Any = pydantic.create_model("P", __base__=Person, name=(str, pydantic.Field(alias="nick")))
+
+    again = deployed(person, after)
+    assert (again.name, again.model_extra) == ("Ada", {"nick": "a"})
 
 
 def test_a_new_field_that_is_taken_from_inside_another_has_its_default():

@@ -217,8 +217,8 @@ def _build_pydantic(cls: Any, fields: dict[str, Any], beside: dict[str, Any]) ->
 
 def _names_of(name: str, field: Any) -> list[str]:
     """What pydantic takes a field from: its name, its alias, or one of several; not a path into another."""
-    given = getattr(field.validation_alias, "choices", [field.validation_alias])
-    return [one for one in (name, field.alias, *given) if isinstance(one, str)]
+    given = getattr(field.validation_alias, "choices", [field.validation_alias])  # an `alias` is one, too
+    return [one for one in (name, *given) if isinstance(one, str)]
 
 
 def is_unset(cls: type) -> bool:
