@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, NoReturn, TypeVar, get_type_hints
 
 from samekey import switch
 from samekey.addresses import absolute, check_address, check_store, open_store, public, refuse_greenlets
@@ -107,6 +107,12 @@ class Rules:
                 if self._opened is None:
                     self._opened = self._open()
         return self._opened
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"a {type(self).__name__} is not copied or pickled, because its connections are not: make one in each "
+            "process, or hand it on as it is"
+        )
 
     def as_new_process(self) -> None:
         """Forget what only the process knows - callers in flight, holds to renew - as after a restart."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import functools
 import inspect
 import pickle
@@ -450,6 +451,13 @@ def test_hooks_hear_what_happened_and_cannot_break_it(place: Place, colour: str,
     assert seen.names == ["claimed", "completed", "replayed"]
     assert all("o-1" not in repr(event) for event in seen.events)
     assert "hook raised" in caplog.text
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_guard_is_not_copied_and_says_what_to_do(side: Side, again: Any):
+    """As multiprocessing would, with what it hands to a process that it starts anew."""
+    with pytest.raises(TypeError, match="make one in each process"):
+        again(side.guard)
 
 
 def test_a_guard_is_a_context_manager_that_closes_its_store(sqlite: Place):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import site as places
 import subprocess
 import venv
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 import samekey
 from samekey import Guard
 from samekey.testing import LedgerProvider, ManualClock, crash_everywhere, four_assumptions, lose_lease
-from samekey.testing.own_code import OwnCode
+from samekey.testing.own_code import OwnCode, installed
 
 ORDER = {"order_id": "o", "amount": 1}
 
@@ -131,3 +132,11 @@ def test_the_function_is_found_under_what_wraps_it():
         assert OwnCode(handler)._places[0] == __file__
     assert OwnCode(len)._places == ()
     assert OwnCode(guard.run)._places == ()
+
+
+def test_what_is_installed_for_a_user_or_the_system_is_installed():
+    """A venv may see them, too; a handler is not stopped inside of them."""
+    for folder in (*places.getsitepackages(), places.getusersitepackages()):
+        inside = os.path.join(folder, "requests", "api.py")
+        assert installed(inside)
+        assert inside not in OwnCode(test_what_is_installed_for_a_user_or_the_system_is_installed)

@@ -13,6 +13,7 @@ import inspect
 import itertools
 import json
 import os
+import site
 import sys
 import sysconfig
 from pathlib import Path
@@ -23,7 +24,10 @@ import samekey
 UNWRAPPED_MAX = 20  # layers around a function; more than that is a circle
 
 _SAMEKEY = str(Path(samekey.__file__).parent)
-_INSTALLED = tuple({sysconfig.get_path(name) for name in ("purelib", "platlib")})
+_INSTALLED = tuple(
+    {sysconfig.get_path(name) for name in ("purelib", "platlib")}
+    | {*site.getsitepackages(), site.getusersitepackages()}  # a venv may see those of the system, too
+)
 _FOREIGN = (
     *_INSTALLED,
     *{sysconfig.get_path(name) for name in ("stdlib", "platstdlib")},
