@@ -86,7 +86,7 @@ async def test_a_store_without_a_sync_twin_is_renewed_in_the_holders_loop(place:
 def test_a_blocked_loop_does_not_cost_the_holds_of_another_their_leases(place: Place):
     """Both on a store without a sync twin: the one loop cannot renew, and the other must not wait for it."""
     spy = spied(place.async_store())
-    guard = AsyncGuard(spy, policy=Policy(lease=0.6, patience=0))
+    guard = AsyncGuard(spy, policy=Policy(lease=1.5, patience=0))
     blocked, go, inside = threading.Event(), threading.Event(), list[int]()
 
     async def many() -> None:
@@ -103,7 +103,7 @@ def test_a_blocked_loop_does_not_cost_the_holds_of_another_their_leases(place: P
     async def one() -> bool:
         async def effect() -> bool:
             live = []
-            for _ in range(15):
+            for _ in range(25):
                 await asyncio.sleep(0.1)
                 live.append(place.peek("charge", "o-1").lease_live)
             return all(live)
