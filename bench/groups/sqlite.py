@@ -237,7 +237,9 @@ def slow_crowd(effort: Effort) -> Sequence[Reading]:
         subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-o", library, source], check=True)
         program = f"import json, bench.groups.sqlite as one; print(json.dumps(one.rates(one.{effort!r})))"
         slow = {**os.environ, "LD_PRELOAD": str(library), "SLOW_FSYNC_US": str(SLOW_FSYNC_US)}
-        found = subprocess.run([sys.executable, "-c", program], env=slow, check=True, capture_output=True, text=True)
+        found = subprocess.run([sys.executable, "-c", program], env=slow, capture_output=True, text=True)
+    if found.returncode:
+        raise RuntimeError(found.stderr.strip().rpartition("\n")[2])
     return compared(json.loads(found.stdout))
 
 
