@@ -258,6 +258,7 @@ def rates(effort: Effort) -> dict[str, list[float]]:
         store = AsyncSqliteStore(directory / "tasks.db")
         lone, turn = Raw(directory / "shared.db", "full", width), threading.Lock()
         inline = Raw(directory / "inline.db", "full", width)
+        made = Raw(directory / "raw.db", "full", width)  # or 32 who make it at once find it locked
 
         def by_guard(number: int) -> Work:
             return lambda: guard.run("charge", charge, key=new_key(), payload=PAYLOAD)
@@ -304,7 +305,7 @@ def rates(effort: Effort) -> dict[str, list[float]]:
             found[BY_HAND[2]].append(asyncio.run(among_tasks(in_the_loop)))
         guard.close()
         store.sync.close()
-        for raw_file in (lone, inline):
+        for raw_file in (lone, inline, made):
             raw_file.connection.close()
     return found
 
