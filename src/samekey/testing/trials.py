@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 from samekey.testing.comparing import same, untold
 from samekey.testing.counting import Measure
+from samekey.testing.finalizers import collect, collected_between
 from samekey.testing.off import guards_are_off
 from samekey.testing.operations import key_field, likely_field, renewed
 from samekey.testing.probes import Probe, Probes, Snapshot
@@ -168,7 +169,11 @@ class Trial:
     def prepared(self) -> Iterator[Trial]:
         """With the guard's commands as points, and knowing what one clean call does."""
         self._bystanders = Bystanders()
-        with helpers_traced(), contextlib.nullcontext() if self.guard is None else self.guard.through(Tapped):
+        with (
+            collected_between(),
+            helpers_traced(),
+            contextlib.nullcontext() if self.guard is None else self.guard.through(Tapped),
+        ):
             first = self._alone("called once, and alone")
             if self.clock is not None:
                 self.clock.advance(LATER_SECONDS)  # so that a time is not taken for a number that is always the same
@@ -265,6 +270,7 @@ class Trial:
                     return Finding(name, False, played, schedule.problem, tuple(schedule.story), tuple(told))
                 told.update(dict.fromkeys(schedule.notes))
                 unknown.update(dict.fromkeys(schedule.unknown))
+                collect()
         return Finding(name, None if unknown else True, played, notes=tuple(unknown | told))
 
 
