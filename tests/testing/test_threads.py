@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import logging.handlers
 import queue
@@ -324,6 +325,26 @@ def test_threads_that_have_nothing_to_do_with_it_are_left_alone(desk, pool):
     pool.submit(int).result()
 
     assert crashed(desk.careful, desk).holds
+
+
+def busy_during_calls(monkeypatch: pytest.MonkeyPatch, *names: set[str]) -> None:
+    """Threads of before that used the processor during the first clean call, the second, and so on."""
+    calls = itertools.cycle(names)
+    monkeypatch.setattr(threads.Bystanders, "worked", lambda self: next(calls))
+
+
+def test_a_thread_that_wakes_up_now_and_then_is_left_alone(desk, monkeypatch):
+    """A heartbeat may well fall into a call, but not into each of many."""
+    busy_during_calls(monkeypatch, {"heart"}, {"heart"}, {"heart"}, set())
+
+    assert crashed(desk.careful, desk).holds
+
+
+def test_a_pool_whose_threads_take_turns_is_named(desk, monkeypatch):
+    busy_during_calls(monkeypatch, {"turn_0"}, {"turn_1"})
+
+    with pytest.raises(AssertionError, match=r"unknown, .*\n.*could not be stopped \(turn_0, turn_1\)"):
+        crashed(desk.careful, desk)
 
 
 def test_the_tracers_of_this_process_are_as_before(desk):

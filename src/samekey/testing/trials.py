@@ -51,6 +51,7 @@ HUNG = (
     "and this was before it (a lock or a connection that somebody died with is given back by a with-block or a "
     "try-block right behind it, or comes anew with elsewhere=):"
 )
+CHANCES = 8  # clean calls, for a thread that wakes up now and then by itself not to do so during one of them
 LATER_SECONDS = 3600.0  # past every lease, and within every retention worth its name
 LOOK_SECONDS_MAX = 1.0  # for the probes, while the dead still stand around
 
@@ -161,7 +162,7 @@ class Trial:
         self.passed_by: set[str] = set()
         self.elsewhere: set[str] = set()  # threads in which it could not be stopped
         self.left_behind: set[str] = set()  # what went on after its answer
-        self._worked: set[str] = set()
+        self._worked: list[set[str]] = []  # of each clean call: the threads of before that did something meanwhile
         self.waits: list[str] = []  # where an async handler waits, and so can be cancelled
         self.clean: Any = None  # what a clean call answers
 
@@ -179,6 +180,10 @@ class Trial:
                 self.clock.advance(LATER_SECONDS)  # so that a time is not taken for a number that is always the same
             # Refused here, it was taken for the first one: its key says too little.
             self.measure = Measure(first, self._alone(f"called alone, for another {self.key} than before"))
+            while all(self._worked) and len(self._worked) < CHANCES:
+                self._alone("called alone, once more")
+            if all(self._worked):
+                self.elsewhere.update(*self._worked)
             yield self
 
     def _alone(self, how: str) -> tuple[Snapshot, Snapshot]:
@@ -195,8 +200,8 @@ class Trial:
             self.points, list(alone.points), key=len
         )  # the first call may have more: it gets things ready
         self.passed_by |= alone.passed_by
-        self.elsewhere |= alone.elsewhere | (worked & self._worked)  # twice is no chance
-        self._worked = worked
+        self.elsewhere |= alone.elsewhere
+        self._worked.append(worked)
         self.left_behind |= alone.left_behind
         self.waits = max(self.waits, alone.places_waited, key=len)
         self.clean = outcome.value
