@@ -29,7 +29,7 @@ sync := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types imports fast bench proof mutants peers programme docs format lock clean distclean
+.PHONY: help demo test again check lint types imports fast bench proof mutants peers programme docs format lock clean distclean
 
 help: ## this list
 	@echo 'samekey: same key, same answer. Always.'
@@ -44,6 +44,9 @@ demo: $(DEMO) ## see a double charge happen, and not happen (ARGS="--seed 7")
 # A document's examples build on each other, so a file stays in one worker (loadfile).
 test: $(DEV) ## every test, slow ones and the examples in the docs included
 	$(RUN) pytest -q -n $(JOBS) --dist loadfile $(ARGS)
+
+again: $(DEV) ## the few tests that failed last time, one at a time
+	$(RUN) tools.again -q $(ARGS)
 
 # Two at a time, the longest first; -k: one run shows everything that is wrong.
 check: $(DEV) ## linters, types, the import rule and the fast tests, in under half a minute

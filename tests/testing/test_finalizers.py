@@ -16,7 +16,7 @@ ORDER = {"order_id": "o", "amount": 200}
 
 
 @pytest.fixture
-def provider():
+def provider() -> LedgerProvider:
     clock = ManualClock(1_700_000_000)
     return LedgerProvider(clock=clock, sleep=clock.advance)
 
@@ -53,7 +53,7 @@ def test_what_other_calls_left_behind_is_not_closed_in_the_middle_of_one(provide
     guard = Guard("memory://")
 
     @guard.once(name="charge", key="order_id")
-    def charge(order_id: str, amount: int) -> str:
+    def charge(order_id: str, amount: int) -> Any:
         for _ in range(3):
             read = lines()
             next(read)
@@ -70,7 +70,7 @@ def test_what_other_calls_left_behind_is_not_closed_in_the_middle_of_one(provide
 
 
 def test_nobody_is_told_of_a_call_that_dies_while_something_is_dropped(provider, ignored):
-    def charge(order_id: str, amount: int) -> str:
+    def charge(order_id: str, amount: int) -> Any:
         line = Line()
         del line
         return provider.charge(amount, order=order_id, key=order_id).id
@@ -84,7 +84,7 @@ def test_what_fails_in_a_finalizer_by_itself_is_told_as_ever(provider, ignored):
         def __del__(self) -> None:
             raise OSError
 
-    def charge(order_id: str, amount: int) -> str:
+    def charge(order_id: str, amount: int) -> Any:
         Broken()
         return provider.charge(amount, order=order_id, key=order_id).id
 
