@@ -347,6 +347,23 @@ def test_a_pool_whose_threads_take_turns_is_named(desk, monkeypatch):
         crashed(desk.careful, desk)
 
 
+def test_a_trial_leaves_no_thread_behind(desk):
+    before = set(threading.enumerate())
+    crashed(desk.careful, desk)
+
+    assert set(threading.enumerate()) <= before
+
+
+def test_a_timer_that_was_set_before_is_not_a_calls(desk, monkeypatch):
+    timer = threading.Timer(60, int)
+    timer.start()
+    try:
+        assert timer not in threads.Bystanders()._threads
+    finally:
+        timer.cancel()
+        timer.join()
+
+
 def test_the_tracers_of_this_process_are_as_before(desk):
     before = threading.gettrace(), threading.getprofile()
     crashed(desk.careful, desk)

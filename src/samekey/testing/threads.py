@@ -159,7 +159,10 @@ class Bystanders:
         self._threads = [
             one
             for one in threading.enumerate()
-            if one is not here and one not in _helpers and _runs_anything(frames.get(one.ident or 0))
+            if one is not here
+            and one not in _helpers
+            and not isinstance(one, threading.Timer)  # which was set before, and not for a call
+            and _runs_anything(frames.get(one.ident or 0))
         ]
         self._used: dict[threading.Thread, float] = {}
 

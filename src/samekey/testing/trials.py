@@ -412,6 +412,7 @@ class Schedule:
             return self.trial.probes.look()
         finally:
             watchdog.cancel()
+            watchdog.join()  # else the next trial finds a thread that still does something
 
     def _bury(self) -> None:
         for caller in self._stopped:

@@ -284,7 +284,7 @@ def test_an_interrupt_at_any_line_leaves_nothing_to_the_next_caller(url, scene, 
             with interrupted_at(number, "mysql", kind=TimeLimit) as strike:
                 store.open(scene.opening(f"o-{number}"))
 
-            gc.collect()  # Python 3.13 leaves it to the collector what an interrupt left behind
+            gc.collect(1)  # Python 3.13 leaves it to the collector what an interrupt left behind
             turns = [store._here._turn() for _ in range(_mysql_links.LINKS_MAX)]
             assert store._here._turns.empty(), strike.where
             while turns:  # and none is kept here
