@@ -362,6 +362,25 @@ def test_a_zone_is_kept_by_its_key():
     assert replayed[1].tzinfo is zone
 
 
+class Cents(NamedTuple):
+    amount: int
+    currency: str = "EUR"
+
+
+class Money(Cents):
+    @property
+    def amount(self) -> float:  # type: ignore[override]
+        return self[0] / 100
+
+
+def test_a_named_tuple_keeps_its_elements_whatever_stands_in_front_of_them():
+    replayed = again(Money(150))
+
+    assert (type(replayed), tuple(replayed), replayed.amount) == (Money, (150, "EUR"), 1.5)
+    with pytest.raises(NotStorable, match="result: ValueError at this place"):
+        encode(tuple.__new__(Cents, (1, "EUR", 3)), max_bytes=ROOM)  # more than there are names for
+
+
 def test_a_named_offset_keeps_its_name():
     assert again(datetime(2024, 1, 1, tzinfo=timezone(timedelta(hours=2), "HERE"))).tzname() == "HERE"
 
@@ -1223,6 +1242,27 @@ def test_a_refusal_that_is_an_error_of_python_is_filled_in_as_python_does():
     missing: Any = refused_again(NotFound(2, "gone"), NotFound)
     assert (missing.errno, missing.strerror, str(missing)) == (2, "gone", "[Errno 2] gone")
     assert type(refused_again(Other(1), Other)) is Other
+
+
+def test_a_refusal_that_is_a_frozen_dataclass_is_of_its_class_again():
+    """Whoever catches it the first time catches its replay, too."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Declined(Exception):
+        code: str
+        response: object = None
+
+    @dataclasses.dataclass(frozen=True)
+    class Stolen(Refused):
+        card: str
+
+    declined: Any = refused_again(Declined("no_funds"), Declined)
+    unkept: Any = refused_again(Declined("no_funds", object()), Declined)
+    stolen: Any = refused_again(Stolen("42"), Stolen)
+
+    assert (declined, declined.args) == (Declined("no_funds"), ("no_funds",))
+    assert (type(unkept), unkept.code) == (Declined, "no_funds")
+    assert (type(stolen), stolen.card, stolen.args) == (Stolen, "42", ("42",))
 
 
 def test_a_refusal_has_the_arguments_that_its_class_gave_it():

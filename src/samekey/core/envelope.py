@@ -292,6 +292,8 @@ class Writer(_Walk):
 
     def data(self, value: Any, cls: Any, kind: str) -> Iterator[Any]:
         known, held = fields_of(cls, kind), getattr(value, "__dict__", {})
+        if kind == "namedtuple":
+            held = dict(zip(known, tuple.__iter__(value), strict=True))  # past a property that has a field's name
         fields = {name: held[name] for name in known if name in held}  # by attribute, a deprecated field would warn
         fields |= {name: getattr(value, name) for name in known if name not in held and hasattr(value, name)}
         if missing := [name for name, required in known.items() if required and name not in fields]:

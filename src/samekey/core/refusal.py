@@ -86,7 +86,7 @@ def _rebuild(cls: Any, text: str, args: list[Any] | None, facts: dict[str, Any])
         next(kind for kind in cls.__mro__ if kind.__module__ == "builtins").__init__(error, *given)
     except TypeError:
         pass  # it takes other arguments: the class gave it those of its own
-    error.args = given
+    BaseException.__setattr__(error, "args", given)  # past that of a frozen dataclass
     if isinstance(error, (Refused, NotDone)):
         error.__dict__.update(reason=text, detail=None)  # handlers may count on them, kept or not
     for name, fact in read.items():
@@ -96,6 +96,6 @@ def _rebuild(cls: Any, text: str, args: list[Any] | None, facts: dict[str, Any])
             error.__dict__[name] = fact
     if _text(error) != text:
         notes.append(f"first raised as: {text}")
-    for note in notes:
-        error.add_note(note)
+    if notes:
+        BaseException.__setattr__(error, "__notes__", notes)
     return error
