@@ -194,9 +194,8 @@ class Rules:
             raise Misconfigured(f"policy= takes a Policy, not {type(rules).__name__}")
         if isinstance(boundary, Keyed):
             _check_window(name, boundary.terms.window or 0, rules)
-        make_key(name, "checked")
         found = Operation(
-            name=name,
+            name=make_key(name, "checked").operation,
             ignore=declared_ignore(ignore),
             boundary=boundary,
             terms=boundary.terms,
@@ -245,7 +244,7 @@ class Rules:
     def _register(self, name: str | None, function: Any, aliases: tuple[str, ...]) -> str:
         """The operation's name; two different functions under one name would answer for each other."""
         own = origin_of(function)
-        chosen = default_name(function) if name is None else name
+        chosen = default_name(function) if name is None else make_key(name, "checked").operation
         known = self._names.get(chosen)
         if known is not None and not known[0].is_same(own):
             raise Misconfigured(

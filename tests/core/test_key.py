@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+from enum import Enum, StrEnum
 from uuid import UUID
 
 import pytest
@@ -63,6 +63,21 @@ def test_a_key_is_its_text_whatever_it_was_given_as():
     assert as_text(ID) == as_text(str(ID))
     assert as_text(("a", "b")) == as_text("a/b")
     assert as_text(("a/b", "c")) != as_text("a/b/c")
+
+
+def test_a_name_that_is_an_enum_is_its_text():
+    """Shown by its own name, it would stand in the line that resolves a doubt, and be no record's."""
+
+    class Name(str, Enum):  # noqa: UP042 - a StrEnum shows its text by itself
+        CHARGE = "charge"
+        ACME = "acme"
+
+    key = make_key(Name.CHARGE, "o-1", Name.ACME)
+
+    assert key == make_key("charge", "o-1", "acme")
+    assert (type(key.operation), type(key.tenant)) == (str, str)
+    assert str(key) == "charge o-1 (tenant acme)"
+    assert type(make_key(Name.CHARGE, "o-1").operation) is str
 
 
 def test_parts_are_text_numbers_and_uuids_and_nothing_else():

@@ -47,6 +47,8 @@ def make_key(operation: str, text: str, tenant: str | None = None) -> Key:
         scope: bytes = _scope(operation, tenant)
     else:
         scope = _scope.__wrapped__(operation, tenant)  # an odd type: judged each time, never remembered
+        # A str-Enum shows its name where it is written, in the line that resolves a doubt: the key has the text.
+        operation, tenant = str.__str__(operation), None if tenant is None else str.__str__(tenant)
     if not (type(text) is str and 0 < len(text) <= KEY_MAX_BYTES and text.isascii() and text.isprintable()):
         _check("key", text, KEY_MAX_BYTES)
     return _new(Key, (operation, tenant, text, sha256(scope + text.encode()).digest()[:16]))
