@@ -672,6 +672,19 @@ def test_ignore_reaches_into_models():
     assert ignoring({"items.*.qty"}, {"items": (Item("x", 1),)}, {"items": [Item("x", 2)]})
 
 
+def test_ignore_reaches_into_named_tuples():
+    """Their elements have names, by which a key may be taken of them too."""
+    sent = namedtuple("sent", "id at by")
+
+    assert ignoring({"sent.at"}, {"sent": sent(1, 2, {"x": 1})}, {"sent": sent(1, 3, {"x": 1})})
+    assert ignoring({"sent.by.x", "sent.at"}, {"sent": sent(1, 2, {"x": 1})}, {"sent": sent(1, 3, {"x": 2})})
+    assert ignoring({"sent.*.x", "sent.at"}, {"sent": sent(1, 2, {"x": 1})}, {"sent": sent(1, 3, {})})
+    assert ignoring({"sent.*"}, {"sent": sent(1, 2, 3)}, {"sent": []})
+    assert not ignoring({"sent.at"}, {"sent": sent(1, 2, 3)}, {"sent": sent(2, 2, 3)})
+    assert digest({"sent": sent(1, 2, 3)}, ignore={"sent.x"}) == digest({"sent": [1, 2, 3]})
+    assert digest({"sent": tuple.__new__(sent, (1, 2, 3, 4))}, ignore={"sent.at"}) == digest({"sent": [1, 3, 4]})
+
+
 def test_what_an_ignored_path_does_not_lead_into_stays():
     for inside in ([1], (1,), "text", 7, None):
         assert digest({"a": inside}, ignore={"a.b"}) != digest({"a": [2]}, ignore={"a.b"})

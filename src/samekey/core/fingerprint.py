@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 from hashlib import sha256
+from itertools import chain, repeat
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -257,6 +258,8 @@ def _pruned(value: Any, tree: dict[str, Any]) -> Any:
     if loses_in_a_copy(value):
         return value  # `canonical` refuses it, and says where it stands
     if issubclass(type(value), (list, tuple)):
+        if hasattr(type(value), "_field_defaults"):
+            return _pruned_fields(value, tree)
         if "*" not in tree:
             return value
         return [] if tree["*"] is None else [_pruned(item, tree["*"]) for item in elements_of(value)]
@@ -270,6 +273,19 @@ def _pruned(value: Any, tree: dict[str, Any]) -> Any:
                 del kept[key]
             else:
                 kept[key] = _pruned(kept[key], below)
+    return kept
+
+
+def _pruned_fields(value: Any, tree: dict[str, Any]) -> list[Any]:
+    """A NamedTuple is a list, and its elements have names."""
+    kept = []
+    for item, name in zip(elements_of(value), chain(type(value)._fields, repeat("")), strict=False):
+        for below in [tree[step] for step in ("*", name) if step in tree]:
+            if below is None:
+                break
+            item = _pruned(item, below)
+        else:
+            kept.append(item)
     return kept
 
 
