@@ -15,7 +15,7 @@ from samekey.core.attempt import attempt
 from samekey.core.call import Call
 from samekey.core.commands import Open
 from samekey.core.drive import adrive, drive
-from samekey.core.errors import KeyMissing, SamekeyError
+from samekey.core.errors import KeyMissing, Misconfigured, SamekeyError
 from samekey.core.key import part_text
 from samekey.loops import running
 from samekey.performing import AsyncPerformer, Performer
@@ -28,14 +28,19 @@ MANY_MAX = 64  # claims made in one go: what a crash can leave behind at most
 
 def key_of(payload: Any, key: Any, operation: Operation) -> str:
     """A payload's own key: by a rule, by a function, or by the name of a field."""
+    if isinstance(key, str):
+        try:
+            return part_text(payload[key] if isinstance(payload, Mapping) else getattr(payload, key))
+        except (KeyError, AttributeError):
+            raise KeyMissing(f"a payload of run_many has no {key!r} to take its key from") from None
     if isinstance(key, Content):
         return key.key_of(payload, operation.ignore)
     if callable(key):
         return as_key(key(payload), payload, operation)
-    try:
-        return part_text(payload[key] if isinstance(payload, Mapping) else getattr(payload, key))
-    except (KeyError, AttributeError):
-        raise KeyMissing(f"a payload of run_many has no {key!r} to take its key from") from None
+    raise Misconfigured(
+        f"key= of run_many is the name of a field, a function of one payload, or CONTENT, not {type(key).__name__}: "
+        "of several fields a function makes one key, lambda payload: (payload.a, payload.b)"
+    )
 
 
 def chunks(items: Iterable[S]) -> Iterable[list[S]]:

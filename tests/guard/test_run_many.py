@@ -22,6 +22,7 @@ from samekey import (
     InProgress,
     KeyMissing,
     KeyReused,
+    Misconfigured,
     NotDone,
     Opaque,
     Policy,
@@ -74,6 +75,16 @@ def test_errors_stand_at_their_payloads_place(place: Place, side: Side):
         State.CLOSED,
         State.IN_DOUBT,
     ]
+
+
+@pytest.mark.parametrize("wrong", [("account", "month"), ["account"], 5, None, b"account"], ids=repr)
+def test_a_key_that_is_no_name_function_or_content_is_told_in_words(side: Side, wrong: Any):
+    """Several names are a key of `once`; here a function makes one of them."""
+    given = [{"account": "a", "month": 5}, Refused("any object")]
+
+    for answer in side.run_many("charge", raising(AssertionError), given, key=wrong):
+        assert isinstance(answer, Misconfigured)
+        assert type(wrong).__name__ in str(answer)
 
 
 def test_one_key_twice_in_a_batch_has_one_effect(side: Side, ledger: Ledger):
