@@ -218,6 +218,15 @@ def test_an_answer_comes_back_as_it_was_kept(status: int, headers: Any, body: by
     assert unpack(pack(Reply(status, headers, body), kept)) == Reply(status, headers, body)
 
 
+def test_a_part_of_something_says_which_part_it_is_again():
+    """A 206 that does not is of no use to its client."""
+    endpoint, part = Endpoint(boundary=Opaque(), single_tenant=True), (b"content-range", b"bytes 0-1/9")
+
+    replayed = endpoint.replay(endpoint.packed(Reply(206, [part], b"ab"), 1 << 20), "k")
+
+    assert (replayed.status, replayed.headers[0], replayed.body) == (206, part, b"ab")
+
+
 def test_a_header_that_would_be_two_is_not_kept():
     broken = [(b"link", b"a\nset-cookie: b"), (b"etag", b"a\rb"), (b"vary", b"accept")]
 

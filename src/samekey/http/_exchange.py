@@ -53,7 +53,7 @@ BODY_MAX_BYTES = 1 << 20  # of a request: it is held in memory until it is compl
 
 KEPT_HEADERS = frozenset({
     b"content-type", b"content-language", b"content-disposition", b"content-encoding", b"content-location",
-    b"etag", b"last-modified", b"link", b"location", b"vary",
+    b"content-range", b"etag", b"last-modified", b"link", b"location", b"vary",
 })  # fmt: skip
 NEVER_KEPT = frozenset({
     b"authentication-info", b"connection", b"content-length", b"date", b"keep-alive", b"proxy-authenticate",
