@@ -6,13 +6,14 @@ import asyncio
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from samekey import AsyncGuard, Guard, Opaque
 from samekey.http import Endpoint, Request
 from samekey.http._exchange import tenant_of
-from samekey.http._operation import operation_name
+from samekey.http._operation import operation_name, short
 from samekey.http.asgi import SamekeyMiddleware as AsgiMiddleware
 from samekey.http.wsgi import SamekeyMiddleware as WsgiMiddleware
 from samekey.testing._http_drivers import Got, Sent, WsgiDriver, asgi_send
@@ -110,3 +111,16 @@ def test_nobody_becomes_another_by_taking_the_name_that_is_kept_of_a_long_one():
     assert tenant_of(tenant_of(KEPT_FOR_LONG)) != tenant_of(KEPT_FOR_LONG)
     long = operation_name("POST", "/" + LONG)
     assert operation_name("POST", long.removeprefix("POST ")) != long
+
+
+@pytest.mark.parametrize(
+    "name", ["Ann\xa0Smith", "\u0646\u06cc\u0645\u200c\u0641\u0627\u0635\u0644\u0647", "\u00ad" * 200], ids=ascii
+)
+def test_a_name_that_is_written_with_joiners_and_odd_spaces_is_somebody(name):
+    """Told to authenticate, somebody who has would never be served with a key."""
+    assert tenant_of(name) == short(name)
+
+
+@pytest.mark.parametrize("name", ["", "a\n", "a\x00", "a\x85", "\ud800", "\x00" * 300], ids=ascii)
+def test_a_name_that_no_record_could_keep_is_nobody_s(name):
+    assert tenant_of(name) is None

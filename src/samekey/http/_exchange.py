@@ -14,9 +14,9 @@ from collections.abc import Callable, Collection, Coroutine
 from typing import Any, Literal, NamedTuple
 
 from samekey.core.boundary import Atomic, Boundary, Kind
-from samekey.core.errors import KeyMalformed, Misconfigured, NotDone, Refused, ResultUnreadable
+from samekey.core.errors import KeyMalformed, KeyMissing, Misconfigured, NotDone, Refused, ResultUnreadable
 from samekey.core.fingerprint import declared_ignore
-from samekey.core.key import part_text
+from samekey.core.key import make_key, part_text
 from samekey.core.policy import Policy
 from samekey.http._body import PATH, QUERY, VARIES, payload_of
 from samekey.http._declared import (
@@ -308,9 +308,9 @@ def tenant_of(who: Any) -> str | None:
         raise Misconfigured(
             f"principal= gives the caller's name (a str, an int or a UUID) or None, not {type(who).__name__}"
         ) from error
-    try:
-        return short(tenant) if tenant and tenant.isprintable() else None
-    except UnicodeEncodeError:
+    try:  # printable is too much to ask: names are written with no-break spaces and joiners, too
+        return make_key("principal", "checked", short(tenant)).tenant
+    except (UnicodeEncodeError, KeyMalformed, KeyMissing):
         return None
 
 
