@@ -82,7 +82,7 @@ def test_a_key_that_is_no_name_function_or_content_is_told_in_words(side: Side, 
     """Several names are a key of `once`; here a function makes one of them."""
     given = [{"account": "a", "month": 5}, Refused("any object")]
 
-    for answer in side.run_many("charge", raising(AssertionError), given, key=wrong):
+    for answer in side.run_many("charge", raising(AssertionError()), given, key=wrong):
         assert isinstance(answer, Misconfigured)
         assert type(wrong).__name__ in str(answer)
 
