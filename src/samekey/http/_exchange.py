@@ -308,8 +308,10 @@ def tenant_of(who: Any) -> str | None:
         raise Misconfigured(
             f"principal= gives the caller's name (a str, an int or a UUID) or None, not {type(who).__name__}"
         ) from error
-    try:  # printable is too much to ask: names are written with no-break spaces and joiners, too
-        return make_key("principal", "checked", short(tenant)).tenant
+    try:
+        if tenant.isprintable():
+            return short(tenant) if tenant else None
+        return make_key("principal", "checked", short(tenant)).tenant  # joiners and no-break spaces are fine, too
     except (UnicodeEncodeError, KeyMalformed, KeyMissing):
         return None
 
