@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from samekey.core.errors import KeyMissing, Misconfigured
 from samekey.core.fingerprint import Intent, declared_ignore
 from samekey.core.key import as_text, key_text, part_text
+from samekey.core.shapes import home_of
 from samekey.fitting import fitted
 
 _EMPTY = inspect.Parameter.empty
@@ -186,11 +187,11 @@ def check_function(function: Any, *, asynchronous: bool) -> None:
 
 
 def default_name(function: Any) -> str:
-    """module:qualname; a partial or a callable object has no name of its own."""
+    """module:qualname, however the program was started; a partial or a callable object has no name of its own."""
     module, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if isinstance(function, functools.partial) or not module or not qualname:
         raise TypeError(f"{function!r} has no name of its own: give it one with name=")
-    return f"{module}:{qualname}"
+    return f"{home_of(module, getattr(inspect.unwrap(function), '__globals__', None))}:{qualname}"
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature:

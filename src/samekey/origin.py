@@ -11,11 +11,14 @@ qualname are enough: within one run a second function of that name is refused.
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from samekey.core.shapes import home_of
 
 _NOT_YET = object()
 
@@ -67,12 +70,12 @@ def origin_of(function: Any) -> Origin:
         carried += [*(inner.__defaults__ or ()), *_flat(inner.__kwdefaults__ or {})]
         carried += map(_content, inner.__closure__ or ())
     named = function if getattr(function, "__qualname__", None) else inner
-    place = (getattr(named, "__module__", None) or "", getattr(named, "__qualname__", None) or "")
-    ran = sys.modules.get(place[0])
+    called, qualname = getattr(named, "__module__", None) or "", getattr(named, "__qualname__", None) or ""
+    ran = sys.modules.get(called)
     module = getattr(inner, "__globals__", {}) if ran is None else vars(ran)
     return Origin(
-        place=place,
-        named=isinstance(function, types.FunctionType) and "<" not in place[1],
+        place=(home_of(called, getattr(inspect.unwrap(inner), "__globals__", None)), qualname),
+        named=isinstance(function, types.FunctionType) and "<" not in qualname,
         code=getattr(inner, "__code__", None),
         carried=tuple(carried),
         module=module,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import subprocess
 import sys
 import textwrap
 import types
@@ -312,3 +313,107 @@ def test_a_cell_of_a_notebook_may_be_run_again(monkeypatch: pytest.MonkeyPatch):
 
     with pytest.raises(Misconfigured, match="two functions"):
         exec(lazy.format(2), cells)
+
+
+# -- a module that is the program ----------------------------------------------------------------------------------
+
+PROGRAM = """
+import functools, multiprocessing, sys
+from dataclasses import dataclass
+from samekey import Guard, Refused
+from elsewhere import guard, logged
+
+@dataclass
+class Receipt:
+    order: str
+
+class Stolen(Refused):
+    pass
+
+@guard.once(key="order_id")
+def charge(order_id: str):
+    print("charged")
+    return Receipt(order_id)
+
+@guard.once(key="order_id")
+@logged
+def refund(order_id: str) -> int:
+    print("refunded")
+    return 1
+
+@guard.once(key="order_id")
+def refuse(order_id: str) -> int:
+    print("refused")
+    raise Stolen("stolen")
+
+def all_of_them(order_id: str) -> None:
+    print(charge(order_id), refund(order_id))
+    try:
+        refuse(order_id)
+    except Refused as error:
+        print(type(error).__name__, charge.operation.name, refund.operation.name, flush=True)
+
+if __name__ == "__main__":
+    for how in sys.argv[1:]:
+        if how == "twin":
+            import worker
+            worker.all_of_them("o-1")
+        elif how == "itself":
+            all_of_them("o-1")
+        else:
+            with multiprocessing.get_context(how).Pool(1) as pool:
+                pool.map(all_of_them, ["o-1"])
+"""
+ELSEWHERE = """
+import functools
+from samekey import Guard
+
+guard = Guard("sqlite:///keys.db")
+
+def logged(function):
+    @functools.wraps(function)
+    def called(*args):
+        return function(*args)
+    return called
+"""
+STARTED = {
+    "as a file": ("worker.py", "itself"),
+    "with -m": ("-m", "worker", "itself"),
+    "imported": ("-c", "import worker; worker.all_of_them('o-1')"),
+    "both": ("worker.py", "twin", "itself"),
+    "by a fork": ("worker.py", "fork"),
+    "by a spawned child": ("worker.py", "spawn"),
+    "by the child of a module": ("-m", "worker", "spawn"),
+}
+
+
+@pytest.mark.parametrize("first", ["as a file", "by a spawned child"])
+def test_a_function_has_one_name_however_its_module_was_started(tmp_path: Path, first: str):
+    """As the program it is `__main__`, in a spawned child `__mp_main__`: under three names it would run three times."""
+    tmp_path.joinpath("worker.py").write_text(PROGRAM)
+    tmp_path.joinpath("elsewhere.py").write_text(ELSEWHERE)
+
+    said = {
+        how: subprocess.run(
+            [sys.executable, *STARTED[how]], cwd=tmp_path, check=True, capture_output=True, text=True
+        ).stdout
+        for how in (first, *STARTED)  # the first one again, too
+    }
+
+    answers = "Receipt(order='o-1') 1\nStolen worker:charge worker:refund\n"
+    assert said == dict.fromkeys(STARTED, answers) | {"both": answers * 2}
+
+
+def test_a_prompt_has_no_other_name():
+    ran = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import samekey\ndef f(x): ...\nprint(samekey.Guard('memory://').once(key='x')(f).operation.name)",
+        ],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+
+    assert ran.stdout == "__main__:f\n"

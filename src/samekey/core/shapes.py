@@ -11,9 +11,10 @@ import enum
 import inspect
 import sys
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from pathlib import PurePath
 from types import NoneType, UnionType
 from typing import Any
 from uuid import UUID
@@ -27,6 +28,7 @@ _KEPT: tuple[type, ...] = (
 )
 # fmt: on
 _REAL = (datetime.min, date.min)
+_PROGRAM = ("__main__", "__mp_main__")  # what a module is called that is the program; the second, in a spawned child
 
 
 class NotStorable(Exception):
@@ -225,8 +227,28 @@ def is_unset(cls: type) -> bool:
     return cls.__name__ == "UnsetType" and cls.__module__ == "msgspec"
 
 
+def home_of(module: str, own: Mapping[str, Any] | None = None) -> str:
+    """The name by which others import a module, which calls itself otherwise where it is the program.
+
+    Started as a file or with -m it is `__main__`, in a spawned child `__mp_main__`: under three names a function
+    would have three sets of keys. A prompt or a notebook has no other name. `own` is what may be its `__dict__`.
+    """
+    if module not in _PROGRAM:
+        return module
+    if own is None or own.get("__name__") != module:  # a wrapper's, which goes by the name of what it wraps
+        own = getattr(sys.modules.get(module), "__dict__", {})
+    name, file = getattr(own.get("__spec__"), "name", module), own.get("__file__")
+    if name not in _PROGRAM:
+        return str(name)
+    return PurePath(file).stem if isinstance(file, str) else module
+
+
 def ref_of(cls: type) -> str:
-    return f"{cls.__module__}:{cls.__qualname__}"
+    module = cls.__module__
+    if module in _PROGRAM and _standing_in(sys.modules.get(module), cls.__qualname__) is cls:
+        home = home_of(module)
+        module = module if home in sys.modules else home  # imported as well: there stands a twin of it
+    return f"{module}:{cls.__qualname__}"
 
 
 def find_class(ref: str, given: dict[str, Any]) -> Any:
@@ -237,7 +259,13 @@ def find_class(ref: str, given: dict[str, Any]) -> Any:
     if ref in given:
         return given[ref]
     module, _, qualname = ref.partition(":")
-    found: Any = sys.modules.get(module)
+    found = _standing_in(sys.modules.get(module), qualname)
+    if found is None and module not in sys.modules and module == home_of("__main__"):
+        found = _standing_in(sys.modules.get("__main__"), qualname)
+    return found if isinstance(found, type) else None
+
+
+def _standing_in(found: Any, qualname: str) -> Any:
     for name in qualname.split("."):
         found = getattr(found, "__dict__", {}).get(name)
-    return found if isinstance(found, type) else None
+    return found
