@@ -385,6 +385,8 @@ def test_rules_of_a_view_are_looked_at_where_they_are_declared():
     """Not by the first request, which would be answered with a 500."""
     with pytest.raises(Misconfigured, match=r"endpoint= takes an Endpoint, .* not Opaque"):
         rules(Opaque())  # type: ignore[arg-type]
+    with pytest.raises(Misconfigured, match="or a function that chooses one, not the class Endpoint"):
+        check_rules(Endpoint)  # its brackets forgotten
 
 
 def test_rules_in_any_collection_and_any_case():

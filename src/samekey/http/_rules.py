@@ -58,10 +58,11 @@ def check_rules(endpoint: Any, *, sends: bool = True) -> Rules:
         check_settle(endpoint)
     if callable(endpoint) and (iscoroutinefunction(endpoint) or iscoroutinefunction(type(endpoint).__call__)):
         raise Misconfigured("endpoint= takes a plain function of the request: what it chooses by must be known by then")
-    if isinstance(endpoint, Endpoint) or callable(endpoint):
+    if isinstance(endpoint, Endpoint) or (callable(endpoint) and not isinstance(endpoint, type)):
         rules: Rules = endpoint
         return rules
-    raise Misconfigured(f"endpoint= takes an Endpoint, or a function that chooses one, not {type(endpoint).__name__}")
+    what = f"the class {endpoint.__name__}" if isinstance(endpoint, type) else type(endpoint).__name__
+    raise Misconfigured(f"endpoint= takes an Endpoint, or a function that chooses one, not {what}")
 
 
 def check_settle(endpoint: Endpoint) -> None:
