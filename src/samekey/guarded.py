@@ -177,3 +177,14 @@ class AsyncBoundGuarded(_OfInstance, Generic[P, T]):
 
     async def peek(self, key: Any, tenant: str | None = None) -> Record | None:
         return await self._guarded.peek(key, tenant)
+
+
+# Celery asks `__call__` of a callable object for its parameters, and takes `self` for one that a task must be given.
+_ANY_CALL = inspect.Signature(
+    [
+        inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL),
+        inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD),
+    ]
+)
+for _kind in (Guarded, BoundGuarded, AsyncGuarded, AsyncBoundGuarded):
+    vars(_kind)["__call__"].__signature__ = _ANY_CALL

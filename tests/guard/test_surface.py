@@ -500,3 +500,21 @@ def test_importing_samekey_loads_no_driver_and_no_framework():
     assert "sqlite3" not in said.stdout
     assert "trio" not in said.stdout
     assert "anyio" not in said.stdout
+
+
+def test_what_looks_at_its_call_finds_no_self_to_be_given():
+    """Celery does, and refused `charge.delay(order_id=...)` for the want of one."""
+    guard, async_guard = Guard("memory://"), AsyncGuard("memory://")
+
+    class Shop:
+        @guard.once(name="charge", key="order_id")
+        def charge(self, order_id: str) -> str:
+            return order_id
+
+        @async_guard.once(name="charge", key="order_id")
+        async def charge_later(self, order_id: str) -> str:
+            return order_id
+
+    for guarded in (Shop.charge, Shop().charge, Shop.charge_later, Shop().charge_later):
+        assert inspect.getfullargspec(guarded.__call__)[:3] == ([], "args", "kwargs")
+        assert list(inspect.signature(guarded).parameters)[-1] == "order_id"
