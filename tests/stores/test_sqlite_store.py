@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -249,6 +250,35 @@ def test_a_record_that_is_there_is_shown_while_another_process_writes(file: Path
     other.execute("ROLLBACK")
     other.close()
     store.close()
+
+
+def test_where_the_boot_has_no_id_the_wall_clock_judges_a_lease(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Seconds since some boot say nothing after the next one: the lease of the dead would live as long as that was."""
+    monkeypatch.setattr(driver, "BOOT_ID", tmp_path / "no proc here")
+    store = SqliteStore(file)
+    before, held, after = time.time(), store.open(scene.opening(lease=30.0)), time.time()
+
+    assert held.lease_clock == "wall"
+    assert before + 30.0 <= held.lease_until <= after + 30.0
+    store.close()
+
+
+@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="only Linux has time namespaces")
+def test_containers_with_boot_clocks_of_their_own_agree_about_a_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A time namespace has the boot id of its machine, and a boot clock of its own: the kernel tells how far off."""
+    told = tmp_path / "timens_offsets"
+    monkeypatch.setattr(driver, "TIME_NAMESPACE", told)
+    told.write_text("monotonic           0         0\nboottime            0         0\n")
+    boot, plain = driver.lease_clock()
+    told.write_text("monotonic           0         0\nboottime      1000000 500000000\n")
+    same_boot, ours = driver.lease_clock()
+
+    assert boot == same_boot
+    assert 1_000_000.4 < plain() - ours() <= 1_000_000.5
+    told.unlink()  # a kernel that has none
+    assert abs(driver.lease_clock()[1]() - plain()) < 1
 
 
 def test_a_sweep_that_finds_nothing_stands_in_nobody_s_way(file: Path):

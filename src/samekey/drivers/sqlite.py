@@ -280,10 +280,31 @@ def _schema(connection: sqlite3.Connection) -> int:
 # -- the lease clock ---------------------------------------------------------------------------------------
 
 
-def boot_id() -> str:
-    """Which boot of this machine this is: a lease of another boot is dead, whatever its number says."""
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+TIME_NAMESPACE = Path("/proc/self/timens_offsets")
+
+
+def lease_clock() -> tuple[str, Callable[[], float]]:
+    """Which clock leases count on, and its seconds: since this boot of the machine, sleep included.
+
+    A lease of another boot is dead, whatever its number says. Without a boot's id (no /proc, an unknown system) that
+    could not be told from a lease of this one, which may look alive for as long as the machine was up before: then
+    the wall clock judges, and a step back keeps a lease alive longer.
+    """
+    boot = boot_id()
+    if boot is None:
+        return "wall", time.time
+    if not hasattr(time, "CLOCK_BOOTTIME"):
+        return boot, time.monotonic
+    read: Callable[[], float] = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+    ahead = _ahead_of_the_machine()
+    return boot, (lambda: read() - ahead) if ahead else read
+
+
+def boot_id() -> str | None:
+    """Which boot of this machine this is, where the system tells."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return BOOT_ID.read_text().strip() or None
     except OSError:
         pass
     if sys.platform == "darwin":
@@ -291,16 +312,19 @@ def boot_id() -> str:
             ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"], capture_output=True, text=True, check=False
         )
         if found.returncode == 0:
-            return found.stdout.strip()
-    return "wall"  # no boot id: the wall clock judges, and a step back keeps a lease alive longer
+            return found.stdout.strip() or None
+    return None
 
 
-# Seconds since boot, sleep included; on a machine without that clock, the wall clock.
-boot_seconds: Callable[[], float]
-if hasattr(time, "CLOCK_BOOTTIME"):
-    boot_seconds = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
-else:
-    boot_seconds = time.monotonic if sys.platform == "darwin" else time.time
+def _ahead_of_the_machine() -> float:
+    """How far off the boot clock of our time namespace is: it has its machine's boot id, and a clock of its own."""
+    try:
+        for name, seconds, nanoseconds in map(str.split, TIME_NAMESPACE.read_text().splitlines()):
+            if name == "boottime":
+                return int(seconds) + int(nanoseconds) / 1e9
+    except (OSError, ValueError):
+        pass  # a kernel that has none
+    return 0.0
 
 
 def network_file_system(path: Path) -> str | None:

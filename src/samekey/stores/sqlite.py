@@ -88,8 +88,7 @@ class SqliteStore:
         suffix = "" if synchronous == "full" else f"?synchronous={synchronous}"
         self.name = f"sqlite:///{quote(str(self._path))}{suffix}"
         self._wall = clock or time.time
-        self._tick = clock or driver.boot_seconds
-        self._clock_id = "manual" if clock else driver.boot_id()
+        self._clock_id, self._tick = ("manual", clock) if clock else driver.lease_clock()
         self._incarnation: str | None = None
         self._lost_at: float | None = None
         self._shown: Callable[[Record, Moment], Record] = seen_at
