@@ -40,6 +40,14 @@ def test_waits_grow_and_are_spread_by_chance():
     assert course().after_answer(503, {}.get, now=0.0, chance=0.0) == 0.5
 
 
+def test_whoever_tries_until_the_patience_ends_may_try_very_often():
+    """From the 1,025th wait on, doubling would be too much for a float."""
+    going = course(retry=Retry(attempts=3000, first_wait_seconds=0.01, longest_wait_seconds=0.02))
+
+    waits = [going.after_error(sent=True, chance=1.0) for _ in range(2000)]
+    assert waits == [0.01] + [0.02] * 1999
+
+
 def test_retry_after_is_never_undercut():
     for chance in (0.0, 0.5, 1.0):
         wait = course().after_answer(429, {"Retry-After": "7"}.get, now=0.0, chance=chance)

@@ -27,6 +27,7 @@ REPEATABLE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELET
 RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
 IN_PROGRESS = 409  # the draft's word for "the first one is still running": the only error that needs no correction
 PROBLEM = "application/problem+json"  # who writes one says when to come again, if that helps
+DOUBLED_MAX = 100  # times: from then on a float would soon be too small for it
 RETRY_AFTER_MAX_CHARS = 64  # an HTTP date has 29
 
 
@@ -92,7 +93,8 @@ class Course:
         retry = self.retry
         if self.attempts >= retry.attempts or not self.replayable:
             return None
-        wait = min(retry.first_wait_seconds * 2.0 ** (self.attempts - 1), retry.longest_wait_seconds) * (1 + chance) / 2
+        doubled = retry.first_wait_seconds * 2.0 ** min(self.attempts - 1, DOUBLED_MAX)
+        wait = min(doubled, retry.longest_wait_seconds) * (1 + chance) / 2
         if told is not None:
             wait = told + wait * chance  # never before it; and not all of those who were told so at once
         if (told or 0.0) > retry.longest_wait_seconds or self.waited + wait > retry.patience_seconds:
