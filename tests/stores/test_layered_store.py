@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from decimal import Decimal
 from types import SimpleNamespace
 
 import pytest
@@ -392,3 +395,16 @@ def test_the_address_of_the_front_says_how_old_an_answer_may_be():
 def test_a_front_ttl_that_cannot_be(address, told):
     with pytest.raises(Misconfigured, match=told):
         Guard(address).store.health()
+
+
+@pytest.mark.parametrize("wrong", ["5", None, True, Decimal(5), 0, -1, math.nan, math.inf, timedelta(days=2)], ids=str)
+def test_a_front_ttl_that_is_no_time_is_told_in_one_sentence(wrong):
+    with pytest.raises(Misconfigured, match="how old an answer may be"):
+        LayeredStore(MemoryFront(), MemoryStore(), front_ttl=wrong)
+
+
+def test_a_front_ttl_may_be_a_timedelta():
+    """Like every other time that is given."""
+    store = LayeredStore(MemoryFront(), MemoryStore(), front_ttl=timedelta(minutes=1))
+
+    assert ("front_ttl", "60 s") in store.health().facts

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Awaitable, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 from samekey.core.commands import (
@@ -42,6 +43,7 @@ _log = logging.getLogger("samekey")
 LINGER_SECONDS = 0.05  # how long to wait for the word of whoever left a mark, before looking again
 BREAK_SECONDS = 0.5  # how long the front is left alone after it failed, half as much more or less
 ASKED_SECONDS = 5.0  # how long to wait for whoever asks the durable store who it is, before asking oneself
+FRONT_TTL_MAX_SECONDS = 24 * 3600.0  # what was freed or redacted may be replayed for as long
 TRUTH_SECONDS = 1.0  # how often somebody who waits at the front looks at the durable store
 
 
@@ -73,10 +75,12 @@ class Breaker:
 class _Layers:
     """What both colours share: the seal of the durable store's incarnation, the front's clock, the breaker."""
 
-    def __init__(self, front: Any, back: Any, front_ttl: float) -> None:
-        if not 0 < front_ttl <= 24 * 3600:
-            raise Misconfigured(f"front_ttl is how old an answer may be, in seconds; not {front_ttl!r}")
-        self._front, self._back, self._front_ttl = front, back, front_ttl
+    def __init__(self, front: Any, back: Any, front_ttl: float | timedelta) -> None:
+        seconds: Any = front_ttl.total_seconds() if isinstance(front_ttl, timedelta) else front_ttl
+        number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+        if not number or not 0 < seconds <= FRONT_TTL_MAX_SECONDS:
+            raise Misconfigured(f"front_ttl is how old an answer may be, in seconds up to a day; not {front_ttl!r}")
+        self._front, self._back, self._front_ttl = front, back, float(seconds)
         self.name = f"{front.name} {back.name}"
         self._breaker = Breaker()
         self._front_time: float | None = None  # what its clock showed when we last looked
@@ -139,7 +143,7 @@ class LayeredStore(_Layers):
     _front: FrontStore
     _back: Store
 
-    def __init__(self, front: FrontStore, back: Store, *, front_ttl: float = FRONT_TTL_SECONDS) -> None:
+    def __init__(self, front: FrontStore, back: Store, *, front_ttl: float | timedelta = FRONT_TTL_SECONDS) -> None:
         super().__init__(front, back, front_ttl)
 
     # -- the port ------------------------------------------------------------------------------------------
@@ -288,7 +292,9 @@ class AsyncLayeredStore(_Layers):
     _front: AsyncFrontStore
     _back: AsyncStore
 
-    def __init__(self, front: AsyncFrontStore, back: AsyncStore, *, front_ttl: float = FRONT_TTL_SECONDS) -> None:
+    def __init__(
+        self, front: AsyncFrontStore, back: AsyncStore, *, front_ttl: float | timedelta = FRONT_TTL_SECONDS
+    ) -> None:
         super().__init__(front, back, front_ttl)
 
     async def open(self, command: Open) -> Record:
