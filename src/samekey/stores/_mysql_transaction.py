@@ -40,6 +40,7 @@ from samekey.stores._mysql_rows import (
 
 T = TypeVar("T")
 
+LOCK_WAIT_MAX_SECONDS = 100_000_000  # MariaDB's limit, and MySQL's is higher: three years
 RETRY_SECONDS = 1.0  # what a caller is told to wait: the other transaction took longer than the patience already
 
 # Whatever the session's completion_type is: one that begins anew by itself would be taken for the caller's.
@@ -151,7 +152,7 @@ class MysqlTransaction:
             return links.shown(record, moment)  # it will never change: no need to hold it
         fresh = apply(None, command, moment)
         assert fresh is not None  # noqa: S101 - what an Open makes of nothing
-        self._statement(_HASTE % max(1, math.ceil(patience)))
+        self._statement(_HASTE % max(1, min(math.ceil(patience), LOCK_WAIT_MAX_SECONDS)))
         try:
             # Whether it was new, the locking read says: what the count means is the caller's setting (FOUND_ROWS).
             insert_all(self._statement, [fresh])

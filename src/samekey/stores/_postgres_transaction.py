@@ -38,6 +38,7 @@ from samekey.stores._postgres_wire import open_inside, record_in, settle_inside
 Operation = Mark | Statement | Query
 Identity = str
 
+LOCK_TIMEOUT_MAX = 2**31 - 1  # milliseconds, the server's limit: 24 days
 RETRY_SECONDS = 1.0  # what a caller is told to wait: the other transaction took longer than the patience already
 
 # Not by address: two names may lead to one server, and one name to two. The same tables of the same database of the
@@ -337,7 +338,7 @@ class AsyncPostgresTransaction(_Shared):
 def operation(act: StoreCommand, table: int, patience: float, *, binary: bool) -> Operation:
     if _is_ours(act):  # whoever holds a key has its row already, and waits for nobody
         return settle_inside(act) if binary else (_SETTLE_OR_FAIL, single(act)[1])
-    waits = str(max(1, round(patience * 1000)))
+    waits = str(max(1, min(round(patience * 1000), LOCK_TIMEOUT_MAX)))
     if isinstance(act, Open):
         return open_inside(act, table, waits) if binary else (_CLAIM, (str(table), waits, *single(act)[1]))
     text, values = single(act)

@@ -12,6 +12,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 from urllib.parse import urlsplit
@@ -993,6 +994,13 @@ def test_a_statement_of_the_same_name_is_not_ours(guard: Guard, connection: psyc
         assert guard.on(connection).run(name, lambda: "once", key=key, payload={}).result == "once"
     connection.commit()
     assert guard.peek(name, "o-2") is not None
+
+
+def test_a_patience_beyond_what_the_server_can_wait_is_as_long_as_it_can(guard, connection, name):
+    """`lock_timeout` ends at 24 days, a policy's patience at ten years."""
+    with connection.transaction():
+        patient = Policy(patience=timedelta(days=3650))
+        assert guard.on(connection).run(name, lambda: "done", key="o-1", payload={}, policy=patient).result == "done"
 
 
 def test_a_claim_outside_waits_for_the_transaction_that_has_the_key(guard, connection, url, name):

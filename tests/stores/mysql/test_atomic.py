@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -442,6 +443,17 @@ def test_a_statement_that_may_not_wait_as_long_is_told_what_it_waits_for(guard, 
             guard.on(odd).run("order", lambda: insert(odd), key="o-1", payload={})
         odd.rollback()
     link.rollback()
+
+
+def test_a_patience_beyond_what_the_server_can_wait_is_as_long_as_it_can(guard, url):
+    """MariaDB's `innodb_lock_wait_timeout` ends at three years, a policy's patience at ten."""
+    with connected(url, sql_mode="STRICT_ALL_TABLES") as link:
+        link.begin()
+        patient = Policy(patience=timedelta(days=3650))
+        answer = guard.on(link).run("order", lambda: insert(link), key="o-1", payload={}, policy=patient)
+        link.commit()
+
+    assert answer.result == "inserted o-1"
 
 
 def test_a_transaction_that_the_server_gave_up_while_it_waited_is_told(mortal):
