@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
 import pytest
 
-from samekey import Guard, InDoubt, Keyed, current
+from samekey import Absent, Asks, Guard, Happened, InDoubt, InProgress, Keyed, Policy, current
 from samekey.stores.memory import MemoryStore
 from samekey.stores.sqlite import SqliteStore
 
@@ -92,3 +96,55 @@ def test_without_that_hand_both_windows_are_shut(guard, wall):
     with pytest.raises(InDoubt, match="window is over"):
         guard.run("charge", bank.charge, key="o-1", payload={}, boundary=Keyed(window=24 * HOUR))
     assert len(bank.charges) == 1
+
+
+# -- servers: one clock for leases and everything else ---------------------------------------------------------
+
+
+@pytest.fixture
+def served(wall):
+    """As on PostgreSQL, MySQL and Redis: the clock that is set is the one that leases count on."""
+    store = MemoryStore(wall)
+    yield Guard(store, policy=Policy(patience=0))
+    store.close()
+
+
+@pytest.mark.parametrize("marked", [False, True], ids=["unmarked", "marked"])
+def test_a_clock_set_forward_makes_an_absence_believed_too_early(served, wall, marked):
+    """The window: lease and belief are over although no time has passed, and the first request is still on its way."""
+    charges: list[str] = []
+    absence = Asks(lambda record: Happened() if charges else Absent(), believe_absent_after=HOUR, marked=marked)
+
+    def charge(name: str, meanwhile: Callable[[], None]) -> Any:
+        def effect() -> str:
+            if marked:
+                current().sending()
+            meanwhile()
+            charges.append(name)
+            return name
+
+        return served.run("charge", effect, key="o-1", payload={}, boundary=absence)
+
+    def another_comes() -> None:
+        wall.set_by(2 * HOUR)
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(charge, "second", lambda: None).result().result == "second"
+
+    assert charge("first", another_comes).result == "second"  # one answer
+    assert charges == ["second", "first"]
+
+
+def test_a_clock_set_back_keeps_the_key_of_the_dead_that_much_longer(served, wall):
+    """The window: its lease ends when the clock gets there again. Whoever is alive settles as ever."""
+    served.hold("charge", key="o-1", payload={}, boundary=Keyed(window=24 * HOUR))  # and dies
+    alive = served.hold("charge", key="o-2", payload={})
+    wall.set_by(-10 * HOUR)
+    with alive:
+        alive.complete("done")
+    assert served.run("charge", pytest.fail, key="o-2", payload={}).result == "done"
+
+    wall.passes(9 * HOUR)
+    with pytest.raises(InProgress):
+        served.run("charge", pytest.fail, key="o-1", payload={}, boundary=Keyed(window=24 * HOUR))
+    wall.passes(1 * HOUR + 31)
+    assert served.run("charge", lambda: "ran", key="o-1", payload={}, boundary=Keyed(window=24 * HOUR)).result == "ran"
