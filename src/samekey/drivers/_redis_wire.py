@@ -110,7 +110,13 @@ class Wire:
         self._owed = 0  # replies to what was said, from before its first byte until the last of them was read
 
     def connect(self) -> None:
-        self._link.connect()
+        try:
+            self._link.connect()
+        except (redis.RedisError, OSError):
+            raise
+        except Exception as error:
+            self._link.disconnect()
+            raise _not_let_in(error) from error
         self._sock = self._link._sock
 
     def send(self, data: bytes, replies: int) -> int:
@@ -206,7 +212,13 @@ class AsyncWire(asyncio.Protocol):
         self._transport: Any = None
 
     async def connect(self) -> None:
-        await self._link.connect()
+        try:
+            await self._link.connect()
+        except (redis.RedisError, OSError):
+            raise
+        except Exception as error:
+            await self._link.disconnect(nowait=True)
+            raise _not_let_in(error) from error
         self._loop = asyncio.get_running_loop()
         # The streams are kept as long as we are: they close the connection when they go. redis-py forgets them.
         self._streams = self._link._reader, self._link._writer
@@ -352,6 +364,11 @@ def _made(connection_class: Any, **settings: Any) -> Any:
         return connection_class(**settings)
     except TypeError as error:  # the colours and versions of redis-py do not know the same ones
         raise Misconfigured(f"redis-py cannot connect with these settings here: {error}") from None
+
+
+def _not_let_in(error: Exception) -> redis.ConnectionError:
+    """The user's own code failed on the way in, say a provider of credentials; its words may hold some."""
+    return redis.ConnectionError(f"{type(error).__name__} before a connection was made")
 
 
 def _own(place: Place, **deadlines: Any) -> dict[str, Any]:
