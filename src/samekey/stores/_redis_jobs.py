@@ -22,7 +22,7 @@ BATCH_BYTES_MAX = 8 << 20  # and what they carry: bounds memory, and how long th
 REASK_SECONDS = 8.0  # how long a lost reply is asked after: a restart, a sentinel's or a cluster's failover
 REASK_PAUSE_SECONDS = 0.02
 REASK_PAUSE_MAX_SECONDS = 0.25
-REDIRECTS_MAX = 16  # servers that each say another one has the key: a cluster that is being rearranged settles
+REDIRECTS_MAX = 16  # servers that each say another one has the key, asked at once; then with pauses, until they agree
 
 Asking = Generator[Any, Any, Any]  # yields a request or a list of them, is sent the answer or a list of them
 
@@ -185,7 +185,8 @@ class _Trouble:
         if isinstance(reply, Redirected):
             request.redirects += 1
             if request.redirects > REDIRECTS_MAX:
-                job.fail(StoreUnavailable(f"{self._name}: no server of the cluster admits to having the key"))
+                nobody = StoreUnavailable(f"{self._name}: no server of the cluster admits to having the key")
+                return self._again(job, nobody, None)
             return 0.0
         if driver.is_unknown_script(reply) and not request.whole:
             request.whole = True
