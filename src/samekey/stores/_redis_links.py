@@ -13,7 +13,7 @@ we meet it anew before we go on. So nothing is ever claimed in a store whose his
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha1
 from importlib import resources
@@ -430,13 +430,14 @@ class Links:
             return address.places[0].at(host, int(port))
         if address.sentinel is None:
             return address.places[0]
-        _, answer = yield from self._asking_any(
-            address.places, (b"SENTINEL", b"get-master-addr-by-name", address.sentinel.encode())
-        )
-        if not answer:
-            raise Misconfigured(f"the sentinels of {address.name} know no {address.sentinel!r}")
-        host, port = answer
+        words = (b"SENTINEL", b"get-master-addr-by-name", address.sentinel.encode())
+        host, port = yield from self._asking_any(address.places, words, self._named_master)
         return (address.master or address.places[0]).at(host.decode(), int(port))
+
+    def _named_master(self, _: driver.Place, answer: Any) -> Any:
+        if not answer:
+            raise Misconfigured(f"the sentinels of {self._address.name} know no {self._address.sentinel!r}")
+        return answer
 
     def _finding_owners(self) -> Wiring:
         """Who has which bucket: asked of any server of the cluster."""
@@ -447,7 +448,10 @@ class Links:
             if server not in known:
                 host, _, port = server.rpartition(":")
                 places.append(address.places[0].at(host, int(port)))
-        asked, answer = yield from self._asking_any(places, (b"CLUSTER", b"SLOTS"))
+        self._owners = yield from self._asking_any(places, (b"CLUSTER", b"SLOTS"), self._told_owners)
+        self._doubtful = False
+
+    def _told_owners(self, asked: driver.Place, answer: Any) -> list[str]:
         owners = [""] * BUCKETS
         for first, last, (host, port, *_), *_ in answer:
             # No host: a server that was never told its own, or does not tell it. Where it was asked, that is.
@@ -456,14 +460,14 @@ class Links:
                 if first <= slot <= last:
                     owners[bucket] = server
         if "" in owners:
-            raise StoreUnavailable(f"{address.name}: not every slot of the cluster has a master")
-        self._owners, self._doubtful = owners, False
+            raise StoreUnavailable(f"{self._address.name}: not every slot of the cluster has a master")
+        return owners
 
     def _asking_any(
-        self, places: Sequence[driver.Place], words: Sequence[bytes]
-    ) -> Generator[Any, Any, tuple[driver.Place, Any]]:
-        """The first of these that gives an answer, and the answer."""
-        trouble: Exception = StoreUnavailable(f"{self._address.name} names no server")
+        self, places: Sequence[driver.Place], words: Sequence[bytes], told: Callable[[driver.Place, Any], Any]
+    ) -> Generator[Any, Any, Any]:
+        """What the first of these tells that knows: one that has just come, or was told to forget, may not."""
+        trouble: SamekeyError | None = None
         for place in places:
             try:
                 wire = yield from self._dialling(place)
@@ -476,10 +480,14 @@ class Links:
                 trouble = StoreUnavailable(f"{self._address.name}: {lost}")
                 continue
             yield Hang(wire)
-            if not isinstance(answer, Exception):
-                return place, answer
-            trouble = driver.store_error(self._address.name, answer)
-        raise trouble
+            try:
+                if isinstance(answer, Exception):
+                    raise driver.store_error(self._address.name, answer)
+                return told(place, answer)
+            except SamekeyError as error:
+                if not isinstance(trouble, StoreUnavailable):  # whoever did not answer may know better
+                    trouble = error
+        raise trouble or StoreUnavailable(f"{self._address.name} names no server")
 
     def _dialling(self, place: driver.Place) -> Wiring:
         try:
