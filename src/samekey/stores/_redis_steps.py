@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Any
 
 from samekey.core.boundary import Kind, parse_terms
-from samekey.core.commands import Ask, Free, Open, Read, Redact, Renew, Settle, StoreCommand, Take, Wait
+from samekey.core.commands import Ask, Free, Open, Read, Redact, Renew, Settle, StoreCommand, Take, Testify, Wait
 from samekey.core.errors import SamekeyError, StoreUnavailable
 from samekey.core.key import Key
 from samekey.core.record import Record
@@ -73,16 +73,39 @@ def _open(command: Open, memory: Memory) -> Steps:
                 continue  # Redis forgot it meanwhile
             return found_anew
         if request.lost and found.attempt == command.attempt and found.state is State.STARTED:
-            return (yield from _confirmed(found, command.lease_seconds, memory))
+            return (yield from _confirmed(found, memory))
         return found
     raise StoreUnavailable(f"{key} changes faster than it can be claimed")
 
 
-def _confirmed(found: Record, lease_seconds: float, memory: Memory) -> Steps:
-    """Our own claim, whose reply was lost: where replicas count it is written once more, so that they have it."""
+def _confirmed(found: Record | None, memory: Memory) -> Steps:
+    """What was written already: where replicas count it is written once more, or nobody would wait until they have it.
+
+    A server waits for what was written over the same connection, and for nothing else.
+    """
     if not memory.address.wait_replicas:
         return found
-    return (yield from _write(Renew(found, lease_seconds), found, memory))
+    for _ in range(CAS_MAX):
+        if found is None:
+            return None
+        key, bucket, moment = found.key, found.key.digest[0], (memory.now() + 0.5) / 1e6
+        again = found.changed(version=found.version + 1)
+        request, drafted = _request(Renew(found, 0.0), key_of(key), found, again, moment, memory)
+        reply = yield request
+        now = int(reply[0])
+        memory.heard(now)
+        if len(reply) == 3:
+            return dated(drafted, now, int(reply[2]), lost=memory.lost[bucket])
+        found = record_of(reply[1], key, key.digest, now=now, lost=memory.lost[bucket]) if len(reply) == 2 else None
+    raise StoreUnavailable(f"{key} changes faster than it can be written")
+
+
+def _said_before(command: StoreCommand, found: Record | None) -> bool:
+    """Whether there is nothing to write because this very command may have written it, and was told that it failed."""
+    if found is None or isinstance(command, Testify):
+        return found is not None
+    seen: Record | None = getattr(command, "seen", None)
+    return found.attempt == getattr(command, "attempt", None) or (seen is not None and seen.fence == found.fence)
 
 
 def _read(key: Key, memory: Memory) -> Steps:
@@ -105,7 +128,7 @@ def _write(command: StoreCommand, before: Record | None, memory: Memory, now: in
         after = None if before is None else apply(before, command, Moment(moment, moment, "", 0))
         if before is None or after is before:
             if now is not None:
-                return before
+                return (yield from _confirmed(before, memory)) if _said_before(command, before) else before
             stamp, value = yield Request(bucket, READ, (record_key,), ())
         else:
             request, drafted = _request(command, record_key, before, after, moment, memory)
@@ -114,13 +137,11 @@ def _write(command: StoreCommand, before: Record | None, memory: Memory, now: in
                 memory.heard(int(reply[0]))
                 if drafted is None:
                     return None
-                written = dated(drafted, int(reply[0]), int(reply[2]), lost=memory.lost[bucket])
-                if request.lost and isinstance(command, Take):
-                    return (yield from _confirmed(written, command.lease_seconds, memory))
-                return written
+                return dated(drafted, int(reply[0]), int(reply[2]), lost=memory.lost[bucket])
             stamp, value = reply if len(reply) == 2 else (reply[0], None)
             if request.lost and drafted is not None and value is not None and value[HEAD:] == drafted.body:
-                return record_of(value, key, key.digest, now=int(stamp), lost=memory.lost[bucket])
+                found = record_of(value, key, key.digest, now=int(stamp), lost=memory.lost[bucket])
+                return (yield from _confirmed(found, memory))
         now = int(stamp)
         memory.heard(now)
         if value is None:
