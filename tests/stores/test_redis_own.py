@@ -14,6 +14,7 @@ from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from signal import SIGCONT, SIGSTOP
 from socket import SHUT_RDWR
 from typing import Any
 from uuid import uuid4
@@ -33,10 +34,10 @@ from samekey.core.states import Role, State
 from samekey.drivers import redis as driver
 from samekey.drivers._redis_wire import ANSWER_SECONDS, CONNECT_SECONDS
 from samekey.ops import Ops
-from samekey.stores import _redis_values, _waiting
+from samekey.stores import _redis_links, _redis_values, _waiting
 from samekey.stores._redis_desk import listing
 from samekey.stores._redis_front import RedisFront
-from samekey.stores._redis_jobs import REASK_SECONDS
+from samekey.stores._redis_jobs import REASK_SECONDS, REDIRECTS_MAX
 from samekey.stores._redis_links import _SLOTS, READ
 from samekey.stores.redis import AsyncRedisStore, RedisStore, _Loop
 from samekey.testing.proxy import FaultProxy
@@ -895,6 +896,108 @@ def test_wait_replicas_counts_only_what_is_on_a_replica():
         store.close()
 
 
+def replicated_commands(store: RedisStore) -> Iterator[StoreCommand]:
+    """A writing command of each kind that a lost reply may strike, each on a record of its own."""
+    yield Take(there(store.settle(settling(store.open(opening()), State.RELEASED))), B, "opaque", LEASE, False)
+    yield Begin(store.open(opening()))
+    yield settling(store.open(opening()))
+    yield Testify((late := store.open(opening())).key, B, late.token, State.COMPLETED, b"late", "too late")
+
+
+@pytest.fixture
+def behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[RedisServer, FaultProxy, Any]]:
+    """A master behind a proxy, and a way to have its one replica fall behind."""
+    monkeypatch.setattr(_redis_links, "WAIT_MILLISECONDS", 100)
+    with redis_server() as master, master.replica() as copy, FaultProxy(master.port) as proxy:
+
+        def fall_behind() -> None:
+            until(lambda: copy.in_step_with(master))
+            os.kill(copy.pid, SIGSTOP)
+
+        try:
+            yield master, proxy, fall_behind
+        finally:
+            os.kill(copy.pid, SIGCONT)
+
+
+def test_what_was_written_by_a_lost_command_waits_for_its_replicas_too(behind):
+    """Over the next connection a server has nothing to wait for: it is written once more, or does not count."""
+    master, proxy, fall_behind = behind
+    through = RedisStore(f"redis://127.0.0.1:{proxy.port}?wait_replicas=1")
+    commands = list(replicated_commands(RedisStore(master.url())))
+    through.read(Read(make_key("own", "warm")))
+    fall_behind()
+    for command in commands:
+        proxy.lose_replies(1)
+
+        with pytest.raises(StoreUnavailable, match="not on 1 replica"):
+            getattr(through, command.verb)(command)
+
+        assert proxy.to_lose == 0
+    through.close()
+
+
+async def test_what_is_said_again_waits_for_its_replicas_again(behind):
+    """A write that did not count, as no replica had it, does not count either because it is found there."""
+    master, _, fall_behind = behind
+    plain = RedisStore(master.url())
+    store = AsyncRedisStore(master.url() + "?wait_replicas=1")
+    begun, settled = plain.open(opening()), plain.open(opening())
+    await store.read(Read(make_key("own", "warm")))
+    fall_behind()
+    for command in (Begin(begun), settling(settled)):
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable, match="not on 1 replica"):
+                await getattr(store, command.verb)(command)
+
+    assert there(plain.read(Read(begun.key))).begun_at is not None
+    assert there(plain.read(Read(settled.key))).state is State.COMPLETED
+    await store.close()
+
+
+def test_what_is_said_again_counts_when_its_replica_has_it():
+    """And says the same: state, lease, answer and moves are as they were."""
+    with redis_server() as master, master.replica() as copy:
+        store = RedisStore(master.url() + "?wait_replicas=1")
+        held = store.open(opening())
+        begun = [there(store.begin(Begin(held))) for _ in range(2)]
+        settled = [there(store.settle(settling(held))) for _ in range(2)]
+
+        for first, again in (begun, settled):
+            assert again.version == first.version + 1
+            assert again.fence == first.fence
+            for name in (
+                "state",
+                "begun_at",
+                "lease_until",
+                "retain_until",
+                "settled_at",
+                "settled_by",
+                "result",
+                "moves",
+            ):
+                assert getattr(again, name) == getattr(first, name)
+        assert there(store.read(Read(held.key))).moves == settled[0].moves
+        assert copy.call("GETRANGE", raw_key(held), 2, 11) == f"{settled[1].version:010}"
+        assert 0 < master.call("PTTL", raw_key(held)) <= RETAIN * 1000
+        store.close()
+
+
+def test_a_sentinel_that_knows_no_master_is_passed_over():
+    """One that came back without its memory: the next one is asked, and only if none knows it, it is unknown."""
+    with redis_server() as master, master.sentinel() as forgot, master.sentinel() as knows:
+        forgot.call("SENTINEL", "REMOVE", "main")
+        sentinels = f"127.0.0.1:{forgot.port},127.0.0.1:{knows.port}"
+        store = RedisStore(f"redis://{sentinels}/0?sentinel=main")
+        assert store.open(opening()).state is State.STARTED
+        store.close()
+
+        with pytest.raises(Misconfigured, match="know no 'other'"):
+            RedisStore(f"redis://{sentinels}/0?sentinel=other").open(opening())
+        with pytest.raises(StoreUnavailable):  # one of them did not say
+            RedisStore(f"redis://127.0.0.1:1,127.0.0.1:{forgot.port}/0?sentinel=main").open(opening())
+
+
 def test_a_user_that_may_not_wait_for_replicas_is_told_before_anything_is_claimed(server):
     """Or each claim would be written, counted as not replicated, and stuck until its lease ends."""
     server.call("ACL", "SETUSER", "hasty", "reset", "on", ">secret", *RIGHTS.split())
@@ -1069,6 +1172,43 @@ def test_a_cluster_that_is_rearranged_is_followed(cluster):
         node.call("CLUSTER", "SETSLOT", slot, "NODE", ids[id(target)])
     assert there(store.settle(settling(held))).state is State.COMPLETED  # MOVED
     store.close()
+
+
+def test_servers_that_each_name_the_other_are_asked_until_they_agree(cluster):
+    """The one that gave a slot away hears of it first, and for a moment each says that the other has it."""
+    store = RedisStore(cluster_url(cluster))
+    held = store.open(opening("between two"))
+    slot = driver.slot_of(raw_key(held).encode())
+    source = next(node for node in cluster if raw_key(held) in node.call("KEYS", "*"))
+    target = next(node for node in cluster if node is not source)
+    giver, taker = source.call("CLUSTER", "MYID"), target.call("CLUSTER", "MYID")
+    target.call("CLUSTER", "SETSLOT", slot, "IMPORTING", giver)
+    source.call("CLUSTER", "SETSLOT", slot, "MIGRATING", taker)
+    for key in source.call("CLUSTER", "GETKEYSINSLOT", slot, 100):
+        source.call("MIGRATE", "127.0.0.1", target.port, key, 0, 5000)
+    source.call("CLUSTER", "SETSLOT", slot, "NODE", taker)
+
+    def sent_away() -> int:
+        return int(target.info("cmdstat_evalsha").partition("rejected_calls=")[2].partition(",")[0] or 0)
+
+    before = sent_away()
+    with ThreadPoolExecutor(1) as pool:
+        settling_it = pool.submit(store.settle, settling(held))
+        until(lambda: settling_it.done() or sent_away() > before + REDIRECTS_MAX)
+        for node in (target, *cluster):
+            node.call("CLUSTER", "SETSLOT", slot, "NODE", taker)
+
+        assert there(settling_it.result()).state is State.COMPLETED
+    store.close()
+
+
+def test_a_server_that_knows_no_cluster_is_passed_over(cluster):
+    """One that came back without its memory has no slots to tell of: the next one is asked."""
+    with redis_server(cluster_enabled="yes") as forgot:
+        store = RedisStore(f"redis://127.0.0.1:{forgot.port},127.0.0.1:{cluster[0].port}?cluster=1")
+
+        assert store.open(opening()).state is State.STARTED
+        store.close()
 
 
 def test_a_master_that_is_away_takes_no_other_master_s_keys_with_it(cluster):
@@ -1355,6 +1495,56 @@ async def test_clients_of_one_s_own(server):
         RedisStore(client=object())
     with pytest.raises(Misconfigured):
         RedisStore()
+
+
+class Wallet(redis.CredentialProvider):
+    """Credentials from elsewhere, which may fail to give them."""
+
+    empty = False
+
+    def get_credentials(self) -> tuple[str, str]:
+        if self.empty:
+            raise LookupError("the token 'hush' has expired")
+        return "wallet", "secret"
+
+    async def get_credentials_async(self) -> tuple[str, str]:
+        return self.get_credentials()
+
+
+def test_a_provider_of_credentials_that_fails_is_a_store_that_is_down(server):
+    """Nothing runs, and what ran keeps its answer: it is written down when there are credentials again."""
+    server.call("ACL", "SETUSER", "wallet", "reset", "on", ">secret", "~*", "&*", "+@all")
+    wallet, effects = Wallet(), list[int]()
+    client = redis.Redis(port=server.port, credential_provider=wallet)
+
+    def effect() -> int:
+        wallet.empty = True
+        server.call("CLIENT", "KILL", "USER", "wallet")
+        return counted(effects)
+
+    with Guard(RedisStore(client=client)) as guard, ThreadPoolExecutor(1) as pool:
+        running = pool.submit(guard.run, "own", effect, key="wallet", payload=1)
+        until(lambda: effects)
+        with Guard(RedisStore(client=client)) as another, pytest.raises(StoreUnavailable) as down:
+            another.run("own", effect, key="another", payload=1)
+        wallet.empty = False
+        answer = running.result()
+
+    assert "hush" not in str(down.value)
+    assert (answer.result, answer.recorded, effects) == (1, True, [1])
+
+
+async def test_and_so_in_a_loop(server):
+    server.call("ACL", "SETUSER", "wallet", "reset", "on", ">secret", "~*", "&*", "+@all")
+    wallet = Wallet()
+    wallet.empty = True
+    store = AsyncRedisStore(client=redis.asyncio.Redis(port=server.port, credential_provider=wallet))
+    with pytest.raises(StoreUnavailable, match="LookupError"):
+        await store.open(opening())
+    wallet.empty = False
+
+    assert (await store.open(opening())).state is State.STARTED
+    await store.close()
 
 
 def test_the_page_says_how_long_a_server_that_hangs_is_waited_for():
