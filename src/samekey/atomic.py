@@ -83,6 +83,8 @@ class _InTransaction:
         """One attempt in one transaction; what we began ourselves and lost against another is begun again."""
         for tries_left in reversed(range(TRANSACTIONS_MAX)):
             self._arrive()
+            if self._begins and self._transaction.stale:
+                yield self._transaction.look_again
             begins = self._begins and not self._transaction.in_transaction
             again = begins and tries_left > 0
             self._undone = self._over = False

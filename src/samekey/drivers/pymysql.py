@@ -159,13 +159,19 @@ def is_connection(given: Any) -> bool:
 
 
 def in_transaction(link: Connection) -> bool:
-    """What the server said with its last answer."""
+    """What the server said when it last said so."""
     status: int = link.server_status  # type: ignore[attr-defined]
     return link.open and bool(status & SERVER_STATUS.SERVER_STATUS_IN_TRANS)
 
 
+def is_stale(link: Connection) -> bool:
+    """Whether it has not said so since: a SELECT that begins a transaction does not, nor an error that ends one."""
+    last = link._result  # type: ignore[attr-defined]
+    return link.open and (last is None or last.server_status is None)
+
+
 def refresh(link: Connection) -> None:
-    """Let the server say again whether a transaction is open: an error does not say so."""
+    """Let the server say again whether a transaction is open."""
     try:
         run(link, "DO 0")
     except pymysql.Error:

@@ -21,7 +21,7 @@ from samekey.core.errors import InProgress, Misconfigured, StoreError, StoreUnav
 from samekey.core.record import Record
 from samekey.core.register import apply, expired, seen_at
 from samekey.core.states import Role
-from samekey.core.transaction import Act, RecordGone, SavepointGone
+from samekey.core.transaction import Act, RecordGone, Savepoint, SavepointGone
 from samekey.drivers import pymysql as driver
 from samekey.loops import aside, running
 from samekey.stores._mysql_links import Links, TooLarge, without_result
@@ -93,6 +93,13 @@ class MysqlTransaction:
     def lost(self) -> bool:
         return not self._connection.open
 
+    @property
+    def stale(self) -> bool:
+        return driver.is_stale(self._connection)
+
+    def look_again(self) -> None:
+        driver.refresh(self._connection)
+
     def begin(self) -> None:
         self._began = True
         self._say("START TRANSACTION")  # BEGIN opens a block in sql_mode ORACLE
@@ -119,6 +126,8 @@ class MysqlTransaction:
                 record = self._perform(act, patience)
             else:
                 self._say(act.sql)
+                if isinstance(act, Savepoint):
+                    self._require_begun()
         return record
 
     def effect_returned(self) -> None:
@@ -129,6 +138,14 @@ class MysqlTransaction:
 
     def worth_waiting(self, error: StoreError) -> bool:
         return False  # the server waited already
+
+    def _require_begun(self) -> None:
+        """The server has just said so: a transaction that an error ended (a deadlock) is open only by hearsay."""
+        if self._connection.get_autocommit() and not self.in_transaction:
+            raise Misconfigured(
+                "the connection is in no transaction, so nothing would be atomic: the server ended it, as it does for "
+                "a deadlock. Run the whole transaction again"
+            )
 
     # -- commands ------------------------------------------------------------------------------------------
 
@@ -256,6 +273,13 @@ class AsyncMysqlTransaction:
 
     async def same_database(self) -> bool:
         return await _aside(self._sync.same_database)
+
+    @property
+    def stale(self) -> bool:
+        return self._sync.stale
+
+    async def look_again(self) -> None:
+        await _aside(self._sync.look_again)
 
     async def begin(self) -> None:
         await _aside(self._sync.begin)

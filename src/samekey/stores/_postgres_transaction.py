@@ -148,6 +148,7 @@ class _Shared:
 
     _link: Any
     name: str
+    stale = False  # libpq knows with every answer
     _table = 0  # the oid of the store's own, once it is known
 
     @property
@@ -239,6 +240,9 @@ class PostgresTransaction(_Shared):
         known = _known[connection] = _identity(found)
         return self._is_ours(known, self._identity(known))
 
+    def look_again(self) -> None:
+        """There is nothing else to see."""
+
     def begin(self) -> None:
         try:
             self._link.begin()
@@ -298,6 +302,9 @@ class AsyncPostgresTransaction(_Shared):
             found = await self._link.trip((RollbackTo("same", 0), (IDENTITY_UNTOLD, ()), Release("same", 0)))
         known = _known[connection] = _identity(found)
         return self._is_ours(known, await self._identity(known))
+
+    async def look_again(self) -> None:
+        """There is nothing else to see."""
 
     async def begin(self) -> None:
         try:

@@ -23,7 +23,7 @@ class SqliteTransaction:
 
     marks_ahead = commits_along = False  # nothing here crosses a network: each act by itself
     begins_by_itself = False  # sqlite3's own rules begin one before an INSERT, and not before a SAVEPOINT
-    lost = False
+    lost = stale = False
 
     def __init__(self, name: str, path: Path, moment: Callable[[], Moment], connection: Any) -> None:
         if not isinstance(connection, sqlite3.Connection):
@@ -48,6 +48,9 @@ class SqliteTransaction:
             return self._connection.in_transaction
         except sqlite3.ProgrammingError:
             return False  # closed, and what was in it rolled back
+
+    def look_again(self) -> None:
+        """There is nothing else to see."""
 
     def begin(self) -> None:
         self._run("BEGIN IMMEDIATE")
@@ -122,7 +125,7 @@ class AsyncSqliteTransaction:
 
     marks_ahead = commits_along = False
     begins_by_itself = False
-    lost = False
+    lost = stale = False
     immediate = True
 
     def __init__(self, sync: SqliteTransaction) -> None:
@@ -137,6 +140,9 @@ class AsyncSqliteTransaction:
 
     async def same_database(self) -> bool:
         return self._sync.same_database()
+
+    async def look_again(self) -> None:
+        """There is nothing else to see."""
 
     async def begin(self) -> None:
         self._sync.begin()

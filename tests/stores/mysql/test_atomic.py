@@ -324,6 +324,83 @@ def test_a_deadlock_in_the_effect_leaves_nothing_behind(guard, url):
         assert orders(url) == ["o-1"]
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_transaction_that_a_select_began_is_the_callers(guard, url, link, asynchronous):
+    """The driver does not hear of it, and to begin another one would commit it and give its locks back."""
+    link.autocommit(False)
+    run(link, "SELECT id FROM orders FOR UPDATE")
+
+    if asynchronous:
+
+        async def main() -> str:
+            async with AsyncGuard(url) as one:
+
+                @one.once(name="order", key="order_id", boundary=Atomic("session"))
+                async def order(session: Any, order_id: str) -> str:
+                    return insert(session, order_id)
+
+                return await order(link, "o-1")
+
+        assert anyio.run(main) == "inserted o-1"
+    else:
+
+        @guard.once(name="order", key="order_id", boundary=Atomic("session"))
+        def order(session: Any, order_id: str) -> str:
+            return insert(session, order_id)
+
+        assert order(link, "o-1") == "inserted o-1"
+
+    with connected(url) as other:
+        run(other, "SET innodb_lock_wait_timeout = 1")
+        with pytest.raises(pymysql.OperationalError, match="Lock wait timeout"):
+            run(other, "SELECT id FROM orders FOR UPDATE")
+    link.rollback()
+    assert (orders(url), guard.peek("order", "o-1")) == ([], None)
+
+
+@contextlib.contextmanager
+def deadlocked(url: str, **more: Any) -> Any:
+    """A connection whose transaction the server rolled back for another one; who began it took no notice."""
+    with connected(url, **more) as one, connected(url) as two:
+        run(one, "CREATE TABLE pairs (id INT PRIMARY KEY, n INT) ENGINE = InnoDB")
+        run(one, "INSERT INTO pairs VALUES (1, 0), (2, 0)")
+        one.commit()
+        two.begin()
+        for number in range(300):
+            insert(two, f"rival {number}")
+        run(two, "UPDATE pairs SET n = 1 WHERE id = 2")
+        one.begin()
+        run(one, "UPDATE pairs SET n = 2 WHERE id = 1")
+        rival = threading.Thread(target=lambda: run(two, "UPDATE pairs SET n = 1 WHERE id = 1"))
+        rival.start()
+        with pytest.raises(pymysql.OperationalError, match="Deadlock"):
+            run(one, "UPDATE pairs SET n = 2 WHERE id = 2")
+        rival.join()
+        two.rollback()
+        yield one
+
+
+@pytest.mark.parametrize("autocommit", [True, False])
+def test_after_a_deadlock_that_was_swallowed_the_guard_begins_its_own(guard, url, autocommit):
+    """The driver still takes the transaction for open: each statement, or none, would have been committed."""
+
+    @guard.once(name="order", key="order_id", boundary=Atomic("session"))
+    def order(session: Any, order_id: str) -> str:
+        return insert(session, order_id)
+
+    with deadlocked(url, autocommit=autocommit) as link:
+        assert order(link, "o-1") == "inserted o-1"
+
+    assert (orders(url), guard.peek("order", "o-1").state) == (["o-1"], State.COMPLETED)
+
+
+def test_after_a_deadlock_that_was_swallowed_there_is_no_transaction_to_be_in(guard, url):
+    with deadlocked(url, autocommit=True) as link, pytest.raises(Misconfigured, match="the server ended it"):
+        guard.on(link).run("order", lambda: insert(link), key="o-1", payload={})
+
+    assert (orders(url), guard.peek("order", "o-1")) == ([], None)
+
+
 def test_an_effect_that_commits_by_itself_is_told(guard, url, link):
     """Also by a CREATE TABLE, which commits without a word."""
     link.begin()
