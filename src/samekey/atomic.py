@@ -29,6 +29,7 @@ from samekey.core.ports import Hook
 from samekey.core.record import Record
 from samekey.core.transaction import (
     CLAIM,
+    DROP,
     EFFECT,
     Act,
     AsyncTransaction,
@@ -65,7 +66,7 @@ class _InTransaction:
 
     call: Call
     _patience_ends: float
-    _working = False
+    _working = _committing = False
     _outer: ref[_InTransaction] | None = None  # who is at work on this connection around us
 
     def _prepare(self, transaction: Transaction | AsyncTransaction, begins: bool) -> None:
@@ -111,6 +112,7 @@ class _InTransaction:
             yield partial(self._carry_out, Release(CLAIM, self._depth))  # and with it the one inside
         self._claim_marked = False
         if self._began and self._transaction.in_transaction:
+            self._committing = True
             yield self._transaction.commit
         self._began = False
         self._depart()
@@ -129,6 +131,19 @@ class _InTransaction:
         self._began = self._claim_marked = self._effect_marked = False  # not before: interrupted, it is done again
         self._depart()
 
+    def _drop(self) -> Steps:
+        """A hold was thrown away unentered. By then another transaction may be open, which shall not be harmed."""
+        try:
+            if self._claim_marked and self._transaction.in_transaction:
+                back = RollbackTo(CLAIM, self._depth), Release(CLAIM, self._depth)
+                try:
+                    yield partial(self._carry_out, Savepoint(DROP, self._depth), *back)
+                except SavepointGone:
+                    yield partial(self._carry_out, RollbackTo(DROP, self._depth), Release(DROP, self._depth))
+        finally:
+            self._claim_marked = False
+            self._depart()
+
     def _arrive(self) -> None:
         """One at a time on a connection, or one inside the effect of the other.
 
@@ -139,7 +154,7 @@ class _InTransaction:
         with _mutex:
             known = _at_work.get(place)
             other = None if known is None else known()
-            if other is not None and other._working:
+            if other is not None and other._working and not other._has_committed():
                 if other.call.attempt not in lineage():
                     raise Misconfigured(
                         f"the connection is in the middle of another guarded call ({other.call.key}): one at a time, "
@@ -149,11 +164,15 @@ class _InTransaction:
             self._working = True
             _at_work[place] = ref(self)
 
+    def _has_committed(self) -> bool:
+        """What a library calls as it commits (Django's `on_commit`) comes after us, not between."""
+        return self._committing and not self._transaction.in_transaction
+
     def _depart(self) -> None:
         if self._working:
             place = id(self._transaction.connection)
             with _mutex:
-                self._working = False
+                self._working = self._committing = False
                 if _at_work.get(place) == ref(self):
                     del _at_work[place]
                     if self._outer is not None:
@@ -334,7 +353,7 @@ class AtomicPerformer(_InTransaction, Performer):
     def abandon(self) -> None:
         """A hold thrown away unentered claims nothing."""
         try:
-            self._go(self._leave())
+            self._go(self._drop())
         except Exception:  # the collector may run in another thread than the connection's
             _log.warning("a hold of %s was never entered, and stays claimed", self.call.key.operation)
 
@@ -425,7 +444,7 @@ class AsyncAtomicPerformer(_InTransaction, AsyncPerformer):
             )
             self._depart()
             return
-        leaving = self._go(self._leave())
+        leaving = self._go(self._drop())
         try:
             leaving.send(None)
         except StopIteration:

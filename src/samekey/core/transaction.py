@@ -14,6 +14,7 @@ from samekey.core.errors import Misconfigured, StoreError
 from samekey.core.record import Record
 
 CLAIM, EFFECT = "claim", "effect"  # the two savepoints: before the claim, and before the effect
+DROP = "drop"  # and where one is that may find them gone
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from psycopg.pq import ConnStatus, DiagnosticField, Escaping, ExecStatus, Pipeli
 from psycopg.waiting import Ready, Wait
 
 from samekey.core.errors import Misconfigured
-from samekey.core.transaction import Mark, SavepointGone, Unsaid
+from samekey.core.transaction import DROP, Mark, SavepointGone, Unsaid
 from samekey.drivers._psycopg_exchange import BINARY, Query
 
 Operation = Mark | Query | tuple[str, tuple[Any, ...]]
@@ -45,7 +45,7 @@ class _Shared:
     marks_ahead = commits_along = True
     errors = (psycopg.Error,)
     _connection: Any
-    _begins = False  # with the next trip
+    _begins = False  # with the next trip; until then there is nothing to roll back
 
     @property
     def given(self) -> Any:
@@ -73,12 +73,19 @@ class _Shared:
         # As their texts are written. A connection that is gone is not asked; its successor is like it.
         return self.lost or self._connection.pgconn.parameter_status(b"client_encoding") == b"UTF8"
 
+    def _begin(self) -> None:
+        self._begins = True
+        if self._connection.pgconn.transaction_status == TransactionStatus.ACTIVE:
+            raise Misconfigured(_BUSY)
+
     def _queries(self, operations: Sequence[Operation], cursor: Callable[[Any], Any]) -> list[Query]:
         queries: list[Query] = []
         if self._connection.pgconn.transaction_status == TransactionStatus.IDLE:
             if not (self._begins or self.begins_by_itself):
                 raise SavepointGone("no transaction")
             queries.append(_plain(begin_statement(self._connection)))
+        elif self._begins and not self.lost:
+            raise Misconfigured(_BUSY)
         self._begins = False
         for operation in operations:
             if isinstance(operation, Query):
@@ -96,6 +103,13 @@ class _Shared:
         return queries
 
 
+# Whose transaction that is will be seen when it ends: what is taken for ours would be committed.
+_BUSY = (
+    "the connection is in the middle of a statement, or of another thread's transaction (cursor.stream(), a COPY): "
+    "let it end, or give the guard a connection of its own"
+)
+
+
 @lru_cache(maxsize=64)
 def _plain(sql: str) -> Query:
     return Query(b"", sql.encode(), [], [])
@@ -109,21 +123,23 @@ class PsycopgLink(_Shared):
         return self._connection
 
     def begin(self) -> None:
-        self._begins = True
+        self._begin()
 
     def commit(self) -> None:
         self._begins = False
         self._connection.commit()
 
     def rollback(self) -> None:
-        self._begins = False
-        if not self.lost:
+        unsent, self._begins = self._begins, False
+        if not (unsent or self.lost):
             self._connection.rollback()
 
     def trip(self, operations: Sequence[Operation]) -> Any:
         connection = self._connection
-        queries = self._queries(operations, psycopg.ClientCursor)
+        if getattr(operations[0], "name", "") == DROP and connection.lock.locked():
+            raise SavepointGone("the collector came in the middle of a statement, which it must not wait for")
         with connection.lock:
+            queries = self._queries(operations, psycopg.ClientCursor)
             steps = travelling(connection.pgconn, queries, prepared_in(connection))
             try:
                 answer = connection.wait(steps)
@@ -144,21 +160,21 @@ class AsyncPsycopgLink(_Shared):
         return self._connection
 
     async def begin(self) -> None:
-        self._begins = True
+        self._begin()
 
     async def commit(self) -> None:
         self._begins = False
         await self._connection.commit()
 
     async def rollback(self) -> None:
-        self._begins = False
-        if not self.lost:
+        unsent, self._begins = self._begins, False
+        if not (unsent or self.lost):
             await self._connection.rollback()
 
     async def trip(self, operations: Sequence[Operation]) -> Any:
         connection = self._connection
-        queries = self._queries(operations, psycopg.AsyncClientCursor)
         async with connection.lock:
+            queries = self._queries(operations, psycopg.AsyncClientCursor)
             steps = travelling(connection.pgconn, queries, prepared_in(connection))
             try:
                 answer = await connection.wait(steps)

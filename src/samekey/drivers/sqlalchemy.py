@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session, scoped_session
 
 from samekey.core.drive import adrive, drive
 from samekey.core.errors import Misconfigured, StoreUnavailable
-from samekey.core.transaction import EFFECT, Mark, Release, RollbackTo, Savepoint, SavepointGone
+from samekey.core.transaction import DROP, EFFECT, Mark, Release, RollbackTo, Savepoint, SavepointGone
 
 Operation = Mark | tuple[str, tuple[Any, ...]]
 Steps = Generator[Any, Any, Any]  # yields what is to be called
@@ -97,7 +97,7 @@ class _Shared:
         return raw
 
     def _trip(self, operations: Sequence[Operation]) -> Steps:
-        if self._orm and any(isinstance(one, Savepoint) for one in operations):
+        if self._orm and any(isinstance(one, Savepoint) and one.name != DROP for one in operations):
             yield self._given.flush  # what was pending before is not ours to roll back
         row, straight = None, []
         for operation in operations:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import shutil
@@ -341,6 +342,90 @@ def test_a_hold_that_is_never_entered_claims_nothing(guard: Guard, connection: p
     assert guard.peek(name, "o-1") is None
 
 
+def test_a_hold_that_is_thrown_away_late_harms_no_other_transaction(
+    guard: Guard, connection: psycopg.Connection[Any], url: str, name: str
+):
+    """To go back to a savepoint that is gone would abort it, and its COMMIT would be a rollback without a word."""
+    held = guard.on(connection).hold(name, key="o-1", payload={})
+    connection.rollback()
+    connection.execute("INSERT INTO orders VALUES (%s, '')", (name,))
+    assert held is not None
+    del held
+    connection.commit()
+
+    assert (count(url, name), guard.peek(name, "o-1")) == (1, None)
+
+
+def test_a_hold_that_is_collected_in_the_middle_of_a_statement_does_not_wait_for_it(
+    guard: Guard, connection: psycopg.Connection[Any], name: str, caplog: pytest.LogCaptureFixture
+):
+    """The statement would wait for the collector, and so would everybody, for ever."""
+
+    class Collects:
+        pass
+
+    class CollectsDumper(psycopg.adapt.Dumper):
+        oid = 25
+
+        def dump(self, obj: Any) -> bytes:
+            gc.collect()
+            return b"said"
+
+    connection.adapters.register_dumper(Collects, CollectsDumper)
+    gc.disable()
+    try:
+        circle: list[Any] = [guard.on(connection).hold(name, key="o-1", payload={})]
+        circle.append(circle)
+        del circle
+        row = connection.execute("SELECT %s", (Collects(),)).fetchone()
+    finally:
+        gc.enable()
+
+    assert (row, "never entered" in caplog.text) == (("said",), True)
+    assert guard.on(connection).run(name, lambda: 1, key="o-2", payload={}).result == 1
+
+
+@pytest.mark.parametrize("how", ["stream", "copy"])
+def test_a_connection_in_the_middle_of_a_statement_is_refused(guard: Guard, url: str, name: str, how: str):
+    """psycopg would wait for itself, for ever."""
+
+    @guard.once(name=name, key="key", boundary=Atomic("session"))
+    def order(session: Any, key: str) -> str:
+        return key
+
+    with psycopg.connect(url, autocommit=True) as connection, connection.cursor() as cursor:
+        if how == "stream":
+            for _ in cursor.stream("SELECT generate_series(1, 3)"):
+                with pytest.raises(Misconfigured, match="in the middle of a statement"):
+                    order(connection, "o-1")
+        else:
+            with cursor.copy("COPY orders FROM STDIN"), pytest.raises(Misconfigured, match="in the middle of"):
+                order(connection, "o-1")
+        assert order(connection, "o-1") == "o-1"
+
+
+def test_what_another_thread_has_under_way_is_not_committed(guard: Guard, url: str, name: str):
+    """While its statement runs nobody can see that its transaction is open."""
+
+    @guard.once(name=name, key="key", boundary=Atomic("session"))
+    def order(session: Any, key: str) -> str:
+        return key
+
+    with psycopg.connect(url) as gate, psycopg.connect(url) as connection, ThreadPoolExecutor(1) as thread:
+        gate.execute("SELECT pg_advisory_lock(%s)", (len(name),))
+        connection.execute("INSERT INTO orders VALUES (%s, '')", (name,))
+        other = thread.submit(connection.execute, "SELECT pg_advisory_lock(%s)", (len(name),))
+        while connection.info.transaction_status != psycopg.pq.TransactionStatus.ACTIVE:
+            pass
+        with pytest.raises(Misconfigured, match="in the middle of a statement"):
+            order(connection, "o-1")
+        gate.execute("SELECT pg_advisory_unlock(%s)", (len(name),))
+        other.result()
+        connection.rollback()
+
+    assert (count(url, name), guard.peek(name, "o-1")) == (0, None)
+
+
 async def test_an_async_hold_that_is_never_entered_is_told(url: str, name: str, caplog: pytest.LogCaptureFixture):
     """Nobody can await in a garbage collector; the transaction must be rolled back."""
     async with AsyncGuard(url) as guard, await psycopg.AsyncConnection.connect(url) as connection:
@@ -638,6 +723,24 @@ def test_on_commit_waits_for_the_guards_own_commit(guard: Guard, url: str, name:
     with contextlib.closing(connection):
         order(connection, "o-1")
     assert [record.state.value for record in sent if record] == ["completed"]
+
+
+def test_what_runs_on_commit_may_be_guarded_on_the_same_connection(guard: Guard, url: str, name: str):
+    """It comes after the call that promised it, whose replay would not promise it again."""
+    connection, sent = _django(url), []
+
+    @guard.once(name=f"{name}-mail", key="key", boundary=Atomic("db"))
+    def mail(db: Any, key: str) -> str:
+        return f"mail {key}"
+
+    @guard.once(name=name, key="key", boundary=Atomic("db"))
+    def order(db: Any, key: str) -> str:
+        transaction.on_commit(lambda: sent.append(mail(connection, key)), using=connection.alias)
+        return key
+
+    with contextlib.closing(connection):
+        assert [order(connection, "o-1"), order(connection, "o-2")] == ["o-1", "o-2"]
+    assert sent == ["mail o-1", "mail o-2"]
 
 
 def test_a_broken_inner_block_is_mended_by_not_done_and_told_otherwise(guard: Guard, url: str, name: str):
