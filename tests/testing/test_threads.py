@@ -418,7 +418,7 @@ print("came through", flush=True)
 def test_a_thread_that_starts_while_the_others_are_looked_at_is_no_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[threading.Thread] = []
 
-    def another_starts(frame: object) -> bool:
+    def another_starts(thread: object) -> bool:
         started.append(threading.Thread())
         threads._helpers[started[-1]] = None
         return True
@@ -427,5 +427,5 @@ def test_a_thread_that_starts_while_the_others_are_looked_at_is_no_trouble(monke
     threads._helpers[first] = None
     monkeypatch.setattr(threads, "_runs_anything", another_starts)
 
-    assert first in threads.at_work({})
+    assert first in threads.at_work()
     assert started

@@ -134,7 +134,7 @@ class Caller(Moving):
         seen, still, ends = None, 0, time.monotonic() + CALL_SECONDS_MAX
         while not self._rest.wait(POLL_SECONDS):
             frames = current_frames()
-            threads = [self._thread, *at_work(frames)]
+            threads = [self._thread, *at_work()]
             now = [(id(frame), frame.f_lasti) for one in threads if (frame := frames.get(one.ident or 0)) is not None]
             still = still + 1 if now == seen and all(_asleep(one.native_id) for one in threads) else 0
             seen = now

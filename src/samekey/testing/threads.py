@@ -9,6 +9,7 @@ for one of them. Both are said (`elsewhere`), and what was to be seen by stoppin
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import logging.handlers
 import os
@@ -55,10 +56,10 @@ def lone() -> Moving | None:
     return _lone
 
 
-def at_work(frames: Mapping[int, FrameType]) -> list[threading.Thread]:
+def at_work() -> list[threading.Thread]:
     """Threads that may be working for a call: traced ones that run what they are given."""
     known = [thread() for thread in _helpers.keyrefs()]
-    return [one for one in known if one is not None and _runs_anything(frames.get(one.ident or 0))]
+    return [one for one in known if one is not None and _runs_anything(one)]
 
 
 def threads_of(own: OwnCode, *, but: Collection[threading.Thread]) -> set[str]:
@@ -155,14 +156,14 @@ class Bystanders:
     """Threads that were there before the trial and run what they are given: do they work for a call?"""
 
     def __init__(self) -> None:
-        frames, here = current_frames(), threading.current_thread()
+        here = threading.current_thread()
         self._threads = [
             one
             for one in threading.enumerate()
             if one is not here
             and one not in _helpers
             and not isinstance(one, threading.Timer)  # which was set before, and not for a call
-            and _runs_anything(frames.get(one.ident or 0))
+            and _runs_anything(one)
         ]
         self._used: dict[threading.Thread, float] = {}
 
@@ -174,16 +175,18 @@ class Bystanders:
         return {one.name for one, used in self._used.items() if one.is_alive() and _processor_seconds(one) != used}
 
 
-def _runs_anything(frame: FrameType | None) -> bool:
-    """Those of an installed package, of `logging`, and ours, do only their own work: they are not a call's."""
-    if frame is None:  # it is gone
-        return False
-    first = ""
-    below: FrameType | None = frame
-    while below is not None:
-        if below.f_code.co_filename != threading.__file__:
-            first = below.f_code.co_filename
-        below = below.f_back
+def _runs_anything(thread: threading.Thread) -> bool:
+    """Those of an installed package, of `logging`, and ours, do only their own work: they are not a call's.
+
+    Told by what a thread was started with. To follow its frames while it goes on crashes some Pythons.
+    """
+    run: Any = type(thread).run
+    if run is threading.Thread.run:
+        run = getattr(thread, "_target", None)
+    while isinstance(run, functools.partial):
+        run = run.func
+    code = getattr(run, "__code__", None)
+    first = "" if code is None else code.co_filename
     return _POOLS in first if installed(first) else first != _LOGGERS and not ours(first)
 
 
