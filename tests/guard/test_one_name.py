@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 import subprocess
 import sys
 import textwrap
@@ -402,6 +403,30 @@ def test_a_function_has_one_name_however_its_module_was_started(tmp_path: Path, 
 
     answers = "Receipt(order='o-1') 1\nStolen worker:charge worker:refund\n"
     assert said == dict.fromkeys(STARTED, answers) | {"both": answers * 2}
+
+
+def test_a_file_that_is_started_inside_of_its_package_has_another_name(tmp_path: Path):
+    """Python does not say to which package it belongs: `name=` does."""
+    jobs = tmp_path / "jobs"
+    jobs.mkdir()
+    jobs.joinpath("worker.py").write_text(PROGRAM.replace("from elsewhere", "from jobs.elsewhere"))
+    jobs.joinpath("elsewhere.py").write_text(ELSEWHERE)
+    ways = [("jobs/worker.py", "itself"), ("-c", "import jobs.worker; jobs.worker.all_of_them('o-1')")]
+
+    said = [
+        subprocess.run(
+            [sys.executable, *way],
+            cwd=tmp_path,
+            check=True,
+            capture_output=True,
+            text=True,
+            env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        ).stdout
+        for way in ways
+    ]
+
+    assert [one.count("charged\n") for one in said] == [1, 1]
+    assert [one.split()[-2] for one in said] == ["worker:charge", "jobs.worker:charge"]
 
 
 def test_a_prompt_has_no_other_name():
