@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import multiprocessing
 import os
 import re
@@ -12,7 +13,7 @@ import threading
 import types
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from signal import SIGCONT, SIGSTOP
 from socket import SHUT_RDWR
@@ -874,6 +875,43 @@ def test_a_full_server_writes_nothing():
         store.close()
 
 
+def test_an_address_that_looks_like_a_server_s_word_is_no_such_word(tmp_path):
+    """A server that is not there is told as that, whatever its path, host or user is called."""
+    for word in ("OOM", "NOPERM", "NOAUTH", "WRONGPASS", "CROSSSLOT", "ACL failure"):
+        with pytest.raises(StoreUnavailable, match=r"[Nn]o such file") as told:
+            RedisStore(f"unix://{tmp_path}/{word.replace(' ', '%20')}/redis.sock").open(opening())
+
+        assert "memory" not in str(told.value)
+
+
+@pytest.mark.parametrize("flavour", sorted(flavours()))
+def test_what_a_script_may_not_do_is_told_as_that_at_once(flavour):
+    """Each server has other words for it; and a user called READONLY is no server that was demoted."""
+    with redis_server(flavour) as server:
+        server.call("ACL", "SETUSER", "READONLY", "on", ">secret", *RIGHTS.split(), "-zadd")
+        store = RedisStore(f"redis://READONLY:secret@127.0.0.1:{server.port}/0")
+        with pytest.raises(Misconfigured, match="may not do what the store needs"):
+            store.open(opening())
+        server.call("ACL", "SETUSER", "READONLY", "-evalsha", "-eval")
+
+        with pytest.raises(Misconfigured, match="may not do what the store needs"):
+            store.read(Read(make_key("own", "any")))
+        assert store._here.lane.links.links  # nobody hung up to look for another master
+        store.close()
+
+
+@pytest.mark.parametrize("flavour", sorted(flavours()))
+def test_a_script_that_finds_no_room_is_told_as_a_full_memory(flavour):
+    with redis_server(flavour, maxmemory="100mb", maxmemory_policy="noeviction") as server:
+        store = RedisStore(server.url())
+        store.open(opening())
+        server.call("CONFIG", "SET", "maxmemory", "1")
+
+        with pytest.raises(StoreUnavailable, match="memory"):
+            store.open(opening())
+        store.close()
+
+
 # -- replicas, sentinels, clusters -----------------------------------------------------------------------------------
 
 
@@ -1172,6 +1210,103 @@ def test_a_cluster_that_is_rearranged_is_followed(cluster):
         node.call("CLUSTER", "SETSLOT", slot, "NODE", ids[id(target)])
     assert there(store.settle(settling(held))).state is State.COMPLETED  # MOVED
     store.close()
+
+
+def give_away(record: Record, source: RedisServer, target: RedisServer) -> int:
+    """Move all keys of this record's slot, and leave it open; the slot."""
+    slot = driver.slot_of(raw_key(record).encode())
+    target.call("CLUSTER", "SETSLOT", slot, "IMPORTING", source.call("CLUSTER", "MYID"))
+    source.call("CLUSTER", "SETSLOT", slot, "MIGRATING", target.call("CLUSTER", "MYID"))
+    for key in source.call("CLUSTER", "GETKEYSINSLOT", slot, 100):
+        source.call("MIGRATE", "127.0.0.1", target.port, key, 0, 5000)
+    return slot
+
+
+@contextmanager
+def growing_cluster() -> Iterator[list[RedisServer]]:
+    """Two masters, and a third one that has no slots yet."""
+    with redis_cluster(2) as nodes, redis_server(cluster_enabled="yes") as new:
+        new.call("CLUSTER", "MEET", "127.0.0.1", nodes[0].port, nodes[0]._settings["cluster-port"])
+        until(lambda: all(str(node.call("CLUSTER", "NODES")).count(" connected") == 3 for node in (*nodes, new)))
+        until(lambda: "cluster_state:ok" in new.call("CLUSTER", "INFO"))
+        yield [*nodes, new]
+
+
+@pytest.mark.parametrize("colour", ["sync", "async"])
+def test_the_first_slot_that_moves_to_a_new_server_is_followed(colour):
+    """A server without slots has nothing to be greeted about: nobody waits for what it will not say."""
+
+    async def called(one: Any) -> Any:
+        return await one if inspect.isawaitable(one) else one
+
+    async def moving(nodes: list[RedisServer]) -> None:
+        store = (AsyncRedisStore if colour == "async" else RedisStore)(cluster_url(nodes))
+        held = await called(store.open(opening()))
+        give_away(held, next(node for node in nodes if raw_key(held) in node.call("KEYS", "*")), nodes[2])
+
+        assert (await called(store.renew(Renew(held, LEASE)))).version == held.version + 1
+        assert (await called(store.settle(settling(held)))).state is State.COMPLETED
+        assert [one.key for one in await called(store.list(Query(limit=10)))] == [held.key]
+        await called(store.close())
+
+    with growing_cluster() as nodes:
+        asyncio.run(moving(nodes))
+
+
+@pytest.mark.parametrize("direction", [1, -1])
+@pytest.mark.parametrize("over", [True, False], ids=["moved", "moving"])
+def test_a_record_that_moves_while_a_list_is_made_is_listed_once(monkeypatch, direction, over):
+    """From a server that was not looked at yet to one that was, and the other way round."""
+    with redis_cluster(2) as nodes:
+        store = RedisStore(cluster_url(nodes))
+        source, target = nodes[::direction]
+        ended = [there(store.settle(settling(store.open(opening())))) for _ in range(40)]
+        (moving, *_) = (one for one in ended if raw_key(one) in source.call("KEYS", "*"))
+        looks: list[str] = []
+
+        def played(*arguments: Any) -> Generator[Any, Any, Any]:
+            steps: Generator[Any, Any, Any] = listing(*arguments)
+            reply = None
+            while True:
+                try:
+                    asked = steps.send(reply)
+                except StopIteration as stop:
+                    return stop.value
+                if asked[0].words[:1] == (b"SCAN",):
+                    looks.append(asked[0].server)
+                    if len(set(looks)) == 2 and len(looks) == 2:
+                        slot = give_away(moving, source, target)
+                        for node in (target, source) if over else ():
+                            node.call("CLUSTER", "SETSLOT", slot, "NODE", target.call("CLUSTER", "MYID"))
+                reply = yield asked
+
+        monkeypatch.setattr("samekey.stores.redis.listing", played)
+        listed = store.list(Query(limit=100))
+
+        assert sorted(one.key.text for one in listed) == sorted(one.key.text for one in ended)
+        looks.clear()
+        store.close()
+
+
+def test_who_waits_hears_of_it_when_no_server_of_the_address_is_left(monkeypatch):
+    """The subscriber goes to the servers that were met since, like everybody else."""
+    monkeypatch.setattr(_waiting, "REREAD_SECONDS", 60.0)
+    with redis_cluster(3) as (leaves, *stay):
+        for node in stay:
+            node.call("CONFIG", "SET", "cluster-require-full-coverage", "no")
+        store, other = RedisStore(cluster_url([leaves])), RedisStore(cluster_url(stay))
+        records = [store.open(opening()) for _ in range(40)]
+        (held, *_) = (one for one in records if raw_key(one) in stay[0].call("KEYS", "*"))
+        assert other.read(Read(held.key)) is not None
+        leaves.stop(kill=True)
+
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(store.wait, Wait(held), 20.0)
+            until(lambda: any(node.call("PUBSUB", "NUMSUB", channel(held))[1] for node in stay))
+            other.settle(settling(held))
+            assert there(waiting.result()).result == b"done"
+        for each in (store, other):
+            each.close()
 
 
 def test_servers_that_each_name_the_other_are_asked_until_they_agree(cluster):

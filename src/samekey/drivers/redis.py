@@ -245,23 +245,36 @@ def slot_of(key: bytes) -> int:
 
 _DEMOTED = ("READONLY", "LOADING", "MASTERDOWN", "UNBLOCKED")
 _REARRANGED = ("CLUSTERDOWN", "TRYAGAIN")
+_FORBIDDEN = ("NOPERM", "ERR ACL failure", "ERR The user executing the script", "The user executing the script")
+_UNKNOWN_USER = ("NOAUTH", "WRONGPASS", "ERR invalid username-password")
+
+# Redis 6 tells first where in a script it happened, and then what.
+_IN_SCRIPT = re.compile(r"ERR Error running script \(call to f_\w+\): (@user_script: ?\d+: )+-?")
+
+
+def _said(error: BaseException) -> str:
+    """A server's refusal, from the word on that says which one; "" if no server said it.
+
+    Whatever else stands in it may be anybody's: a host, a path, a user that is called READONLY.
+    """
+    return _IN_SCRIPT.sub("", str(error), count=1) if isinstance(error, Refusal) else ""
 
 
 def is_unknown_script(error: BaseException) -> bool:
-    return isinstance(error, redis.exceptions.NoScriptError) or "NOSCRIPT" in str(error)
+    return isinstance(error, redis.exceptions.NoScriptError) or _said(error).startswith("NOSCRIPT")
 
 
 def is_demoted(error: BaseException) -> bool:
     """Whether this server is no master, or not yet: nothing was written, and another may be."""
     if isinstance(error, (redis.exceptions.ReadOnlyError, redis.exceptions.BusyLoadingError)):
         return True
-    return any(word in str(error) for word in _DEMOTED)
+    return _said(error).startswith(_DEMOTED)
 
 
 def is_again(error: BaseException) -> bool:
     """Whether nothing was written, and the same may be asked again soon: masters change, or slots move."""
     classes = (redis.exceptions.ClusterDownError, redis.exceptions.TryAgainError)
-    return is_demoted(error) or isinstance(error, classes) or any(word in str(error) for word in _REARRANGED)
+    return is_demoted(error) or isinstance(error, classes) or _said(error).startswith(_REARRANGED)
 
 
 def moved_to(error: BaseException) -> tuple[bool, str, int] | None:
@@ -278,18 +291,19 @@ def moved_to(error: BaseException) -> tuple[bool, str, int] | None:
 def store_error(name: str, error: BaseException) -> StoreError | Misconfigured:
     """The driver's exception as ours, once, at the edge."""
     said = (str(error).strip() or type(error).__name__).splitlines()[0]
+    refused = _said(error)
     match error:
         case redis.exceptions.NoPermissionError():
             return Misconfigured(f"{name}: this user may not do what the store needs ({said})")
         case redis.exceptions.AuthenticationError() | redis.exceptions.AuthorizationError():
             return Misconfigured(f"{name}: {said}")
-        case _ if "NOPERM" in said or "ACL failure" in said:
+        case _ if refused.startswith(_FORBIDDEN):
             return Misconfigured(f"{name}: this user may not do what the store needs ({said})")
-        case _ if "NOAUTH" in said or "WRONGPASS" in said or "invalid username-password" in said:
+        case _ if refused.startswith(_UNKNOWN_USER):
             return Misconfigured(f"{name}: {said}")
-        case _ if "CROSSSLOT" in said:  # as one server we ask about all buckets at once
+        case _ if refused.startswith("CROSSSLOT"):  # as one server we ask about all buckets at once
             return Misconfigured(f"{name} is one server of a cluster: say so in its address, with ?cluster=1")
-        case _ if "OOM" in said or isinstance(error, getattr(redis.exceptions, "OutOfMemoryError", ())):
+        case _ if refused.startswith("OOM") or isinstance(error, getattr(redis.exceptions, "OutOfMemoryError", ())):
             return StoreUnavailable(f"the memory of {name} is full; nothing was written")
         case _:
             return StoreUnavailable(f"{name}: {said}")

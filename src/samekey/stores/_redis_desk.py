@@ -103,24 +103,53 @@ def _walk(query: Query, reach: int, links: Links) -> Generator[list[Request], li
     """Where the newest that are asked for stand, as far as their beginnings tell; and whether there are more."""
     best: dict[bytes, float] = {}
     more = False
-    yield [Request(0, None, (), (b"PING",))]  # in a cluster: learn who is there
-    for server in links.servers():
-        cursor = b"0"
-        while True:
-            look = (b"SCAN", cursor, b"MATCH", _RECORDS, b"COUNT", b"%d" % SCAN_COUNT)
-            ((cursor, keys),) = yield [Request(0, None, (), look, server=server)]
-            if keys:
-                peeks = yield [
-                    Request(int(key[9:11], 16), None, (), (b"GETRANGE", key, b"0", b"%d" % PEEK)) for key in keys
-                ]
-                for key, peek in zip(keys, peeks, strict=True):
-                    if peek and (created := _picked(query, peek, bytes.fromhex(key[13:].decode()))) is not None:
-                        best[bytes.fromhex(key[13:].decode())] = created
-                if len(best) > 2 * reach:
-                    best, more = {digest: created for created, digest in _newest(best, reach)}, True
-            if cursor == b"0":
-                break
+    owners, guests = yield from _surveying(links)
+    servers = list(dict.fromkeys((*owners, *guests))) or [""]
+    for server in servers:
+        more = (yield from _visiting(server, query, reach, best)) or more
+    if owners:
+        now_owners, now_guests = yield from _surveying(links)
+        if now_owners != owners or guests or now_guests:
+            # A key that moved from a server where we had not been yet to one where we had been was missed.
+            # Back the same way: then we were at the one before it left, or at the other after it came.
+            there = dict.fromkeys((*now_owners, *now_guests))
+            for server in reversed([one for one in dict.fromkeys((*servers, *there)) if one in there]):
+                more = (yield from _visiting(server, query, reach, best)) or more
     return _newest(best, reach), more or len(best) > reach
+
+
+def _surveying(links: Links) -> Generator[list[Request], list[Any], tuple[tuple[str, ...], list[str]]]:
+    """Who has which bucket, and which servers are being given one just now; in a cluster, else nobody by name."""
+    yield [Request(0, None, (), (b"PING",))]
+    if not links.owners:
+        return (), []
+    # Whoever has given a part of a bucket away sends us on for a key that it has not: no right is needed but to read.
+    probes = [Request(bucket, None, (), (b"GETRANGE", tag + b"nothing", b"0", b"0")) for bucket, tag in enumerate(TAGS)]
+    yield probes
+    return links.owners, [probe.guest for probe in probes if probe.guest]
+
+
+def _visiting(
+    server: str, query: Query, reach: int, best: dict[bytes, float]
+) -> Generator[list[Request], list[Any], bool]:
+    """Take in what this server has; whether more was found than is kept."""
+    cursor, more = b"0", False
+    while True:
+        look = (b"SCAN", cursor, b"MATCH", _RECORDS, b"COUNT", b"%d" % SCAN_COUNT)
+        ((cursor, keys),) = yield [Request(0, None, (), look, server=server)]
+        if keys:
+            peeks = yield [
+                Request(int(key[9:11], 16), None, (), (b"GETRANGE", key, b"0", b"%d" % PEEK)) for key in keys
+            ]
+            for key, peek in zip(keys, peeks, strict=True):
+                if peek and (created := _picked(query, peek, bytes.fromhex(key[13:].decode()))) is not None:
+                    best[bytes.fromhex(key[13:].decode())] = created
+            if len(best) > 2 * reach:
+                kept, more = _newest(best, reach), True
+                best.clear()
+                best.update((digest, created) for created, digest in kept)
+        if cursor == b"0":
+            return more
 
 
 def _newest(best: dict[bytes, float], reach: int) -> list[Place]:

@@ -70,6 +70,7 @@ class Request:
     lost = False  # a reply to it was lost: it may have been carried out already
     tried = False  # the server asked us to come again
     redirects = 0
+    guest = ""  # the server that it was last sent to as `asking`: one that is being given the bucket
 
     def __init__(
         self,
@@ -313,7 +314,7 @@ class Links:
         for_good, host, port = moved
         server = f"{host or link.server.rpartition(':')[0]}:{port}"
         if not for_good:
-            request.asking = server
+            request.asking = request.guest = server
         elif self._owners:
             self._owners[request.bucket] = server
         return Redirected(server)
@@ -361,7 +362,7 @@ class Links:
     def listening(self) -> Wiring:
         """A connection that hears what is told; in a cluster every server hears everything."""
         address = self._address
-        places = address.places if address.cluster else ((yield from self._placing("")),)
+        places = self._known() if address.cluster else [(yield from self._placing(""))]
         trouble: Exception | None = None
         for place in places:
             try:
@@ -369,6 +370,11 @@ class Links:
             except StoreUnavailable as error:
                 trouble = error
         raise trouble or StoreUnavailable(f"{address.name} names no server")
+
+    @property
+    def owners(self) -> tuple[str, ...]:
+        """Who has which bucket, as far as we know; nobody by name where there is one server."""
+        return tuple(self._owners)
 
     def servers(self) -> list[str]:
         """Every server that has keys, by name."""
@@ -395,6 +401,8 @@ class Links:
             groups: list[tuple[int, ...]] = [tuple(range(BUCKETS))]
         else:  # one script, one slot
             groups = [(bucket,) for bucket in range(BUCKETS) if self._owners[bucket] == link.server]
+            if not groups:  # a server that has no slots yet, or no longer: nothing to say, and no reply to wait for
+                return
         data = [
             driver.packed(
                 (
@@ -441,15 +449,19 @@ class Links:
 
     def _finding_owners(self) -> Wiring:
         """Who has which bucket: asked of any server of the cluster."""
+        self._owners = yield from self._asking_any(self._known(), (b"CLUSTER", b"SLOTS"), self._told_owners)
+        self._doubtful = False
+
+    def _known(self) -> list[driver.Place]:
+        """The servers of a cluster that its address names, and those that we have met: the others may all be gone."""
         address = self._address
-        known = [place.node for place in address.places]
+        named = [place.node for place in address.places]
         places = [*address.places]
         for server in dict.fromkeys((*self.links, *self._memory.facts)):
-            if server not in known:
+            if server not in named:
                 host, _, port = server.rpartition(":")
                 places.append(address.places[0].at(host, int(port)))
-        self._owners = yield from self._asking_any(places, (b"CLUSTER", b"SLOTS"), self._told_owners)
-        self._doubtful = False
+        return places
 
     def _told_owners(self, asked: driver.Place, answer: Any) -> list[str]:
         owners = [""] * BUCKETS

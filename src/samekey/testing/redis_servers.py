@@ -148,6 +148,8 @@ class RedisServer(Redis):
         self._program = folder / ("redis-sentinel" if sentinel else "redis-server")
         self._program.symlink_to(program)
         self._settings = {name.replace("_", "-"): value for name, value in settings.items()}
+        if "cluster-enabled" in self._settings:  # or its bus is at the port plus 10000, and that may be no port
+            self._settings["cluster-port"] = str(_free_port())
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -265,8 +267,7 @@ def redis_cluster(masters: int = 3, flavour: str | None = None, *, replicas: int
         nodes = []
         for _ in range(masters * (1 + bool(replicas))):
             folder = stack.enter_context(_folder())
-            # The bus of a cluster is at the port plus 10000.
-            node = RedisServer(program, folder, {**settings, "cluster-port": str(_free_port())})
+            node = RedisServer(program, folder, settings)
             stack.callback(node.stop, kill=True)
             node.start()
             nodes.append(node)
