@@ -285,6 +285,31 @@ def test_a_command_says_when_the_front_could_not_be_told(front, back):
     assert guard.store.read(Read(seen.key)).result is None  # done all the same
 
 
+@pytest.mark.parametrize("how", ["away", "told too late"])
+def test_of_several_front_ttls_the_longest_counts(front, back, clock, how):
+    """A command knows only its own: what it frees may be replayed for as long as another process believes the front."""
+    patient, hasty = LayeredStore(front, back, front_ttl=3600), LayeredStore(front, back, front_ttl=10)
+    guard = Guard(patient)
+    guard.run("charge", lambda: 7, key="o-1", payload=1)
+    stale = dict(front.words)
+    seen = patient.read(Read(make_key("charge", "o-1")))
+    if how == "away":
+        front.away = True
+        with pytest.raises(MayStillReplay, match="for up to 10 s"):
+            hasty.free(Free(seen, "ada", "refunded"))
+        front.away = False
+    else:
+        hasty.free(Free(seen, "ada", "refunded"))
+        clock.advance(11)  # its tombstone is gone, and a process of the other kind that slept tells what it knew
+        for digest, (word, until) in stale.items():
+            front.put(digest, word, until)
+
+    clock.advance(60)
+    assert guard.run("charge", lambda: 8, key="o-1", payload=1).replayed
+    clock.advance(3600)
+    assert guard.run("charge", lambda: 8, key="o-1", payload=1).result == 8
+
+
 def test_while_the_front_is_away_it_is_left_alone(front, back):
     store = LayeredStore(front, back)
     store.open(scene.opening(by=A))

@@ -1363,6 +1363,42 @@ def test_a_master_that_is_away_takes_no_other_master_s_keys_with_it(cluster):
     store.close()
 
 
+@pytest.mark.parametrize("colour", ["sync", "async"])
+def test_a_master_that_hangs_is_left_alone_for_a_while(cluster, monkeypatch, colour):
+    """Whoever wants its keys is told so at once, and does not keep the others' keys waiting for it."""
+    monkeypatch.setattr("samekey.drivers._redis_wire.ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr("samekey.stores._redis_jobs.REASK_SECONDS", 0.0)
+    monkeypatch.setattr(_redis_links, "SILENT_SECONDS", 600.0)
+
+    for node in cluster:
+        node.call("CONFIG", "SET", "cluster-require-full-coverage", "no")
+
+    async def called(one: Any) -> Any:
+        return await one if inspect.isawaitable(one) else one
+
+    async def hanging() -> None:
+        store = (AsyncRedisStore if colour == "async" else RedisStore)(cluster_url(cluster[1:]))
+        held = await called(store.batch([opening() for _ in range(60)]))
+        (hers, *_) = (one for one in held if raw_key(one) in cluster[0].call("KEYS", "*"))
+        (others, *_) = (one for one in held if raw_key(one) in cluster[1].call("KEYS", "*"))
+        os.kill(cluster[0].pid, SIGSTOP)
+        try:
+            for why in ("no answer|timed out", "Timeout", "did not answer a moment ago"):
+                replies = await called(store.batch([Renew(hers, LEASE), Renew(others, LEASE)]))
+                assert isinstance(replies[0], StoreUnavailable)
+                assert re.search(why, str(replies[0]))
+                assert replies[1].lease_live
+        finally:
+            os.kill(cluster[0].pid, SIGCONT)
+        until(lambda: all("cluster_state:ok" in node.call("CLUSTER", "INFO") for node in cluster))
+        memory = (store.sync if isinstance(store, AsyncRedisStore) else store)._links().memory
+        memory.silent.clear()  # the while is over
+        assert (await called(store.renew(Renew(hers, LEASE)))).lease_live
+        await called(store.close())
+
+    asyncio.run(hanging())
+
+
 def test_a_cluster_whose_servers_do_not_tell_their_host(cluster):
     """Then it is the host where they were asked: a cluster behind one address, or of one server that met nobody."""
     for node in cluster:

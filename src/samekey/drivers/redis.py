@@ -34,6 +34,7 @@ __all__ = (
     "Wire",
     "is_again",
     "is_demoted",
+    "is_silence",
     "is_unknown_script",
     "lent_by",
     "moved_to",
@@ -269,6 +270,11 @@ def is_demoted(error: BaseException) -> bool:
     if isinstance(error, (redis.exceptions.ReadOnlyError, redis.exceptions.BusyLoadingError)):
         return True
     return _said(error).startswith(_DEMOTED)
+
+
+def is_silence(error: BaseException) -> bool:
+    """Whether there was no answer, and not even a no."""
+    return isinstance(error, (TimeoutError, redis.TimeoutError))
 
 
 def is_again(error: BaseException) -> bool:

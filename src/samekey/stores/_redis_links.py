@@ -30,6 +30,7 @@ UNSETTLED = [tag + b"unsettled" for tag in TAGS]
 AUDITS = [tag + b"audit" for tag in TAGS]
 _SLOTS = [driver.slot_of(tag) for tag in TAGS]
 
+SILENT_SECONDS = 2.0  # how long a server of a cluster that let nobody in is left alone: the others' keys need the lane
 WAIT_MILLISECONDS = 1000  # how long a write may take to reach its replicas before it counts as not there
 
 
@@ -95,6 +96,7 @@ class Memory:
         self.born: list[bytes] = [*born] or [b""] * BUCKETS  # when each marker was made, as we first saw it
         self.lost: list[int] = [0] * BUCKETS  # when each bucket may have lost something, in microseconds
         self.facts: dict[str, Facts] = {}  # by server
+        self.silent: dict[str, float] = {}  # servers that took a call and said nothing: until when they are left alone
         self.told_in = b"@%d" % address.database  # a server's messages know no databases: their channels name them
         self._ahead = time.time() - time.monotonic()
 
@@ -113,6 +115,9 @@ class Memory:
     def now(self) -> int:
         """About what the server's clock says: a guess that every script checks before it counts."""
         return round((time.monotonic() + self._ahead) * 1e6)
+
+    def is_silent(self, place: driver.Place) -> bool:
+        return time.monotonic() < self.silent.get(place.node, 0.0)
 
     @property
     def incarnation(self) -> str:
@@ -329,6 +334,8 @@ class Links:
     def _meeting(self, server: str) -> Generator[Any, Any, Link]:
         """A new connection, and what its server says about itself."""
         place = yield from self._placing(server)
+        if self._address.cluster and self._memory.is_silent(place):
+            raise StoreUnavailable(f"{self._address.name}: {server} did not answer a moment ago")
         wire = yield from self._dialling(place)
         try:
             link = Link(server, wire, (yield from self._asking_facts(wire)))
@@ -364,7 +371,7 @@ class Links:
         address = self._address
         places = self._known() if address.cluster else [(yield from self._placing(""))]
         trouble: Exception | None = None
-        for place in places:
+        for place in sorted(places, key=self._memory.is_silent):
             try:
                 return (yield from self._dialling(place))
             except StoreUnavailable as error:
@@ -480,7 +487,7 @@ class Links:
     ) -> Generator[Any, Any, Any]:
         """What the first of these tells that knows: one that has just come, or was told to forget, may not."""
         trouble: SamekeyError | None = None
-        for place in places:
+        for place in sorted(places, key=self._memory.is_silent):
             try:
                 wire = yield from self._dialling(place)
             except StoreUnavailable as error:
@@ -505,6 +512,8 @@ class Links:
         try:
             wire = yield Dial(place)
         except (driver.DriverError, OSError) as error:
+            if driver.is_silence(error):
+                self._memory.silent[place.node] = time.monotonic() + SILENT_SECONDS
             raise driver.store_error(self._address.name, error) from error
         return wire
 
