@@ -293,6 +293,7 @@ def test_of_several_front_ttls_the_longest_counts(front, back, clock, how):
     guard.run("charge", lambda: 7, key="o-1", payload=1)
     stale = dict(front.words)
     seen = patient.read(Read(make_key("charge", "o-1")))
+    assert seen is not None
     if how == "away":
         front.away = True
         with pytest.raises(MayStillReplay, match="for up to 10 s"):
