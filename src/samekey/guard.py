@@ -422,6 +422,8 @@ class _GuardOn(Guard):
         transaction: Transaction = join(guard.store, connection)
         self.__dict__.update(guard.__dict__)  # by now with the store, which both of us have
         self._transaction = transaction
+        if transaction.stale and not transaction.in_transaction:
+            transaction.look_again()
         require_transaction(self._transaction)
         require_same_database(self._transaction)
 

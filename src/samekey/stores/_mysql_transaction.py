@@ -57,7 +57,7 @@ class MysqlTransaction:
     """The store's commands on the caller's connection; seen by others when the caller commits."""
 
     marks_ahead = False  # each statement is a trip of its own here
-    commits_along = False
+    commits_along = writes_late = False
     begins_by_itself = False  # with autocommit off it does; then BEGIN says so aloud, and costs nothing
 
     def __init__(self, links: Callable[[], Links], address: driver.Address, connection: Any) -> None:
@@ -130,6 +130,9 @@ class MysqlTransaction:
                     self._require_begun()
         return record
 
+    def write_pending(self) -> None:
+        """Nothing is written late."""
+
     def effect_returned(self) -> None:
         """PyMySQL writes nothing late."""
 
@@ -143,8 +146,8 @@ class MysqlTransaction:
         """The server has just said so: a transaction that an error ended (a deadlock) is open only by hearsay."""
         if self._connection.get_autocommit() and not self.in_transaction:
             raise Misconfigured(
-                "the connection is in no transaction, so nothing would be atomic: the server ended it, as it does for "
-                "a deadlock. Run the whole transaction again"
+                "the connection is in no transaction, so nothing would be atomic: none was begun "
+                "(connection.begin()), or the server ended it, as it does for a deadlock; then run the whole transaction again"
             )
 
     # -- commands ------------------------------------------------------------------------------------------
@@ -253,7 +256,7 @@ class AsyncMysqlTransaction:
     """The same for an AsyncGuard: the caller's sync connection, in a thread, so that the loop waits for nobody."""
 
     marks_ahead = False
-    commits_along = False
+    commits_along = writes_late = False
     begins_by_itself = False
     immediate = False
 
@@ -292,6 +295,9 @@ class AsyncMysqlTransaction:
 
     async def carry_out(self, *acts: Act, patience: float) -> Record | None:
         return await _aside(lambda: self._sync.carry_out(*acts, patience=patience))
+
+    async def write_pending(self) -> None:
+        """Nothing is written late."""
 
     async def effect_returned(self) -> None:
         self._sync.effect_returned()

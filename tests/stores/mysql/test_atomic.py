@@ -358,6 +358,35 @@ def test_a_transaction_that_a_select_began_is_the_callers(guard, url, link, asyn
     assert (orders(url), guard.peek("order", "o-1")) == ([], None)
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("autocommit", [False, True])
+def test_on_knows_whether_a_select_began_a_transaction(guard, url, link, asynchronous, autocommit):
+    """Without autocommit it did; "in no transaction" would not be true, and with autocommit nothing else is."""
+    link.autocommit(autocommit)
+    run(link, "SELECT id FROM orders")
+
+    async def effect() -> str:
+        return insert(link)
+
+    async def main() -> Any:
+        async with AsyncGuard(url) as one:
+            return (await one.on(link).run("order", effect, key="o-1", payload={})).result
+
+    def ask() -> Any:
+        if asynchronous:
+            return anyio.run(main)
+        return guard.on(link).run("order", lambda: insert(link), key="o-1", payload={}).result
+
+    if autocommit:
+        with pytest.raises(Misconfigured, match="in no transaction"):
+            ask()
+    else:
+        assert ask() == "inserted o-1"
+    assert (orders(url), guard.peek("order", "o-1")) == ([], None)
+    link.commit()
+    assert orders(url) == ([] if autocommit else ["o-1"])
+
+
 @contextlib.contextmanager
 def deadlocked(url: str, **more: Any) -> Any:
     """A connection whose transaction the server rolled back for another one; who began it took no notice."""
