@@ -202,6 +202,8 @@ class _InTransaction:
             if not self._checked:
                 if not (yield self._transaction.same_database):
                     raise another_database(self._transaction)
+                if self._transaction.writes_late:
+                    yield self._transaction.write_pending  # the caller's own: before there is anything of ours
                 self._checked = True
             ahead = isinstance(command, Open | Take) and self._transaction.marks_ahead
             acts: list[Act] = [command, Savepoint(EFFECT, self._depth)] if ahead else [command]
@@ -527,7 +529,8 @@ def aborted() -> Misconfigured:
 
 
 def require_transaction(transaction: Transaction | AsyncTransaction) -> None:
-    if not (transaction.in_transaction or transaction.begins_by_itself):
+    # Where that may be out of date, the savepoint before the claim will tell.
+    if not (transaction.in_transaction or transaction.begins_by_itself or transaction.stale):
         raise Misconfigured(
             "the connection is in no transaction, so nothing would be atomic: begin one first "
             "(psycopg and asyncpg: connection.transaction(); Django: transaction.atomic(); "

@@ -86,6 +86,7 @@ class Transaction(Protocol):
     name: str
     marks_ahead: bool  # a savepoint behind a claim costs no trip of its own
     commits_along: bool  # and a commit behind a settle neither
+    writes_late: bool  # the library may still have something to write that was asked of it before the claim
 
     @property
     def connection(self) -> Any:
@@ -122,6 +123,9 @@ class Transaction(Protocol):
         Waits for other transactions that hold what the command needs, no longer than `patience` seconds.
         """
 
+    def write_pending(self) -> None:
+        """Before the claim, where the library `writes_late`: what it still had to write is written now, or raises."""
+
     def effect_returned(self) -> None:
         """Before the effect is settled: what the library still had to write for it is written now, or raises."""
 
@@ -138,6 +142,7 @@ class AsyncTransaction(Protocol):
     name: str
     marks_ahead: bool
     commits_along: bool
+    writes_late: bool
     immediate: bool  # nothing in it waits for anything: an abandoned hold can be undone by the garbage collector
 
     @property
@@ -156,6 +161,7 @@ class AsyncTransaction(Protocol):
     async def commit(self) -> None: ...
     async def rollback(self) -> None: ...
     async def carry_out(self, *acts: Act, patience: float) -> Record | None: ...
+    async def write_pending(self) -> None: ...
     async def effect_returned(self) -> None: ...
     def conflicts(self, error: BaseException) -> bool: ...
     def worth_waiting(self, error: StoreError) -> bool: ...

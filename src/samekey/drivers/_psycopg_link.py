@@ -43,6 +43,7 @@ def link(connection: Any, asynchronous: bool, link_of: Callable[..., Any]) -> An
 
 class _Shared:
     marks_ahead = commits_along = True
+    writes_late = False
     errors = (psycopg.Error,)
     _connection: Any
     _begins = False  # with the next trip; until then there is nothing to roll back
@@ -148,6 +149,9 @@ class PsycopgLink(_Shared):
                 raise
         return row_of(answer, connection)
 
+    def write_pending(self) -> None:
+        """Nothing is written late."""
+
     def effect_returned(self) -> None:
         """Nothing is written late."""
 
@@ -182,6 +186,9 @@ class AsyncPsycopgLink(_Shared):
                 _break_off(connection, steps)
                 raise
         return row_of(answer, connection)
+
+    async def write_pending(self) -> None:
+        """Nothing is written late."""
 
     async def effect_returned(self) -> None:
         """Nothing is written late."""

@@ -24,7 +24,7 @@ def link(connection: Any, asynchronous: bool, link_of: Callable[..., Any]) -> An
 
 class AsyncpgLink:
     marks_ahead = False  # it would be a trip of its own, and a replay does not need it
-    commits_along = False
+    commits_along = writes_late = False
     takes_queries = False
     begins_by_itself = False  # outside a transaction each statement is one
     errors = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError)
@@ -84,6 +84,9 @@ class AsyncpgLink:
             else:
                 await self._connection.execute("; ".join(one.sql for one in some))  # type: ignore[union-attr]
         return row
+
+    async def write_pending(self) -> None:
+        """Nothing is written late."""
 
     async def effect_returned(self) -> None:
         """Nothing is written late."""

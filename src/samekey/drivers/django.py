@@ -30,6 +30,7 @@ def link(connection: Any, asynchronous: bool, link_of: Callable[..., Any]) -> An
 class DjangoLink:
     marks_ahead = True
     commits_along = False  # the commit is Django's: it has promises to keep then
+    writes_late = False
     begins_by_itself = False
 
     def __init__(self, connection: Any, link_of: Callable[..., Any]) -> None:
@@ -120,6 +121,9 @@ class DjangoLink:
             self._connection.run_on_commit = kept
             self._connection.needs_rollback = False
         return row
+
+    def write_pending(self) -> None:
+        """Nothing is written late."""
 
     def effect_returned(self) -> None:
         if self._connection.needs_rollback:

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session, scoped_session
 
 from samekey.core.drive import adrive, drive
 from samekey.core.errors import Misconfigured, StoreUnavailable
-from samekey.core.transaction import DROP, EFFECT, Mark, Release, RollbackTo, Savepoint, SavepointGone
+from samekey.core.transaction import EFFECT, Mark, Release, RollbackTo, Savepoint, SavepointGone
 
 Operation = Mark | tuple[str, tuple[Any, ...]]
 Steps = Generator[Any, Any, Any]  # yields what is to be called
@@ -43,7 +43,7 @@ class _Shared:
     def __init__(self, given: Any, link_of: Callable[..., Any]) -> None:
         self._given = given
         self._link_of = link_of
-        self._orm = isinstance(given, Session | AsyncSession)
+        self._orm = self.writes_late = isinstance(given, Session | AsyncSession)
         self._inner: Any = None  # the driver's link, of the connection that the last trip went over
         self._raw: Any = None
         self._nested: Any = None  # the session's own savepoint around the effect
@@ -97,8 +97,6 @@ class _Shared:
         return raw
 
     def _trip(self, operations: Sequence[Operation]) -> Steps:
-        if self._orm and any(isinstance(one, Savepoint) and one.name != DROP for one in operations):
-            yield self._given.flush  # what was pending before is not ours to roll back
         row, straight = None, []
         for operation in operations:
             if self._orm and isinstance(operation, RollbackTo) and self._nested is not None:
@@ -123,9 +121,11 @@ class _Shared:
             return None
         try:
             yield from self._find()
-        except exc.PendingRollbackError as error:
+        except exc.InvalidRequestError as error:
             if self.lost:
                 raise StoreUnavailable(f"the connection was lost, and its transaction with it ({error})") from error
+            if isinstance(operations[0], RollbackTo):
+                raise SavepointGone(str(error)) from error  # the session has rolled all of it back by itself
             raise
         return (yield lambda: self._inner.trip(operations))
 
@@ -177,6 +177,9 @@ class SqlalchemyLink(_Shared):
     def trip(self, operations: Sequence[Operation]) -> Any:
         return drive(self._trip(operations), _do)
 
+    def write_pending(self) -> None:
+        self._given.flush()
+
     def effect_returned(self) -> None:
         drive(self._keep_nested(), _do)
 
@@ -201,6 +204,9 @@ class AsyncSqlalchemyLink(_Shared):
 
     async def trip(self, operations: Sequence[Operation]) -> Any:
         return await adrive(self._trip(operations), _do)
+
+    async def write_pending(self) -> None:
+        await self._given.flush()
 
     async def effect_returned(self) -> None:
         await adrive(self._keep_nested(), _do)

@@ -64,6 +64,7 @@ class Link(Protocol):
 
     marks_ahead: bool
     commits_along: bool
+    writes_late: bool
     takes_queries: bool  # in binary, beside statements in text; their answer comes back as libpq has it
     errors: tuple[type[BaseException], ...]  # what the driver raises
 
@@ -86,6 +87,7 @@ class Link(Protocol):
     def trip(self, operations: Sequence[Operation]) -> Any:
         """All of them, in order, up to the first that fails; the row of the one that has a row."""
 
+    def write_pending(self) -> None: ...
     def effect_returned(self) -> None: ...
 
 
@@ -94,6 +96,7 @@ class AsyncLink(Protocol):
 
     marks_ahead: bool
     commits_along: bool
+    writes_late: bool
     takes_queries: bool
     errors: tuple[type[BaseException], ...]
 
@@ -110,6 +113,7 @@ class AsyncLink(Protocol):
     async def commit(self) -> None: ...
     async def rollback(self) -> None: ...
     async def trip(self, operations: Sequence[Operation]) -> Any: ...
+    async def write_pending(self) -> None: ...
     async def effect_returned(self) -> None: ...
 
 
@@ -209,6 +213,11 @@ class _Shared:
             raise told(self.name, error, (), lost=False) from error
         raise error  # a constraint of the caller's own tables speaks for itself
 
+    def _tell_pending(self, error: BaseException) -> NoReturn:
+        if self._link.lost or sqlstate(error) == "25P02" or self.conflicts(error):
+            self._tell(error, ())
+        raise error  # a constraint of the caller's own tables speaks for itself
+
     def _tell_effect(self, error: BaseException) -> NoReturn:
         if self._link.lost or sqlstate(error) in ("25P02", "3B001", "25P01"):
             self._tell(error, ())
@@ -221,6 +230,7 @@ class PostgresTransaction(_Shared):
     def __init__(self, name: str, link: Link, identity: Callable[[Identity], Identity]) -> None:
         self.name = name
         self._link: Link = link
+        self.writes_late = link.writes_late
         self._identity = identity  # of the store, which looks again where it is another one than this
 
     def same_database(self) -> bool:
@@ -269,6 +279,12 @@ class PostgresTransaction(_Shared):
             self._tell(error, acts)
         return _record(answer, acts, operations)
 
+    def write_pending(self) -> None:
+        try:
+            self._link.write_pending()
+        except self._link.errors as error:
+            self._tell_pending(error)
+
     def effect_returned(self) -> None:
         try:
             self._link.effect_returned()
@@ -284,6 +300,7 @@ class AsyncPostgresTransaction(_Shared):
     def __init__(self, name: str, link: AsyncLink, identity: Callable[[Identity], Any]) -> None:
         self.name = name
         self._link: AsyncLink = link
+        self.writes_late = link.writes_late
         self._identity = identity
 
     async def same_database(self) -> bool:
@@ -331,6 +348,12 @@ class AsyncPostgresTransaction(_Shared):
         except self._link.errors as error:
             self._tell(error, acts)
         return _record(answer, acts, operations)
+
+    async def write_pending(self) -> None:
+        try:
+            await self._link.write_pending()
+        except self._link.errors as error:
+            self._tell_pending(error)
 
     async def effect_returned(self) -> None:
         try:

@@ -21,7 +21,7 @@ from samekey.stores._sqlite_rows import SELECT, execute, record_of
 class SqliteTransaction:
     """The store's commands inside a transaction that the caller began and will commit."""
 
-    marks_ahead = commits_along = False  # nothing here crosses a network: each act by itself
+    marks_ahead = commits_along = writes_late = False  # nothing here crosses a network: each act by itself
     begins_by_itself = False  # sqlite3's own rules begin one before an INSERT, and not before a SAVEPOINT
     lost = stale = False
 
@@ -80,6 +80,9 @@ class SqliteTransaction:
                 raise
         return record
 
+    def write_pending(self) -> None:
+        """Nothing is written late."""
+
     def effect_returned(self) -> None:
         """sqlite3 writes nothing late."""
 
@@ -123,7 +126,7 @@ class SqliteTransaction:
 class AsyncSqliteTransaction:
     """The same for async effects: the connection's own calls are short and stay in the loop, the waiting does not."""
 
-    marks_ahead = commits_along = False
+    marks_ahead = commits_along = writes_late = False
     begins_by_itself = False
     lost = stale = False
     immediate = True
@@ -155,6 +158,9 @@ class AsyncSqliteTransaction:
 
     async def carry_out(self, *acts: Act, patience: float) -> Record | None:
         return self._sync.carry_out(*acts, patience=patience)
+
+    async def write_pending(self) -> None:
+        """Nothing is written late."""
 
     async def effect_returned(self) -> None:
         self._sync.effect_returned()

@@ -496,6 +496,54 @@ def test_a_session_knows_what_was_rolled_back(guard: Guard, engine: sqlalchemy.E
         assert session.get(Order, name) is kept
 
 
+@pytest.mark.parametrize("how", ["on", "once", "hold"])
+def test_what_was_pending_before_and_cannot_be_written_is_the_callers_own_error(
+    guard: Guard, engine: sqlalchemy.Engine, url: str, name: str, how: str
+):
+    """Nothing is claimed, to try again would not help, and after its rollback the session goes on."""
+
+    @guard.once(name=name, key="key", boundary=Atomic("session"))
+    def order(session: Session, key: str) -> str:
+        return key
+
+    def ask(session: Session) -> Any:
+        if how == "once":
+            return order(session, "o-1")
+        on = guard.on(session)
+        return on.run(name, not_done, key="o-1", payload={}) if how == "on" else on.hold(name, key="o-1", payload={})
+
+    with Session(engine) as session:
+        assert order(session, "o-0") == "o-0"  # so that the connection is known
+        session.add(Order(id=name))
+        session.commit()
+        session.expunge_all()
+        session.add(Order(id=name))
+        with pytest.raises(IntegrityError, match="orders_pkey"):
+            ask(session)
+        session.rollback()
+        assert (guard.peek(name, "o-1"), order(session, "o-2")) == (None, "o-2")
+
+
+async def test_what_an_async_session_had_pending_is_the_callers_own_error(url: str, name: str):
+    engine = create_async_engine(url.replace("postgresql:", "postgresql+asyncpg:"))
+    async with AsyncGuard(url) as guard, async_sessionmaker(engine)() as session:
+
+        @guard.once(name=name, key="key", boundary=Atomic("session"))
+        async def order(session: Any, key: str) -> str:
+            return key
+
+        assert await order(session, "o-0") == "o-0"
+        session.add(Order(id=name))
+        await session.commit()
+        session.expunge_all()
+        session.add(Order(id=name))
+        with pytest.raises(IntegrityError, match="orders_pkey"):
+            await order(session, "o-1")
+        await session.rollback()
+        assert (await guard.peek(name, "o-1"), await order(session, "o-2")) == (None, "o-2")
+    await engine.dispose()
+
+
 def test_a_flush_that_fails_is_the_effects_own_error(guard: Guard, engine: sqlalchemy.Engine, name: str):
     with Session(engine) as session:
         session.add(Order(id=name))
