@@ -43,7 +43,7 @@ def link(connection: Any, asynchronous: bool, link_of: Callable[..., Any]) -> An
 
 class _Shared:
     marks_ahead = commits_along = True
-    writes_late = False
+    writes_late = committed = False
     errors = (psycopg.Error,)
     _connection: Any
     _begins = False  # with the next trip; until then there is nothing to roll back

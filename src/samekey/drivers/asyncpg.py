@@ -24,7 +24,7 @@ def link(connection: Any, asynchronous: bool, link_of: Callable[..., Any]) -> An
 
 class AsyncpgLink:
     marks_ahead = False  # it would be a trip of its own, and a replay does not need it
-    commits_along = writes_late = False
+    commits_along = writes_late = committed = False
     takes_queries = False
     begins_by_itself = False  # outside a transaction each statement is one
     errors = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError)

@@ -32,6 +32,7 @@ class DjangoLink:
     commits_along = False  # the commit is Django's: it has promises to keep then
     writes_late = False
     begins_by_itself = False
+    committed = False
 
     def __init__(self, connection: Any, link_of: Callable[..., Any]) -> None:
         self._connection = connection
@@ -85,8 +86,15 @@ class DjangoLink:
     def commit(self) -> None:
         with self._whole():
             begun, self._begun = self._begun, None
+            promised = self.given.run_on_commit
+            if promised:
+                transaction.on_commit(self._has_committed, using=self._connection.alias)
+                promised.insert(0, promised.pop())  # before the others: one of them may fail
             if begun is not None:
                 begun.__exit__(None, None, None)
+
+    def _has_committed(self) -> None:
+        self.committed = True
 
     def rollback(self) -> None:
         with self._whole():

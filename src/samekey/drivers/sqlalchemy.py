@@ -38,6 +38,7 @@ class _Shared:
 
     begins_by_itself = True  # with its first statement; with isolation_level="AUTOCOMMIT" the driver will tell
     commits_along = False  # the commit is SQLAlchemy's
+    committed = False
     asynchronous: bool
 
     def __init__(self, given: Any, link_of: Callable[..., Any]) -> None:

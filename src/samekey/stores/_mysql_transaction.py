@@ -146,8 +146,8 @@ class MysqlTransaction:
         """The server has just said so: a transaction that an error ended (a deadlock) is open only by hearsay."""
         if self._connection.get_autocommit() and not self.in_transaction:
             raise Misconfigured(
-                "the connection is in no transaction, so nothing would be atomic: none was begun "
-                "(connection.begin()), or the server ended it, as it does for a deadlock; then run the whole transaction again"
+                "the connection is in no transaction, so nothing would be atomic: none was begun (connection.begin()), "
+                "or the server ended it, as it does for a deadlock; then run the whole transaction again"
             )
 
     # -- commands ------------------------------------------------------------------------------------------

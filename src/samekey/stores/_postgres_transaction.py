@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import Any, NoReturn, Protocol, TypeGuard
 from weakref import WeakKeyDictionary
 
+from samekey.core.attempt import note
 from samekey.core.commands import Open, Read, Settle, StoreCommand
 from samekey.core.errors import InProgress, Misconfigured, StoreError, StoreUnavailable, TransactionConflict
 from samekey.core.record import Record
@@ -65,6 +66,7 @@ class Link(Protocol):
     marks_ahead: bool
     commits_along: bool
     writes_late: bool
+    committed: bool  # the commit got through: an error behind it is of those who wanted to be called then
     takes_queries: bool  # in binary, beside statements in text; their answer comes back as libpq has it
     errors: tuple[type[BaseException], ...]  # what the driver raises
 
@@ -97,6 +99,7 @@ class AsyncLink(Protocol):
     marks_ahead: bool
     commits_along: bool
     writes_late: bool
+    committed: bool
     takes_queries: bool
     errors: tuple[type[BaseException], ...]
 
@@ -204,6 +207,9 @@ class _Shared:
         raise told(self.name, error, acts, lost=self._link.lost) from error
 
     def _tell_commit(self, error: BaseException) -> NoReturn:
+        if self._link.committed:
+            note(error, "samekey: that came after the commit: record and effect are kept")
+            raise error
         if isinstance(error, self._link.errors) and (self._link.lost or sqlstate(error) is None):
             raise StoreUnavailable(
                 f"{self.name}: the connection was lost during the commit. Ask again with the same key: "

@@ -22,6 +22,7 @@ import asyncpg
 import psycopg
 import pytest
 import sqlalchemy
+from django.db import DatabaseError as DjangoDatabaseError
 from django.db import IntegrityError as DjangoIntegrityError
 from django.db import connections, transaction
 from sqlalchemy.exc import IntegrityError
@@ -789,6 +790,30 @@ def test_what_runs_on_commit_may_be_guarded_on_the_same_connection(guard: Guard,
     with contextlib.closing(connection):
         assert [order(connection, "o-1"), order(connection, "o-2")] == ["o-1", "o-2"]
     assert sent == ["mail o-1", "mail o-2"]
+
+
+@pytest.mark.parametrize("state", ["40001", "23505", None])
+def test_what_fails_after_the_commit_is_told_as_itself(guard: Guard, url: str, name: str, state: str | None):
+    """It is no lost commit: nothing is tried again, and the error is not swallowed by an answer."""
+    connection, ran = _django(url), []
+
+    def fails() -> None:
+        if state is None:
+            raise DjangoDatabaseError("another database")
+        with connection.cursor() as cursor:
+            cursor.execute(f"DO $$ BEGIN RAISE EXCEPTION 'later' USING ERRCODE = '{state}'; END $$")
+
+    @guard.once(name=name, key="key", boundary=Atomic("db"))
+    def order(db: Any, key: str) -> str:
+        ran.append(key)
+        transaction.on_commit(fails, using=connection.alias)
+        return key
+
+    with contextlib.closing(connection):
+        with pytest.raises(DjangoDatabaseError, match=r"later|another") as raised:
+            order(connection, "o-1")
+        assert "after the commit" in raised.value.__notes__[0]
+        assert (order(connection, "o-1"), ran) == ("o-1", ["o-1"])
 
 
 def test_a_broken_inner_block_is_mended_by_not_done_and_told_otherwise(guard: Guard, url: str, name: str):
