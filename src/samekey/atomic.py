@@ -22,7 +22,19 @@ from weakref import ref
 
 from samekey.core.attempt import attempt, note
 from samekey.core.call import Answer, Call, Failed
-from samekey.core.commands import Command, Open, Outcome, Raised, Returned, RunEffect, StoreCommand, Take, Undo, Wait
+from samekey.core.commands import (
+    Command,
+    Open,
+    Outcome,
+    Raised,
+    Read,
+    Returned,
+    RunEffect,
+    StoreCommand,
+    Take,
+    Undo,
+    Wait,
+)
 from samekey.core.drive import adrive, drive
 from samekey.core.errors import Misconfigured, StoreError, StoreUnavailable, TransactionConflict
 from samekey.core.ports import Hook
@@ -67,6 +79,7 @@ class _InTransaction:
     call: Call
     _patience_ends: float
     _working = _committing = False
+    _waits = False  # as a hold that nobody has entered yet: its transaction may be over, and nobody told it
     _outer: ref[_InTransaction] | None = None  # who is at work on this connection around us
 
     def _prepare(self, transaction: Transaction | AsyncTransaction, begins: bool) -> None:
@@ -83,7 +96,9 @@ class _InTransaction:
     def _whole(self, work: Callable[[], Any]) -> Steps:
         """One attempt in one transaction; what we began ourselves and lost against another is begun again."""
         for tries_left in reversed(range(TRANSACTIONS_MAX)):
-            self._arrive()
+            waiting = self._arrive()
+            if waiting is not None:
+                yield from self._overtake(waiting)
             if self._begins and self._transaction.stale:
                 yield self._transaction.look_again
             begins = self._begins and not self._transaction.in_transaction
@@ -144,11 +159,12 @@ class _InTransaction:
             self._claim_marked = False
             self._depart()
 
-    def _arrive(self) -> None:
+    def _arrive(self) -> _InTransaction | None:
         """One at a time on a connection, or one inside the effect of the other.
 
         Savepoints are a stack: whoever goes back to one of them takes along what others did on top of it, and
-        the names of two who know nothing of each other are the same.
+        the names of two who know nothing of each other are the same. A hold in our way that waits to be entered
+        is returned: see `_overtake`.
         """
         place = id(self._transaction.connection)
         with _mutex:
@@ -156,13 +172,41 @@ class _InTransaction:
             other = None if known is None else known()
             if other is not None and other._working and not other._has_committed():
                 if other.call.attempt not in lineage():
-                    raise Misconfigured(
-                        f"the connection is in the middle of another guarded call ({other.call.key}): one at a time, "
-                        "or one inside the effect of the other. Give each task and each thread a connection of its own"
-                    )
+                    if other._waits:
+                        return other
+                    raise occupied(other.call)
                 self._outer = known
             self._working = True
             _at_work[place] = ref(self)
+        return None
+
+    def _overtake(self, other: _InTransaction) -> Steps:
+        """Go past a hold that was not entered while its transaction lasted: what it had claimed is gone with it."""
+        if self._transaction.in_transaction:
+            try:
+                if not (yield self._transaction.same_database):
+                    raise another_database(self._transaction)
+                record = yield partial(self._carry_out, Read(other.call.key))
+            except TransactionAborted as error:
+                raise aborted() from error
+            if record is not None and record.attempt == other.call.attempt:
+                raise occupied(other.call)
+        other._claim_marked = other._effect_marked = False
+        other._depart()
+        if self._arrive() is not None:
+            raise occupied(other.call)
+
+    def too_late(self) -> Misconfigured | None:
+        """A hold is about to be entered: whether its transaction is over, and nothing may be done with it."""
+        self._waits = False
+        if self._working and self._transaction.in_transaction:
+            return None
+        self._claim_marked = self._effect_marked = False
+        self._depart()
+        return Misconfigured(
+            f"the hold on {self.call.key} was entered when the transaction in which it was taken had ended: nothing is "
+            "claimed. Ask again in the transaction that is open now"
+        )
 
     def _has_committed(self) -> bool:
         """What a library calls as it commits (Django's `on_commit`) comes after us, not between."""
@@ -336,9 +380,12 @@ class AtomicPerformer(_InTransaction, Performer):
         steps = attempt(self.call)
 
         def work() -> Any:
-            self._arrive()
+            waiting = self._arrive()
+            if waiting is not None:
+                self._go(self._overtake(waiting))
             reached = drive(steps, self.perform, until=RunEffect)
             self._go(self._mark_effect() if isinstance(reached, RunEffect) else self._end())
+            self._waits = self._working
             return self.handed_out(reached, steps)
 
         held: Held | Answer[Any] = self._or_leave(work)
@@ -422,9 +469,12 @@ class AsyncAtomicPerformer(_InTransaction, AsyncPerformer):
         steps = attempt(self.call)
 
         async def work() -> Any:
-            self._arrive()
+            waiting = self._arrive()
+            if waiting is not None:
+                await self._go(self._overtake(waiting))
             reached = await adrive(steps, self.perform, until=RunEffect)
             await self._go(self._mark_effect() if isinstance(reached, RunEffect) else self._end())
+            self._waits = self._working
             return self.handed_out(reached, steps)
 
         held: AsyncHeld | Answer[Any] = await self._or_leave(work)
@@ -519,6 +569,13 @@ def require_same_database(transaction: Transaction) -> None:
             raise another_database(transaction)
     except TransactionAborted as error:
         raise aborted() from error
+
+
+def occupied(other: Call) -> Misconfigured:
+    return Misconfigured(
+        f"the connection is in the middle of another guarded call ({other.key}): one at a time, "
+        "or one inside the effect of the other. Give each task and each thread a connection of its own"
+    )
 
 
 def aborted() -> Misconfigured:

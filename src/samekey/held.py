@@ -16,7 +16,7 @@ from samekey.core.attempt import sending
 from samekey.core.call import Answer, Call, open_command
 from samekey.core.commands import Command, Outcome, Raised, Returned
 from samekey.core.drive import adrive, drive
-from samekey.core.errors import Fenced, Misconfigured
+from samekey.core.errors import Fenced, Misconfigured, SamekeyError
 from samekey.core.record import Record, provider_key
 from samekey.leases import Leases
 from samekey.loops import Loop, in_a_loop
@@ -45,6 +45,7 @@ class Carrier(Protocol):
     @property
     def end(self) -> Any: ...
     def abandon(self) -> None: ...
+    def too_late(self) -> SamekeyError | None: ...
     def withdraw(self, command: Any) -> Any: ...
     def conclude(self, ended: Any) -> Answer[Any]: ...
 
@@ -268,14 +269,17 @@ class _Hold:
         if leases is not None and self.record is not None:
             leases.join(self)
 
-    def _overslept(self) -> Fenced | None:
-        """Whether the lease ended before we were entered; then our key may be somebody else's, and nothing may run."""
-        if self.record is None or self._performer.leases is None or self.seconds_left > 0:
-            return None
+    def _give_up(self) -> None:
         self.over = True
         handed_out, self._handed_out = self._handed_out, None
         if handed_out is not None:
             handed_out.taken_back().close()
+
+    def _overslept(self) -> Fenced | None:
+        """Whether the lease ended before we were entered; then our key may be somebody else's, and nothing may run."""
+        if self.record is None or self._performer.leases is None or self.seconds_left > 0:
+            return None
+        self._give_up()
         return Fenced(
             f"the hold on {self._call.key} was entered when its lease had ended, so nothing may be done with it any "
             "more; ask again with the same key",
@@ -334,6 +338,9 @@ class Held(_Hold):
     def __enter__(self) -> Held:
         if self._handed_out is None or self._entered:
             raise Misconfigured("this hold is not to be entered: it is running, or it is over")
+        if (ended := self._performer.too_late()) is not None:
+            self._give_up()
+            raise ended
         if (fenced := self._overslept()) is not None:
             self._performer.withdraw(open_command(self._call))
             raise fenced
@@ -409,6 +416,9 @@ class AsyncHeld(_Hold):
     async def __aenter__(self) -> AsyncHeld:
         if self._handed_out is None or self._entered:
             raise Misconfigured("this hold is not to be entered: it is running, or it is over")
+        if (ended := self._performer.too_late()) is not None:
+            self._give_up()
+            raise ended
         if (fenced := self._overslept()) is not None:
             await self._performer.withdraw(open_command(self._call))
             raise fenced

@@ -149,6 +149,10 @@ class _Performer:
         if self._flight is not None and self._flights is not None:
             self._flights.abandon(self.call.key.digest, self._flight)
 
+    def too_late(self) -> SamekeyError | None:
+        """Whether there is nothing any more that a hold could be in, as it is entered."""
+        return None
+
     def tell(self, name: str, record: Record | None, detail: str = "") -> None:
         if not self._hooks:
             return

@@ -431,6 +431,26 @@ def test_a_hold_on_a_connection_that_is_never_entered_claims_nothing(sqlite: Pla
     assert record is None or record.state is State.RELEASED
 
 
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_hold_whose_transaction_is_over_is_in_nobodys_way(sqlite: Place, guard: Any, connection, begun: bool):
+    connection.execute("BEGIN IMMEDIATE")
+    first = guard.on(connection).hold("order", key="o-1", payload={})
+    with pytest.raises(Misconfigured, match="in the middle of another"):
+        guard.on(connection).run("order", lambda: 1, key="o-2", payload={})
+    connection.rollback()
+    if begun:
+        connection.execute("BEGIN IMMEDIATE")
+        assert guard.on(connection).run("order", lambda: 1, key="o-1", payload={}).result == 1
+    with pytest.raises(Misconfigured, match="had ended"):
+        first.__enter__()
+
+    del first
+    if not begun:
+        connection.execute("BEGIN IMMEDIATE")
+    assert guard.on(connection).run("order", lambda: 2, key="o-1", payload={}).result == (1 if begun else 2)
+    connection.commit()
+
+
 def test_a_batch_on_a_connection_is_in_its_transaction(sqlite: Place, guard: Any, connection):
     """Claims made on another connection would wait for this one's commit, or outlive its rollback."""
     connection.execute("BEGIN IMMEDIATE")

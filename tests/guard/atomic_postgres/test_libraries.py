@@ -414,6 +414,49 @@ async def test_a_hold_commits_with_the_caller(shop: Shop, conn: Conn):
     assert (shop.orders(), shop.state()) == (["o-1"], "completed")
 
 
+@pytest.mark.parametrize("begun", [True, False])
+async def test_a_hold_whose_transaction_is_over_is_in_nobodys_way(shop: Shop, conn: Conn, begun: bool):
+    """Who takes it once more in the next transaction still has the first one; to enter that one is refused."""
+
+    async def taken(key: str) -> Any:
+        held = shop.guard.on(conn.raw).hold(shop.name, key=key, payload={})
+        return await held if shop.library.asynchronous else held
+
+    await conn.begin()
+    first = await taken("o-1")
+    with pytest.raises(Misconfigured, match="in the middle of another"):
+        await taken("o-2")
+    await conn.rollback()
+    if begun:
+        await conn.begin()
+        second = await taken("o-1")
+    else:
+        await shop.once(conn, lambda conn: conn.insert(shop.order("between")), "o-0")
+        await conn.begin()
+        second = await taken("o-1")
+    with pytest.raises(Misconfigured, match="had ended"):
+        await _entered(shop, first)
+    del first
+    if shop.library.asynchronous:
+        async with second:
+            await conn.insert(shop.order("o-1"))
+            second.complete("done")
+    else:
+        with second:
+            finished(conn.insert(shop.order("o-1")))
+            second.complete("done")
+    await conn.commit()
+
+    assert (shop.orders()[-1], shop.state()) == ("o-1", "completed")
+
+
+async def _entered(shop: Shop, held: Any) -> None:
+    if shop.library.asynchronous:
+        await held.__aenter__()
+    else:
+        held.__enter__()
+
+
 async def test_a_hold_that_fails_leaves_nothing(shop: Shop, conn: Conn):
     async def block() -> None:
         inside = shop.guard.on(conn.raw)

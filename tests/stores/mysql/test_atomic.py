@@ -755,6 +755,21 @@ class TimeLimit(Exception):
     """What a signal handler raises, as those of task queues do."""
 
 
+def test_a_hold_whose_transaction_is_over_is_in_nobodys_way(guard, link):
+    link.begin()
+    first = guard.on(link).hold("order", key="o-1", payload={})
+    with pytest.raises(Misconfigured, match="in the middle of another"):
+        guard.on(link).run("order", lambda: 1, key="o-2", payload={})
+    link.rollback()
+    link.begin()
+    assert guard.on(link).run("order", lambda: 1, key="o-1", payload={}).result == 1
+    with pytest.raises(Misconfigured, match="had ended"):
+        first.__enter__()
+    link.commit()
+
+    assert guard.peek("order", "o-1").state is State.COMPLETED
+
+
 def test_a_reply_to_who_was_interrupted_is_nobody_else_s(url, guard, monkeypatch):
     """A time limit strikes after the bytes of one of our statements have left: nothing after it hears that reply."""
     read = pymysql.connections.Connection._read_query_result  # type: ignore[attr-defined]
