@@ -87,7 +87,7 @@ class _InTransaction:
         self._begins = begins  # what nobody else began
         self._depth = depth()  # the effects around us may have savepoints on the same connection
         self._began = self._claim_marked = self._effect_marked = self._checked = self._undone = False
-        self._stuck = False  # there was nothing to come back to
+        self._stuck = self._joined = False  # there was nothing to come back to; there had been a transaction
         self._over = False  # our own transaction was committed together with what was settled
         self._outcome: Outcome | None = None  # of the effect, until its savepoint is dealt with
 
@@ -196,6 +196,11 @@ class _InTransaction:
         if self._arrive() is not None:
             raise occupied(other.call)
 
+    @property
+    def ended_it(self) -> bool:
+        """Whether the caller's transaction came to an end under this call: going on would commit its other half."""
+        return self._stuck or (self._joined and not self._transaction.in_transaction)
+
     def too_late(self) -> Misconfigured | None:
         """A hold is about to be entered: whether its transaction is over, and nothing may be done with it."""
         self._waits = False
@@ -253,7 +258,7 @@ class _InTransaction:
             acts: list[Act] = [command, Savepoint(EFFECT, self._depth)] if ahead else [command]
             if not self._began and not self._claim_marked:
                 acts.insert(0, Savepoint(CLAIM, self._depth))
-                self._claim_marked = True  # from here on there may be something to come back to
+                self._claim_marked = self._joined = True  # from here on there may be something to come back to
             record = yield from self._patiently(partial(self._carry_out, *acts))
         except Unsaid:
             self._claim_marked = self._claim_marked and not isinstance(acts[0], Savepoint)

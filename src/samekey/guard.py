@@ -20,7 +20,7 @@ from samekey.atomic import (
     require_transaction,
 )
 from samekey.binding import Bound, Content, KeyRule, TenantRule
-from samekey.core.attempt import attempt
+from samekey.core.attempt import attempt, note
 from samekey.core.boundary import Boundary, Kind, Opaque, Terms
 from samekey.core.call import Answer, Call
 from samekey.core.commands import Read
@@ -448,10 +448,15 @@ class _GuardOn(Guard):
         return [self._run_one(operation, effect, payload, key, tenant) for payload in some]
 
     def _run_one(self, operation: Operation, effect: Any, payload: Any, key: Any, tenant: str | None) -> Any:
+        performer = None
         try:
             call = self.new_call(operation, key_of(payload, key, operation), payload, tenant)
-            return self._carry_out(call, functools.partial(effect, payload))
+            performer = self._performer(call, functools.partial(effect, payload))
+            return performer.conclude(performer.whole())
         except Exception as error:
+            if performer is not None and performer.ended_it:
+                note(error, _BATCH_OVER)
+                raise
             return error
 
 
@@ -483,12 +488,22 @@ class _AsyncGuardOn(AsyncGuard):
         return [await self._run_one(operation, effect, payload, key, tenant) for payload in some]
 
     async def _run_one(self, operation: Operation, effect: Any, payload: Any, key: Any, tenant: str | None) -> Any:
+        performer = None
         try:
             call = self.new_call(operation, key_of(payload, key, operation), payload, tenant)
-            return await self._carry_out(call, functools.partial(effect, payload))
+            performer = self._performer(call, functools.partial(effect, payload))
+            return performer.conclude(await performer.whole())
         except Exception as error:
+            if performer is not None and performer.ended_it:
+                note(error, _BATCH_OVER)
+                raise
             return error
 
+
+_BATCH_OVER = (
+    "samekey: the transaction of the batch ended with this one, so there are no answers: what was done before it went "
+    "with that transaction, and what comes behind it was not run"
+)
 
 _IN_TRANSACTION = Terms(Kind.ATOMIC)
 _IN_TRANSACTION_TEXT = _IN_TRANSACTION.text()

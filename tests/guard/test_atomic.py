@@ -467,6 +467,26 @@ def test_a_batch_on_a_connection_is_in_its_transaction(sqlite: Place, guard: Any
         assert [getattr(answer, "result", answer) for answer in outcome] == ["inserted a", "inserted b"]
 
 
+def test_a_batch_does_not_go_on_without_the_transaction_it_is_in(sqlite: Place, guard: Any, connection):
+    """A statement that rolled everything back took the answers before it along."""
+    connection.execute("CREATE TABLE IF NOT EXISTS only (id TEXT UNIQUE)")
+    connection.commit()
+    ran = []
+
+    def effect(one: dict[str, str]) -> str:
+        ran.append(one["id"])
+        connection.execute("INSERT OR ROLLBACK INTO only VALUES (?)", (one["row"],))
+        return insert(connection, one["id"])
+
+    connection.execute("BEGIN IMMEDIATE")
+    items = [{"id": "a", "row": "1"}, {"id": "b", "row": "1"}, {"id": "c", "row": "2"}]
+    with pytest.raises(sqlite3.IntegrityError, match="UNIQUE") as raised:
+        guard.on(connection).run_many("order", effect, items, key="id")
+
+    assert any("transaction of the batch" in note for note in raised.value.__notes__)
+    assert (ran, orders(sqlite), sqlite.look("order", "a")) == (["a", "b"], [], None)
+
+
 @pytest.mark.parametrize("way", ["run", "hold", "run_many"])
 def test_atomic_without_a_connection_is_refused(sqlite: Place, guard: Any, ledger: Ledger, way: str):
     """run() has no parameter that could carry it: a claim outside the transaction would be called atomic."""

@@ -452,6 +452,25 @@ def test_many_in_one_transaction(guard: Guard, connection: psycopg.Connection[An
     assert (count(url, f"{name}a"), guard.peek(name, "a")) == (0, None)
 
 
+def test_a_batch_whose_connection_is_lost_has_no_answers(
+    guard: Guard, connection: psycopg.Connection[Any], url: str, name: str
+):
+    """What it had answered by then is rolled back."""
+    ran = []
+
+    def effect(one: dict[str, str]) -> str:
+        ran.append(one["id"])
+        connection.execute("INSERT INTO orders VALUES (%s, '')", (f"{name}{one['id']}",))
+        if one["id"] == "b":
+            connection.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+        return one["id"]
+
+    with pytest.raises(psycopg.OperationalError):
+        guard.on(connection).run_many(name, effect, [{"id": "a"}, {"id": "b"}, {"id": "c"}], key="id")
+
+    assert (ran, count(url, f"{name}a"), guard.peek(name, "a")) == (["a", "b"], 0, None)
+
+
 # -- asyncpg -------------------------------------------------------------------------------------------------------
 
 

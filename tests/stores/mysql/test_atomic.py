@@ -387,26 +387,75 @@ def test_on_knows_whether_a_select_began_a_transaction(guard, url, link, asynchr
     assert orders(url) == ([] if autocommit else ["o-1"])
 
 
+def make_pairs(link: Any) -> None:
+    run(link, "CREATE TABLE pairs (id INT PRIMARY KEY, n INT) ENGINE = InnoDB")
+    run(link, "INSERT INTO pairs VALUES (1, 0), (2, 0)")
+    link.commit()
+
+
+def lose_a_deadlock(one: Any, two: Any) -> None:
+    """The server rolls the whole transaction of `one` back, which wrote less."""
+    two.begin()
+    for number in range(300):
+        insert(two, f"rival {number}")
+    run(two, "UPDATE pairs SET n = 1 WHERE id = 2")
+    run(one, "UPDATE pairs SET n = 2 WHERE id = 1")
+    rival = threading.Thread(target=lambda: run(two, "UPDATE pairs SET n = 1 WHERE id = 1"))
+    rival.start()
+    try:
+        run(one, "UPDATE pairs SET n = 2 WHERE id = 2")
+    finally:
+        rival.join()
+        two.rollback()
+
+
 @contextlib.contextmanager
 def deadlocked(url: str, **more: Any) -> Any:
     """A connection whose transaction the server rolled back for another one; who began it took no notice."""
     with connected(url, **more) as one, connected(url) as two:
-        run(one, "CREATE TABLE pairs (id INT PRIMARY KEY, n INT) ENGINE = InnoDB")
-        run(one, "INSERT INTO pairs VALUES (1, 0), (2, 0)")
-        one.commit()
-        two.begin()
-        for number in range(300):
-            insert(two, f"rival {number}")
-        run(two, "UPDATE pairs SET n = 1 WHERE id = 2")
+        make_pairs(one)
         one.begin()
-        run(one, "UPDATE pairs SET n = 2 WHERE id = 1")
-        rival = threading.Thread(target=lambda: run(two, "UPDATE pairs SET n = 1 WHERE id = 1"))
-        rival.start()
         with pytest.raises(pymysql.OperationalError, match="Deadlock"):
-            run(one, "UPDATE pairs SET n = 2 WHERE id = 2")
-        rival.join()
-        two.rollback()
+            lose_a_deadlock(one, two)
         yield one
+
+
+@pytest.mark.parametrize("autocommit", [True, False])
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_batch_does_not_go_on_without_the_transaction_it_is_in(guard, url, autocommit, asynchronous):
+    """A deadlock took what came before it, answers included: the rest would be committed alone."""
+    ran = []
+
+    def effect(item: dict[str, int]) -> str:
+        ran.append(item["n"])
+        if item["n"] == 2:
+            lose_a_deadlock(one, two)
+        return insert(one, f"o-{item['n']}")
+
+    async def awaited(item: dict[str, int]) -> str:
+        return effect(item)
+
+    def ask() -> Any:
+        items = [{"n": 1}, {"n": 2}, {"n": 3}]
+        if not asynchronous:
+            return guard.on(one).run_many("order", effect, items, key="n")
+
+        async def main() -> Any:
+            async with AsyncGuard(url) as many:
+                return await many.on(one).run_many("order", awaited, items, key="n")
+
+        return anyio.run(main)
+
+    with connected(url, autocommit=autocommit) as one, connected(url) as two:
+        make_pairs(one)
+        one.begin()
+        insert(one, "before")
+        with pytest.raises(pymysql.OperationalError, match="Deadlock") as raised:
+            ask()
+        one.commit()
+
+    assert any("transaction of the batch" in note for note in raised.value.__notes__)
+    assert (ran, orders(url), guard.peek("order", "3")) == ([1, 2], [], None)
 
 
 @pytest.mark.parametrize("autocommit", [True, False])
