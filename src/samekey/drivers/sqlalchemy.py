@@ -14,6 +14,7 @@ from sqlalchemy import exc
 from sqlalchemy.engine import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
+from sqlalchemy.orm.session import SessionTransactionState
 
 from samekey.core.drive import adrive, drive
 from samekey.core.errors import Misconfigured, StoreUnavailable
@@ -130,6 +131,25 @@ class _Shared:
             raise
         return (yield lambda: self._inner.trip(operations))
 
+    def _commit(self) -> Steps:
+        session = getattr(self._given, "sync_session", self._given)
+        whole = session.get_transaction()
+        try:
+            yield self._given.commit
+        except Exception:
+            # Whoever listens to after_commit comes behind it.
+            self.committed = self._orm and whole._state is SessionTransactionState.COMMITTED
+            raise
+
+    def _rollback(self) -> Steps:
+        self._nested = None
+        try:
+            yield self._given.rollback
+        except exc.InvalidRequestError:
+            if not self._orm:
+                raise
+            yield self._given.close  # a listener failed in the middle of a commit, and left it neither here nor there
+
     def _undo_nested(self) -> Steps:
         nested, self._nested = self._nested, None
         try:
@@ -169,11 +189,10 @@ class SqlalchemyLink(_Shared):
         self._given.begin()
 
     def commit(self) -> None:
-        self._given.commit()
+        drive(self._commit(), _do)
 
     def rollback(self) -> None:
-        self._nested = None
-        self._given.rollback()
+        drive(self._rollback(), _do)
 
     def trip(self, operations: Sequence[Operation]) -> Any:
         return drive(self._trip(operations), _do)
@@ -197,11 +216,10 @@ class AsyncSqlalchemyLink(_Shared):
         await self._given.begin()
 
     async def commit(self) -> None:
-        await self._given.commit()
+        await adrive(self._commit(), _do)
 
     async def rollback(self) -> None:
-        self._nested = None
-        await self._given.rollback()
+        await adrive(self._rollback(), _do)
 
     async def trip(self, operations: Sequence[Operation]) -> Any:
         return await adrive(self._trip(operations), _do)

@@ -564,6 +564,39 @@ async def test_what_an_async_session_had_pending_is_the_callers_own_error(url: s
     await engine.dispose()
 
 
+class LaterError(RuntimeError):
+    sqlstate = "40001"
+
+
+@pytest.mark.parametrize("when", ["savepoint", "commit"])
+def test_a_listener_that_fails_is_told_as_itself(
+    guard: Guard, engine: sqlalchemy.Engine, url: str, name: str, when: str
+):
+    """Behind the commit it undoes nothing; before it, with the savepoint that the session tells of too, all of it."""
+    ran = []
+
+    @guard.once(name=name, key="key", boundary=Atomic("session"), policy=Policy(patience=0))
+    def order(session: Session, key: str) -> str:
+        ran.append(key)
+        session.add(Order(id=name))
+        return key
+
+    with Session(engine) as session:
+
+        def fails(session: Session) -> None:
+            if session.in_nested_transaction() is (when == "savepoint"):
+                raise LaterError("no mail")
+
+        sqlalchemy.event.listen(session, "after_commit", fails)
+        with pytest.raises(LaterError, match="no mail"):
+            order(session, "o-1")
+        assert count(url, name) == (1 if when == "commit" else 0)
+        sqlalchemy.event.remove(session, "after_commit", fails)
+        assert order(session, "o-1") == "o-1"
+
+    assert (count(url, name), ran) == (1, ["o-1"] if when == "commit" else ["o-1", "o-1"])
+
+
 def test_a_flush_that_fails_is_the_effects_own_error(guard: Guard, engine: sqlalchemy.Engine, name: str):
     with Session(engine) as session:
         session.add(Order(id=name))
