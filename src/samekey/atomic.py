@@ -143,6 +143,11 @@ class _InTransaction:
         except StoreError:
             # The connection is gone, and the transaction with it; or it is not the transaction that we marked.
             self._stuck = not self._transaction.lost
+        except Misconfigured as error:  # no other: an interrupt may be an Exception, and then it is done again
+            note(error, f"samekey: {self.call.key} could not be undone over this connection: roll its transaction back")
+            self._began = self._claim_marked = self._effect_marked = False
+            self._depart()
+            raise
         self._began = self._claim_marked = self._effect_marked = False  # not before: interrupted, it is done again
         self._depart()
 

@@ -224,6 +224,25 @@ def test_pipeline_mode_is_refused(guard: Guard, connection: psycopg.Connection[A
         guard.on(connection)
 
 
+def test_a_pipeline_that_the_effect_left_open_is_told(
+    guard: Guard, connection: psycopg.Connection[Any], url: str, name: str
+):
+    """Over it nothing can be undone: whoever committed now would commit a claim without its result."""
+    with contextlib.ExitStack() as left_open:
+
+        def effect() -> None:
+            connection.execute("INSERT INTO orders VALUES (%s, '')", (name,))
+            left_open.enter_context(connection.pipeline())
+
+        with pytest.raises(Misconfigured, match="pipeline mode") as raised:
+            guard.on(connection).run(name, effect, key="o-1", payload={})
+    assert "roll its transaction back" in raised.value.__notes__[0]
+    connection.rollback()
+
+    assert guard.on(connection).run(name, lambda: 1, key="o-1", payload={}).result == 1
+    assert count(url, name) == 0
+
+
 def test_a_libpq_without_pipelines_is_told(
     guard: Guard, connection: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ):
