@@ -12,14 +12,13 @@ steps calls it, or calls and awaits it.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import replace
 from functools import partial
 from typing import Any
-from weakref import ref
 
+from samekey.connections import AtWork, occupied
 from samekey.core.attempt import attempt, note
 from samekey.core.call import Answer, Call, Failed
 from samekey.core.commands import (
@@ -55,7 +54,7 @@ from samekey.core.transaction import (
     TransactionAborted,
     Unsaid,
 )
-from samekey.held import AsyncHeld, Held, depth, lineage
+from samekey.held import AsyncHeld, Held, depth
 from samekey.loops import running
 from samekey.performing import AsyncPerformer, Performer
 from samekey.rules import new_attempt
@@ -68,19 +67,11 @@ _log = logging.getLogger("samekey")
 
 Steps = Generator[Any, Any, Any]  # yields what is to be called
 
-# Who is at work on which connection, the innermost of them: by id, which stands as long as the performer is there.
-_at_work: dict[int, ref[_InTransaction]] = {}
-_mutex = threading.RLock()  # a hold that is thrown away leaves in the garbage collector, which may come in here
 
-
-class _InTransaction:
+class _InTransaction(AtWork):
     """What both colours share: savepoints around the core's commands."""
 
-    call: Call
     _patience_ends: float
-    _working = _committing = False
-    _waits = False  # as a hold that nobody has entered yet: its transaction may be over, and nobody told it
-    _outer: ref[_InTransaction] | None = None  # who is at work on this connection around us
 
     def _prepare(self, transaction: Transaction | AsyncTransaction, begins: bool) -> None:
         self._transaction = transaction
@@ -164,28 +155,7 @@ class _InTransaction:
             self._claim_marked = False
             self._depart()
 
-    def _arrive(self) -> _InTransaction | None:
-        """One at a time on a connection, or one inside the effect of the other.
-
-        Savepoints are a stack: whoever goes back to one of them takes along what others did on top of it, and
-        the names of two who know nothing of each other are the same. A hold in our way that waits to be entered
-        is returned: see `_overtake`.
-        """
-        place = id(self._transaction.connection)
-        with _mutex:
-            known = _at_work.get(place)
-            other = None if known is None else known()
-            if other is not None and other._working and not other._has_committed():
-                if other.call.attempt not in lineage():
-                    if other._waits:
-                        return other
-                    raise occupied(other.call)
-                self._outer = known
-            self._working = True
-            _at_work[place] = ref(self)
-        return None
-
-    def _overtake(self, other: _InTransaction) -> Steps:
+    def _overtake(self, other: AtWork) -> Steps:
         """Go past a hold that was not entered while its transaction lasted: what it had claimed is gone with it."""
         if self._transaction.in_transaction:
             try:
@@ -196,10 +166,13 @@ class _InTransaction:
                 raise aborted() from error
             if record is not None and record.attempt == other.call.attempt:
                 raise occupied(other.call)
-        other._claim_marked = other._effect_marked = False
-        other._depart()
+        other.passed_by()
         if self._arrive() is not None:
             raise occupied(other.call)
+
+    def passed_by(self) -> None:
+        self._claim_marked = self._effect_marked = False
+        self._depart()
 
     @property
     def ended_it(self) -> bool:
@@ -211,26 +184,11 @@ class _InTransaction:
         self._waits = False
         if self._working and self._transaction.in_transaction:
             return None
-        self._claim_marked = self._effect_marked = False
-        self._depart()
+        self.passed_by()
         return Misconfigured(
             f"the hold on {self.call.key} was entered when the transaction in which it was taken had ended: nothing is "
             "claimed. Ask again in the transaction that is open now"
         )
-
-    def _has_committed(self) -> bool:
-        """What a library calls as it commits (Django's `on_commit`) comes after us, not between."""
-        return self._committing and not self._transaction.in_transaction
-
-    def _depart(self) -> None:
-        if self._working:
-            place = id(self._transaction.connection)
-            with _mutex:
-                self._working = self._committing = False
-                if _at_work.get(place) == ref(self):
-                    del _at_work[place]
-                    if self._outer is not None:
-                        _at_work[place] = self._outer
 
     # -- the core's commands -------------------------------------------------------------------------------
 
@@ -579,13 +537,6 @@ def require_same_database(transaction: Transaction) -> None:
             raise another_database(transaction)
     except TransactionAborted as error:
         raise aborted() from error
-
-
-def occupied(other: Call) -> Misconfigured:
-    return Misconfigured(
-        f"the connection is in the middle of another guarded call ({other.key}): one at a time, "
-        "or one inside the effect of the other. Give each task and each thread a connection of its own"
-    )
 
 
 def aborted() -> Misconfigured:
