@@ -260,7 +260,7 @@ def find_class(ref: str, given: dict[str, Any]) -> Any:
         return given[ref]
     module, _, qualname = ref.partition(":")
     found = _standing_in(sys.modules.get(module), qualname)
-    if found is None and module not in sys.modules and module == home_of("__main__"):
+    if module not in sys.modules and module == home_of("__main__"):
         found = _standing_in(sys.modules.get("__main__"), qualname)
     return found if isinstance(found, type) else None
 
