@@ -11,7 +11,7 @@ import re
 import subprocess
 import threading
 import types
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -126,12 +126,8 @@ def test_a_damaged_record_does_not_hide_the_others_from_an_operator(server, stor
 # -- a list while its records change ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("gone", [1, 5, 12])
-def test_what_goes_while_a_list_is_made_does_not_end_it(server, store, monkeypatch, gone):
-    """Freed, or past its retention, between the look at all keys and the read of some: the next ones come instead."""
-    server.call("FLUSHALL")
-    ended = [there(store.settle(settling(store.open(opening(f"o-{number}"))))) for number in range(20)]
-    leaving = [raw_key(one) for one in reversed(ended[-gone:])]
+def listing_with(before: Callable[[Any], None]) -> Callable[..., Generator[Any, Any, Any]]:
+    """A list as it is made, with something that happens before what it asks next."""
 
     def played(*arguments: Any) -> Generator[Any, Any, Any]:
         steps: Generator[Any, Any, Any] = listing(*arguments)
@@ -141,12 +137,25 @@ def test_what_goes_while_a_list_is_made_does_not_end_it(server, store, monkeypat
                 asked = steps.send(reply)
             except StopIteration as over:
                 return over.value
-            if asked[0].script is READ and leaving:
-                server.call("DEL", *leaving)
-                leaving.clear()
+            before(asked[0])
             reply = yield asked
 
-    monkeypatch.setattr("samekey.stores.redis.listing", played)
+    return played
+
+
+@pytest.mark.parametrize("gone", [1, 5, 12])
+def test_what_goes_while_a_list_is_made_does_not_end_it(server, store, monkeypatch, gone):
+    """Freed, or past its retention, between the look at all keys and the read of some: the next ones come instead."""
+    server.call("FLUSHALL")
+    ended = [there(store.settle(settling(store.open(opening(f"o-{number}"))))) for number in range(20)]
+    leaving = [raw_key(one) for one in reversed(ended[-gone:])]
+
+    def before_a_read(asked: Any) -> None:
+        if asked.script is READ and leaving:
+            server.call("DEL", *leaving)
+            leaving.clear()
+
+    monkeypatch.setattr("samekey.stores.redis.listing", listing_with(before_a_read))
     listed: list[Record] = []
     before = None
     for _ in range(20):
@@ -1264,23 +1273,15 @@ def test_a_record_that_moves_while_a_list_is_made_is_listed_once(monkeypatch, di
         (moving, *_) = (one for one in ended if raw_key(one) in source.call("KEYS", "*"))
         looks: list[str] = []
 
-        def played(*arguments: Any) -> Generator[Any, Any, Any]:
-            steps: Generator[Any, Any, Any] = listing(*arguments)
-            reply = None
-            while True:
-                try:
-                    asked = steps.send(reply)
-                except StopIteration as stop:
-                    return stop.value
-                if asked[0].words[:1] == (b"SCAN",):
-                    looks.append(asked[0].server)
-                    if len(set(looks)) == 2 and len(looks) == 2:
-                        slot = give_away(moving, source, target)
-                        for node in (target, source) if over else ():
-                            node.call("CLUSTER", "SETSLOT", slot, "NODE", target.call("CLUSTER", "MYID"))
-                reply = yield asked
+        def before_a_scan(asked: Any) -> None:
+            if asked.words[:1] == (b"SCAN",):
+                looks.append(asked.server)
+                if len(set(looks)) == 2 and len(looks) == 2:
+                    slot = give_away(moving, source, target)
+                    for node in (target, source) if over else ():
+                        node.call("CLUSTER", "SETSLOT", slot, "NODE", target.call("CLUSTER", "MYID"))
 
-        monkeypatch.setattr("samekey.stores.redis.listing", played)
+        monkeypatch.setattr("samekey.stores.redis.listing", listing_with(before_a_scan))
         listed = store.list(Query(limit=100))
 
         assert sorted(one.key.text for one in listed) == sorted(one.key.text for one in ended)

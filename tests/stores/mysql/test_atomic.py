@@ -294,29 +294,16 @@ def test_a_snapshot_that_refuses_newer_rows_is_begun_again(guard, url):
 def test_a_deadlock_in_the_effect_leaves_nothing_behind(guard, url):
     """The server rolls our whole transaction back: record and effect together, and the caller is told."""
     with connected(url) as one, connected(url) as two:
-        run(one, "CREATE TABLE pairs (id INT PRIMARY KEY, n INT) ENGINE = InnoDB")
-        run(one, "INSERT INTO pairs VALUES (1, 0), (2, 0)")
-        one.commit()
-        two.begin()
-        for number in range(300):
-            insert(two, f"rival {number}")
-        run(two, "UPDATE pairs SET n = 1 WHERE id = 2")
+        make_pairs(one)
 
         def effect() -> None:
             insert(one)
-            run(one, "UPDATE pairs SET n = 2 WHERE id = 1")
-            rival = threading.Thread(target=lambda: run(two, "UPDATE pairs SET n = 1 WHERE id = 1"))
-            rival.start()
-            try:
-                run(one, "UPDATE pairs SET n = 2 WHERE id = 2")
-            finally:
-                rival.join()
+            lose_a_deadlock(one, two)
 
         one.begin()
         with pytest.raises(pymysql.OperationalError, match="Deadlock"):
             guard.on(one).run("order", effect, key="o-1", payload={})
         one.commit()
-        two.rollback()
         assert orders(url) == []
         one.begin()
         assert guard.on(one).run("order", lambda: insert(one), key="o-1", payload={}).replayed is False
