@@ -4,7 +4,6 @@ The exactly-once-effects layer for Python. Start with `Guard`; say what your eff
 and `NotDone`; declare what stands behind it with a boundary.
 """
 
-from samekey.binding import CONTENT, Content
 from samekey.core.boundary import (
     Absent,
     Asks,
@@ -44,8 +43,9 @@ from samekey.core.errors import (
 from samekey.core.policy import Policy
 from samekey.core.record import Record
 from samekey.core.states import State
-from samekey.guard import AsyncGuard, Guard
-from samekey.held import AsyncHeld, Held, current
+from samekey.guard.binding import CONTENT, Content
+from samekey.guard.guards import AsyncGuard, Guard
+from samekey.guard.hold import AsyncHeld, Held, current
 
 __version__ = "0.1.0"
 

@@ -14,7 +14,7 @@ import sys
 from importlib import import_module
 from typing import Any
 
-from samekey.addresses import SCHEMES
+from samekey.guard.store_urls import SCHEMES
 from tests.chaos.worker import finish, work
 
 

@@ -14,11 +14,11 @@ import click
 import pytest
 
 import samekey
-from samekey.addresses import open_store
 from samekey.cli._root import COMMANDS, root
 from samekey.cli.exits import Exit
 from samekey.core.errors import Misconfigured
 from samekey.drivers import pymysql, redis
+from samekey.guard.store_urls import open_store
 from samekey.hooks import logging as logging_hook
 from samekey.http.prove import SCENARIOS
 from tests.docs.blocks import ROOT, every_block, pages

@@ -17,7 +17,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from samekey import Guard
-from samekey.addresses import check_address
 from samekey.core.boundary import Asks, Keyed, Kind, Opaque, Repeatable, parse_terms
 from samekey.core.commands import Open
 from samekey.core.envelope import decode, encode
@@ -34,6 +33,7 @@ from samekey.drivers.psycopg import parse_url as postgres_address
 from samekey.drivers.pymysql import parse_url as mysql_address
 from samekey.drivers.redis import parse_url as redis_address
 from samekey.drivers.sqlite import parse_url as sqlite_address
+from samekey.guard.store_urls import check_address
 from samekey.stores._redis_values import open_body, peeked
 from samekey.stores._redis_values import record_of as redis_record
 from tests.figures import at_most, figure

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from samekey import InProgress, KeyReused, NotDone, Policy, Refused, Repeatable, State
-from samekey.flight import Flights
+from samekey.guard.single_flight import Flights
 from tests.guard.helpers import Ledger, Place, Thread, raising, spied_side, together, until
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from samekey import Answer, Atomic, Guard, Held, InProgress, Misconfigured, NotDone, Opaque, Policy, State, current
-from samekey.performing import Performer
+from samekey.guard.performer import Performer
 from samekey.stores import _sqlite_process
 from samekey.stores.sqlite import SqliteStore
 

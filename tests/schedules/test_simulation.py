@@ -13,11 +13,11 @@ from collections.abc import Callable
 
 import pytest
 
-from samekey import held, performing
 from samekey.core import attempt as core_attempt
 from samekey.core import register
 from samekey.core.layers import FRONT_TTL_SECONDS, Front, Look
 from samekey.core.states import State
+from samekey.guard import hold, performer
 from samekey.testing._simulation.durable import Durable
 from samekey.testing.front import MemoryFront
 from samekey.testing.simulate import boundary_of, layered_of, play, shrink, simulate
@@ -110,17 +110,17 @@ def leases_by_the_clients_clock(patch):
 
 
 def interrupted_is_forgotten(patch):
-    patch.setattr(performing, "last_word", lambda call, command: iter(()))
+    patch.setattr(performer, "last_word", lambda call, command: iter(()))
 
 
 def marks_by_the_lease(patch):
     mutants.look_at_the_lease_instead_of_marking(patch)
-    patch.setattr(held, "sending", core_attempt.sending)
+    patch.setattr(hold, "sending", core_attempt.sending)
 
 
 def marks_after_the_lease(patch):
     mutants.mark_after_the_lease(patch)
-    patch.setattr(held, "sending", core_attempt.sending)
+    patch.setattr(hold, "sending", core_attempt.sending)
 
 
 # -- with a front

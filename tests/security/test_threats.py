@@ -30,7 +30,7 @@ from samekey import (
     ResultUnreadable,
     SamekeyError,
 )
-from samekey.addresses import public
+from samekey.guard.store_urls import public
 from samekey.hooks.logging import LoggingHook
 from samekey.stores.memory import MemoryStore
 

@@ -13,11 +13,11 @@ import psycopg
 import pytest
 
 from samekey import AsyncGuard, Guard
-from samekey.addresses import open_store
 from samekey.core.commands import Free, Read
 from samekey.core.key import make_key
 from samekey.core.layers import MayStillReplay
 from samekey.drivers.psycopg import migrate
+from samekey.guard.store_urls import open_store
 from samekey.testing.proxy import FaultProxy
 from samekey.testing.redis_servers import RedisServer, redis_cluster, redis_server
 from samekey.testing.servers import postgres

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from samekey import AsyncGuard, Guard, switch
+from samekey import AsyncGuard, Guard
+from samekey.guard import off_switch
 from samekey.testing import LedgerProvider, ManualClock, four_assumptions
 from samekey.testing.redis_servers import Redis, redis_server
 
@@ -107,7 +108,7 @@ def test_the_off_fixture_is_for_one_test(samekey_guard):
 
 
 def test_and_only_for_that_one(samekey_guard):
-    assert switch.depth == 0
+    assert off_switch.depth == 0
     assert samekey_guard.run("mail", lambda: 1, key="m", payload={}).guarded
 
 

@@ -8,12 +8,12 @@ from typing import Any, TypeVar
 
 import click
 
-from samekey.addresses import check_address, open_store
 from samekey.cli.exits import NoStore
 from samekey.core.commands import Read
 from samekey.core.errors import Misconfigured, StoreError
 from samekey.core.key import make_key
 from samekey.core.record import Record
+from samekey.guard.store_urls import check_address, open_store
 from samekey.ops import NoSuchKey, Ops
 
 F = TypeVar("F", bound=Callable[..., Any])

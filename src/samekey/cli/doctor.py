@@ -20,8 +20,8 @@ from samekey.core.errors import Misconfigured, RecordUnreadable, StoreError
 from samekey.core.ports import Health
 from samekey.core.record import Record
 from samekey.core.states import State
+from samekey.guard.operations import Declared
 from samekey.ops import STATS_MAX, Ops, Stats, since, span
-from samekey.rules import Declared
 
 SHOWN_MAX = 5  # records named in a finding; `samekey ls` has the rest
 

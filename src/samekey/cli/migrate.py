@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from samekey.addresses import check_address
 from samekey.cli import _out as out
 from samekey.cli._asking import ENVIRONMENT, common
 from samekey.cli.exits import Exit, NoStore
 from samekey.core.errors import Misconfigured, StoreError
+from samekey.guard.store_urls import check_address
 
 if TYPE_CHECKING:
     from samekey.drivers.psycopg import Migration

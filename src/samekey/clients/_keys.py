@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from samekey.core.errors import Misconfigured
-from samekey.held import current
+from samekey.guard.hold import current
 
 KEYED_METHODS = frozenset({"POST", "PATCH"})  # the others may be repeated as they are
 KEY_MAX_CHARS = 255  # what Stripe takes; others take less

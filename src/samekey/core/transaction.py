@@ -1,7 +1,7 @@
 """Inside somebody's transaction: what a database store offers there, in either colour.
 
 A trip is a few acts in one go - savepoints, and at most one command - because between a program and its database
-the trips are what costs. `guard.on(connection)` and `Atomic` are made of nothing else: see `samekey.atomic`.
+the trips are what costs. `guard.on(connection)` and `Atomic` are made of nothing else: see `samekey.guard.atomic`.
 """
 
 from __future__ import annotations

@@ -13,11 +13,11 @@ from weakref import ref
 
 from samekey.core.call import Answer, Call
 from samekey.core.errors import Misconfigured, NotDone, Refused
-from samekey.guard import AsyncGuard, Guard
-from samekey.held import AsyncHeld, Held
+from samekey.guard.guards import AsyncGuard, Guard
+from samekey.guard.hold import AsyncHeld, Held
+from samekey.guard.operations import OPERATIONS_MAX, Operation
 from samekey.http._exchange import REPLAYED, Asked, BodyNotKept, Endpoint, Final, NotHeld
 from samekey.http._message import Reply, Request, falls_short
-from samekey.rules import OPERATIONS_MAX, Operation
 
 _log = logging.getLogger("samekey")
 

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
-from samekey.guard import AsyncGuard
+from samekey.guard.guards import AsyncGuard
 from samekey.http._exchange import Endpoint
 from samekey.http._message import (
     BODY_HEADERS,

@@ -17,7 +17,7 @@ import fastapi.routing
 from fastapi.dependencies.utils import get_flat_params
 from fastapi.routing import APIRoute
 
-from samekey.guard import AsyncGuard
+from samekey.guard.guards import AsyncGuard
 from samekey.http._exchange import Endpoint
 from samekey.http._openapi import Extra, extra
 from samekey.http._operation import PARAMETER

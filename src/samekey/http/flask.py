@@ -17,7 +17,7 @@ from flask import Flask, Response
 from werkzeug.exceptions import ClientDisconnected, HTTPException
 
 from samekey.core.errors import Misconfigured
-from samekey.guard import Guard
+from samekey.guard.guards import Guard
 from samekey.http._environ import as_bytes, has_unended_body, headers_in
 from samekey.http._exchange import Endpoint
 from samekey.http._message import Header, Reply, Request, is_endless

@@ -16,7 +16,7 @@ from litestar.middleware import ASGIMiddleware
 from litestar.plugins import InitPlugin
 from litestar.types import ASGIApp, Receive, Scope, Send
 
-from samekey.guard import AsyncGuard
+from samekey.guard.guards import AsyncGuard
 from samekey.http._operation import PARAMETER
 from samekey.http._rules import Rules, check_rules, rules_of
 from samekey.http.asgi import RAISED, Passage, whole_template

@@ -41,13 +41,13 @@ from samekey.core.key import as_text, make_key
 from samekey.core.policy import Policy
 from samekey.core.record import Record
 from samekey.core.states import State
-from samekey.guard import AsyncGuard, Guard
-from samekey.held import current
+from samekey.guard.guards import AsyncGuard, Guard
+from samekey.guard.hold import current
+from samekey.guard.operations import refuse_atomic
 from samekey.http._exchange import Endpoint
 from samekey.http._key import KEY_MAX_CHARS
 from samekey.http._message import Reply, Request
 from samekey.http._problems import BAD_SIGNATURE, IN_PROGRESS, KEY_MALFORMED, NOT_DONE, STORE_UNAVAILABLE, Problem
-from samekey.rules import refuse_atomic
 
 _log = logging.getLogger("samekey")
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from http import HTTPStatus
 from typing import Any
 
-from samekey.guard import Guard
+from samekey.guard.guards import Guard
 from samekey.http._environ import as_bytes, has_unended_body, headers_in
 from samekey.http._exchange import Endpoint
 from samekey.http._message import Header, Reply, Request, falls_short, is_endless

@@ -14,14 +14,14 @@ from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from typing import Any, Protocol, TypeVar, cast
 
-from samekey import held, leases, performing, rules
-from samekey.addresses import LAYERED
 from samekey.core.commands import Wait
 from samekey.core.layers import Sight
 from samekey.core.ports import AsyncStore
-from samekey.flight import Flights
-from samekey.guard import AsyncGuard
-from samekey.leases import Leases, renew_with
+from samekey.guard import hold, lease_timer, operations, performer
+from samekey.guard.guards import AsyncGuard
+from samekey.guard.lease_timer import Leases, renew_with
+from samekey.guard.single_flight import Flights
+from samekey.guard.store_urls import LAYERED
 from samekey.loops import Bells
 
 T = TypeVar("T")
@@ -69,7 +69,7 @@ class Stage(Protocol):
         """Carry out a wish of the timer thread, which has no steps."""
 
     def renew_at(self, leases: SteppedLeases, seconds: float) -> None:
-        """Call `leases.renew_due()` after so many seconds of the client's clock."""
+        """Call `lease_timer.renew_due()` after so many seconds of the client's clock."""
 
 
 class Bell:
@@ -257,17 +257,17 @@ def stepping(stage: Stage) -> Iterator[None]:
     """Within it, guards live on this stage."""
     loop = SteppedLoop(stage)
     places: list[tuple[Any, str, Any]] = [
-        (performing, "running", lambda: loop),
-        (held, "in_a_loop", lambda: True),
-        (performing, "time", stage),
-        (held, "time", stage),
-        (leases, "time", stage),
+        (performer, "running", lambda: loop),
+        (hold, "in_a_loop", lambda: True),
+        (performer, "time", stage),
+        (hold, "time", stage),
+        (lease_timer, "time", stage),
         (_layered, "running", lambda: loop),
         (_layered, "time", stage),
         (_layered, "random", stage),
         (_waiting, "running", lambda: loop),
         (_waiting, "time", stage),
-        (rules, "new_attempt", stage.new_attempt),
+        (operations, "new_attempt", stage.new_attempt),
     ]
     real = [(module, name, getattr(module, name)) for module, name, _ in places]
     for module, name, ours in places:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from samekey import switch
+from samekey.guard import off_switch
 
 OFF = "the guards are off (off(), samekey_off or --samekey-off), so whatever they do was not tried"
 
@@ -27,16 +27,16 @@ def off() -> Iterator[None]:
     >>> greet.answer("ann").guarded
     True
     """
-    switch.turn(1)
+    off_switch.turn(1)
     try:
         yield
     finally:
-        switch.turn(-1)
+        off_switch.turn(-1)
 
 
 def guards_are_off(handler: Any, guard: Any = None) -> list[str]:
     """What is to be said of it, if they are; a ValueError where that leaves nothing to try."""
-    if not switch.depth:
+    if not off_switch.depth:
         return []
     if guard is not None or getattr(handler, "guard", None) is not None:
         raise ValueError(OFF)

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from samekey import AsyncGuard, Guard, switch
+from samekey import AsyncGuard, Guard
+from samekey.guard import off_switch
 from samekey.testing.clock import ManualClock
 from samekey.testing.mariadb_servers import Mariadb, mariadb
 from samekey.testing.off import off
@@ -41,8 +42,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--samekey-off"):
-        switch.turn(1)
-        config.add_cleanup(lambda: switch.turn(-1))
+        off_switch.turn(1)
+        config.add_cleanup(lambda: off_switch.turn(-1))
 
 
 @pytest.hookimpl(wrapper=True)

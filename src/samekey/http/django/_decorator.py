@@ -12,7 +12,7 @@ from django.core.handlers.exception import response_for_exception
 from django.http import Http404
 
 from samekey.core.errors import Misconfigured
-from samekey.guard import AsyncGuard, Guard
+from samekey.guard.guards import AsyncGuard, Guard
 from samekey.http._message import Reply
 from samekey.http._rules import Rules, check_rules
 from samekey.http._visit import AsyncDoor, Door, counts

@@ -18,7 +18,7 @@ from samekey.core.errors import NotDone, Refused, SamekeyError, StoreUnavailable
 from samekey.core.layers import FRONT_TTL_SECONDS, MayStillReplay
 from samekey.core.policy import Policy
 from samekey.core.states import State
-from samekey.held import current, leaving
+from samekey.guard.hold import current, leaving
 from samekey.testing._points import RESULT_MAX_BYTES, End
 from samekey.testing._scene import FRESH, KEY, NO_FAULTS, Move, Scene
 from samekey.testing._simulation.durable import Durable

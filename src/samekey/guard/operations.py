@@ -13,9 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar, get_type_hints
 
-from samekey import switch
-from samekey.addresses import absolute, check_address, check_store, open_store, public, refuse_greenlets
-from samekey.binding import Binding, Content, KeyRule, TenantRule, check_function, default_name
 from samekey.core.boundary import Atomic, Boundary, Keyed, Terms
 from samekey.core.call import Call
 from samekey.core.errors import Misconfigured, StoreUnavailable
@@ -25,9 +22,12 @@ from samekey.core.policy import Policy
 from samekey.core.ports import Hook
 from samekey.core.record import ATTRIBUTE_MAX_CHARS, ATTRIBUTES_MAX
 from samekey.core.shapes import data_types, storable_type
-from samekey.flight import Flights
-from samekey.leases import Leases
-from samekey.origin import Origin, origin_of
+from samekey.guard import off_switch
+from samekey.guard.binding import Binding, Content, KeyRule, TenantRule, check_function, default_name
+from samekey.guard.lease_timer import Leases
+from samekey.guard.names import Origin, origin_of
+from samekey.guard.single_flight import Flights
+from samekey.guard.store_urls import absolute, check_address, check_store, open_store, public, refuse_greenlets
 
 T = TypeVar("T")
 
@@ -238,7 +238,7 @@ class Rules:
             aliases,
             check_attributes(attributes) if attributes else (),
             self.store_name if opened is None else opened.name,
-            switch.depth > 0,
+            off_switch.depth > 0,
         )
 
     def _register(self, name: str | None, function: Any, aliases: tuple[str, ...]) -> str:

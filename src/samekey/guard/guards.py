@@ -11,15 +11,6 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
-from samekey import switch
-from samekey.atomic import (
-    AsyncAtomicPerformer,
-    AtomicPerformer,
-    join,
-    require_same_database,
-    require_transaction,
-)
-from samekey.binding import Bound, Content, KeyRule, TenantRule
 from samekey.core.attempt import attempt, note
 from samekey.core.boundary import Boundary, Kind, Opaque, Terms
 from samekey.core.call import Answer, Call
@@ -30,12 +21,21 @@ from samekey.core.policy import Policy
 from samekey.core.ports import AsyncStore, Hook, Store
 from samekey.core.record import Record
 from samekey.core.transaction import AsyncTransaction, Transaction
-from samekey.guarded import AsyncGuarded, Guarded
-from samekey.held import AsyncHeld, Held
-from samekey.leases import Leases, renew_with
-from samekey.many import arun_some, chunks, key_of, run_some
-from samekey.performing import AsyncPerformer, Performer
-from samekey.rules import Attributes, Operation, Rules, as_key, check_effect, no_effect, refuse_atomic
+from samekey.guard import off_switch
+from samekey.guard.atomic import (
+    AsyncAtomicPerformer,
+    AtomicPerformer,
+    join,
+    require_same_database,
+    require_transaction,
+)
+from samekey.guard.batch import arun_some, chunks, key_of, run_some
+from samekey.guard.binding import Bound, Content, KeyRule, TenantRule
+from samekey.guard.decorated import AsyncGuarded, Guarded
+from samekey.guard.hold import AsyncHeld, Held
+from samekey.guard.lease_timer import Leases, renew_with
+from samekey.guard.operations import Attributes, Operation, Rules, as_key, check_effect, no_effect, refuse_atomic
+from samekey.guard.performer import AsyncPerformer, Performer
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -162,7 +162,7 @@ class Guard(Rules):
 
     def on(self, connection: Any) -> Guard:
         """This guard inside the caller's transaction: record and effect commit together, or not at all."""
-        return self if switch.depth else _GuardOn(self, connection)
+        return self if off_switch.depth else _GuardOn(self, connection)
 
     def peek(self, name: str, key: Any, tenant: str | None = None) -> Record | None:
         """The record of a key, or None; looking changes nothing."""
@@ -342,7 +342,7 @@ class AsyncGuard(Rules):
 
     def on(self, connection: Any) -> AsyncGuard:
         """This guard inside the caller's transaction: record and effect commit together, or not at all."""
-        return self if switch.depth else _AsyncGuardOn(self, connection)
+        return self if off_switch.depth else _AsyncGuardOn(self, connection)
 
     async def peek(self, name: str, key: Any, tenant: str | None = None) -> Record | None:
         """The record of a key, or None; looking changes nothing."""

@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar, cast
 
-from samekey.ahead import Ahead, batches
-from samekey.binding import Content
 from samekey.core.attempt import attempt
 from samekey.core.call import Call
 from samekey.core.commands import Open
 from samekey.core.drive import adrive, drive
 from samekey.core.errors import KeyMissing, Misconfigured, SamekeyError
 from samekey.core.key import part_text
+from samekey.guard.ahead import Ahead, batches
+from samekey.guard.binding import Content
+from samekey.guard.operations import Operation, as_key
+from samekey.guard.performer import AsyncPerformer, Performer
 from samekey.loops import running
-from samekey.performing import AsyncPerformer, Performer
-from samekey.rules import Operation, as_key
 
 S = TypeVar("S")
 

@@ -12,7 +12,7 @@ from weakref import ref
 from samekey.core.call import Call
 from samekey.core.errors import Misconfigured
 from samekey.core.transaction import AsyncTransaction, Transaction
-from samekey.held import lineage
+from samekey.guard.hold import lineage
 
 # The innermost of them, by the connection's id, which stands as long as the performer is there.
 _at_work: dict[int, ref[AtWork]] = {}

@@ -18,7 +18,7 @@ from samekey.core.commands import Command, Outcome, Raised, Returned
 from samekey.core.drive import adrive, drive
 from samekey.core.errors import Fenced, Misconfigured, SamekeyError
 from samekey.core.record import Record, provider_key
-from samekey.leases import Leases
+from samekey.guard.lease_timer import Leases
 from samekey.loops import Loop, in_a_loop
 
 _log = logging.getLogger("samekey")

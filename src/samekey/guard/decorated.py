@@ -7,10 +7,10 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
-from samekey.binding import Binding, Bound
 from samekey.core.call import Answer
 from samekey.core.record import Record
-from samekey.rules import Operation
+from samekey.guard.binding import Binding, Bound
+from samekey.guard.operations import Operation
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")

@@ -18,7 +18,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from samekey.connections import AtWork, occupied
 from samekey.core.attempt import attempt, note
 from samekey.core.call import Answer, Call, Failed
 from samekey.core.commands import (
@@ -54,10 +53,11 @@ from samekey.core.transaction import (
     TransactionAborted,
     Unsaid,
 )
-from samekey.held import AsyncHeld, Held, depth
+from samekey.guard.connections import AtWork, occupied
+from samekey.guard.hold import AsyncHeld, Held, depth
+from samekey.guard.operations import new_attempt
+from samekey.guard.performer import AsyncPerformer, Performer
 from samekey.loops import running
-from samekey.performing import AsyncPerformer, Performer
-from samekey.rules import new_attempt
 
 BUSY_PAUSE_SECONDS = 0.002  # while another transaction holds what ours needs
 TRANSACTIONS_MAX = 20  # whole transactions tried, where we began them and they lost against others; 2 is the rule

@@ -16,7 +16,7 @@ from samekey.core.errors import KeyMissing, Misconfigured
 from samekey.core.fingerprint import Intent, declared_ignore
 from samekey.core.key import as_text, key_text, part_text
 from samekey.core.shapes import home_of
-from samekey.fitting import fitted
+from samekey.guard.fitting import fitted
 
 _EMPTY = inspect.Parameter.empty
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable, Generator
 from types import CoroutineType
 from typing import Any
 
-from samekey.ahead import given_up
 from samekey.core.attempt import attempt, last_word, withdraw
 from samekey.core.boundary import Absent, Conflicting, Declined, Happened, StillUnknown, Verdict
 from samekey.core.call import Answer, Call, Failed
@@ -39,9 +38,10 @@ from samekey.core.ports import AsyncStore, Event, Hook, Store
 from samekey.core.record import Record
 from samekey.core.recovery import stop_asking
 from samekey.core.states import SETTLED
-from samekey.flight import Batch, Flight, Flights
-from samekey.held import AsyncHeld, Held, leaving, lineage
-from samekey.leases import Leases
+from samekey.guard.ahead import given_up
+from samekey.guard.hold import AsyncHeld, Held, leaving, lineage
+from samekey.guard.lease_timer import Leases
+from samekey.guard.single_flight import Batch, Flight, Flights
 from samekey.loops import ThreadBell, running
 
 _log = logging.getLogger("samekey")
