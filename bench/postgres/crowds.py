@@ -14,7 +14,7 @@ from bench.groups.sqlite import PAYLOAD, command
 from bench.measure import Effort, percentile
 from bench.postgres import completing, served
 from samekey import AsyncGuard
-from samekey.drivers import psycopg as driver
+from samekey.drivers.postgres import connect as driver
 from samekey.stores.postgres import AsyncPostgresStore, PostgresStore
 
 WAITERS = 500

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from samekey.drivers.psycopg import migrate
+from samekey.drivers.postgres.connect import migrate
 from samekey.testing.servers import PrivatePostgres, postgres
 from tests.chaos.trial import Verdict
 from tests.figures import figure

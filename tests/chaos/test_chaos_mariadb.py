@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from samekey.drivers.pymysql import migrate
+from samekey.drivers.mysql.connect import migrate
 from samekey.testing.mariadb_servers import mariadb
 from tests.chaos.judging import FULL, judged, seconds
 from tests.chaos.trial import Trial

@@ -13,9 +13,9 @@ import pytest
 
 from samekey import Guard
 from samekey.core.errors import Misconfigured
-from samekey.drivers import psycopg as driver
-from samekey.drivers._psycopg_greeting import SCHEMA
-from samekey.drivers._psycopg_migrations import MIGRATION_LOCK
+from samekey.drivers.postgres import connect as driver
+from samekey.drivers.postgres.migrate import MIGRATION_LOCK
+from samekey.drivers.postgres.self_check import SCHEMA
 from samekey.testing.servers import postgres
 from tests.cli.conftest import Shell
 
@@ -282,7 +282,7 @@ def test_a_busy_table_is_waited_for_briefly_and_tried_again(shell: Shell, url, s
         gave_way.set()
         go_on.wait(30)
 
-    monkeypatch.setattr("samekey.drivers.psycopg.time.sleep", pause)
+    monkeypatch.setattr("samekey.drivers.postgres.connect.time.sleep", pause)
 
     with ThreadPoolExecutor(1) as pool:
         with psycopg.connect(url) as report:

@@ -17,7 +17,8 @@ import samekey
 from samekey.cli._root import COMMANDS, root
 from samekey.cli.exits import Exit
 from samekey.core.errors import Misconfigured
-from samekey.drivers import pymysql, redis
+from samekey.drivers.mysql.connect import OPTIONS
+from samekey.drivers.redis.connect import _OURS
 from samekey.guard.store_urls import open_store
 from samekey.hooks import logging as logging_hook
 from samekey.http.prove import SCENARIOS
@@ -215,6 +216,6 @@ def test_addresses_are_found_and_wrong_ones_told():
         open_store("postgresql://app@db/shop?durability=none", asynchronous=False)
 
 
-@pytest.mark.parametrize("option", [*redis._OURS, *pymysql.OPTIONS, "durability", "pgbouncer", "synchronous"])
+@pytest.mark.parametrize("option", [*_OURS, *OPTIONS, "durability", "pgbouncer", "synchronous"])
 def test_every_option_of_an_address_is_documented(option: str):
     assert re.search(rf"[?&`]{option}=", EVERY_PAGE)

@@ -29,13 +29,13 @@ from samekey.core.packing import pack, unpack
 from samekey.core.record import Record
 from samekey.core.refusal import decode_refusal, encode_refusal
 from samekey.core.shapes import Unreadable
-from samekey.drivers.psycopg import parse_url as postgres_address
-from samekey.drivers.pymysql import parse_url as mysql_address
-from samekey.drivers.redis import parse_url as redis_address
+from samekey.drivers.mysql.connect import parse_url as mysql_address
+from samekey.drivers.postgres.connect import parse_url as postgres_address
+from samekey.drivers.redis.connect import parse_url as redis_address
 from samekey.drivers.sqlite import parse_url as sqlite_address
 from samekey.guard.store_urls import check_address
-from samekey.stores._redis_values import open_body, peeked
-from samekey.stores._redis_values import record_of as redis_record
+from samekey.stores.redis._records import open_body, peeked
+from samekey.stores.redis._records import record_of as redis_record
 from tests.figures import at_most, figure
 
 CORPUS = Path(__file__).parent / "corpus"

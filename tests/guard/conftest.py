@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from samekey.stores import _sqlite_process
+from samekey.stores.sqlite import _process
 from samekey.testing.clock import ManualClock
 from tests.guard.helpers import FileLedger, Ledger, Place, Side
 
@@ -60,7 +60,7 @@ def sqlite(tmp_path: Path) -> Iterator[Place]:
 @pytest.fixture
 def looks_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which file lies there is looked at before every write, however short ago that was done."""
-    monkeypatch.setattr(_sqlite_process, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(_process, "LOOK_SECONDS", 0.0)
 
 
 @pytest.fixture

@@ -20,8 +20,7 @@ import pytest
 
 from samekey import Answer, Atomic, Guard, Held, InProgress, Misconfigured, NotDone, Opaque, Policy, State, current
 from samekey.guard.performer import Performer
-from samekey.stores import _sqlite_process
-from samekey.stores.sqlite import SqliteStore
+from samekey.stores.sqlite import SqliteStore, _process
 
 
 class SoftLimit(Exception):
@@ -241,9 +240,9 @@ def test_a_fork_that_is_interrupted_leaves_nobody_without_a_turn(tmp_path: Path)
 
     def fork(key: str) -> None:
         try:
-            _sqlite_process._before_fork()
+            _process._before_fork()
         finally:
-            _sqlite_process._after_fork_in_parent()
+            _process._after_fork_in_parent()
 
     for at in range(1, 40):
         interrupted(lambda: fork(""), at)

@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 import pytest
 
 from samekey import AsyncGuard, Guard, InDoubt, Policy, Repeatable, SamekeyError, State
-from samekey.stores import _sqlite_process
+from samekey.stores.sqlite import _process
 from tests.guard.helpers import Child, FileLedger, Ledger, Place, Signal, Thread, leave_nobody_behind, until
 
 
@@ -180,20 +180,20 @@ def test_of_two_threads_that_fork_at_once_none_lets_go_what_the_other_holds(
     store, quiet = sqlite.store(), threading.Event()
     process = store._process
     # And nobody whom another test left behind.
-    monkeypatch.setattr(_sqlite_process, "_LIVE", WeakKeyDictionary({process: None}))
+    monkeypatch.setattr(_process, "_LIVE", WeakKeyDictionary({process: None}))
     process.turn = _Turn(quiet)
 
     def second() -> None:
-        _sqlite_process._before_fork()
+        _process._before_fork()
         quiet.set()
         assert forked.wait(10)
         held.append(process.turn.locked())
-        _sqlite_process._after_fork_in_parent()
+        _process._after_fork_in_parent()
 
     forked, held = threading.Event(), list[bool]()
-    _sqlite_process._before_fork()
+    _process._before_fork()
     other = Thread(second)
-    _sqlite_process._after_fork_in_parent()
+    _process._after_fork_in_parent()
     forked.set()
     other.result()
 
@@ -214,9 +214,9 @@ def test_a_store_that_another_thread_opens_meanwhile_does_not_keep_the_others_fr
         return pid
 
     monkeypatch.setattr(os, "getpid", another_meanwhile)
-    _sqlite_process._before_fork()
+    _process._before_fork()
     quiet = store._process.turn.locked()
-    _sqlite_process._after_fork_in_parent()
+    _process._after_fork_in_parent()
 
     assert opened
     assert quiet

@@ -157,9 +157,9 @@ def test_a_folder_that_goes_away_while_an_effect_runs_does_not_take_its_answer(s
 
 def test_the_writer_goes_home_and_comes_back(sqlite: Place, ledger: Ledger, monkeypatch):
     """Idle, it ends; the next command starts a new one, also at the very moment it leaves."""
-    from samekey.stores import _sqlite_process
+    from samekey.stores.sqlite import _process
 
-    monkeypatch.setattr(_sqlite_process, "WRITER_IDLE_SECONDS", 0.01)
+    monkeypatch.setattr(_process, "WRITER_IDLE_SECONDS", 0.01)
 
     async def main() -> None:
         guard = sqlite.async_guard()

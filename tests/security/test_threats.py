@@ -137,10 +137,10 @@ def test_hostile_text_is_data_in_memory_and_in_sqlite(guard: Guard):
 
 @pytest.mark.slow
 def test_hostile_text_is_data_in_postgresql(samekey_postgres):
-    from samekey.drivers import psycopg
+    from samekey.drivers.postgres import connect
 
     database = samekey_postgres.create_database()
-    psycopg.migrate(database)
+    connect.migrate(database)
     with Guard(database) as guard:
         attacked(guard)
 
@@ -149,14 +149,14 @@ def test_hostile_text_is_data_in_postgresql(samekey_postgres):
 @pytest.mark.parametrize("place", ["redis", "layered"])
 def test_hostile_text_is_data_in_redis_and_before_postgresql(place, samekey_postgres):
     """Its scripts are constants; keys and values are arguments."""
-    from samekey.drivers import psycopg
+    from samekey.drivers.postgres import connect
     from samekey.testing.redis_servers import redis_server
 
     with redis_server() as server:
         address = server.url()
         if place == "layered":
             database = samekey_postgres.create_database()
-            psycopg.migrate(database)
+            connect.migrate(database)
             address = f"{address} {database}"
         with Guard(address) as guard:
             attacked(guard)
@@ -164,12 +164,12 @@ def test_hostile_text_is_data_in_redis_and_before_postgresql(place, samekey_post
 
 @pytest.mark.slow
 def test_hostile_text_is_data_in_mariadb():
-    from samekey.drivers import pymysql
+    from samekey.drivers.mysql import connect
     from samekey.testing.mariadb_servers import mariadb
 
     with mariadb() as server:
         database = server.create_database()
-        pymysql.migrate(database)
+        connect.migrate(database)
         with Guard(database) as guard:
             attacked(guard)
 
@@ -388,10 +388,10 @@ def test_the_first_doubt_of_a_guard_does_not_print_the_password_of_its_store():
 
 @pytest.mark.slow
 def test_a_note_names_the_store_without_its_password(samekey_postgres):
-    from samekey.drivers import psycopg
+    from samekey.drivers.postgres import connect
 
     database = samekey_postgres.create_database()
-    psycopg.migrate(database)
+    connect.migrate(database)
     address = re.sub(r"://([^@:/]+)@", r"://\1:hunter2@", database)
     with Guard(address) as guard, pytest.raises(RuntimeError) as told:
         guard.run("charge", _fail("no answer"), key="k", payload={})

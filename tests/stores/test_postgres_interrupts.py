@@ -18,7 +18,7 @@ from samekey.core.fingerprint import Fingerprint
 from samekey.core.key import make_key
 from samekey.core.record import Record
 from samekey.core.states import Role, State
-from samekey.drivers import psycopg as driver
+from samekey.drivers.postgres import connect as driver
 from samekey.stores.postgres import AsyncPostgresStore, PostgresStore
 from samekey.testing.servers import postgres
 from tests.stores.interrupts import TimeLimit, interrupted_at

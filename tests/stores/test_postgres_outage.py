@@ -19,10 +19,10 @@ import pytest
 
 from samekey import AsyncGuard, Guard, InDoubt, Opaque, Policy, Repeatable, State, StoreUnavailable
 from samekey.core.commands import Read, Wait
-from samekey.drivers import _psycopg_connection
-from samekey.drivers import psycopg as driver
-from samekey.stores import _postgres_batches, _waiting
-from samekey.stores.postgres import AsyncPostgresStore, PostgresStore
+from samekey.drivers.postgres import connect as driver
+from samekey.drivers.postgres import connection
+from samekey.stores import _waiting
+from samekey.stores.postgres import AsyncPostgresStore, PostgresStore, _batches
 from samekey.testing._store_scenarios.scene import A, Scene, settling
 from samekey.testing.servers import PrivatePostgres, postgres
 from tests.guard.helpers import until
@@ -51,9 +51,9 @@ def url(server):
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
     """The same timeouts, in small."""
-    monkeypatch.setattr(_psycopg_connection, "SILENCE_SECONDS", 0.5)
+    monkeypatch.setattr(connection, "SILENCE_SECONDS", 0.5)
     monkeypatch.setattr(driver, "CONNECT_SECONDS", 2)  # libpq knows no shorter one
-    monkeypatch.setattr(_postgres_batches, "REASK_SECONDS", 0.5)
+    monkeypatch.setattr(_batches, "REASK_SECONDS", 0.5)
 
 
 @pytest.fixture

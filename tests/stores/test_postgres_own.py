@@ -29,11 +29,10 @@ from samekey.core.ports import Query
 from samekey.core.record import Record
 from samekey.core.register import apply
 from samekey.core.states import Role, State
-from samekey.drivers import _psycopg_connection, _psycopg_exchange
-from samekey.drivers import psycopg as driver
+from samekey.drivers.postgres import connect as driver
+from samekey.drivers.postgres import connection, exchange
 from samekey.ops import Ops
-from samekey.stores import _postgres_batches, _postgres_lanes
-from samekey.stores.postgres import AsyncPostgresStore, PostgresStore, _Loop
+from samekey.stores.postgres import AsyncPostgresStore, PostgresStore, _batches, _Loop, _threads
 from samekey.testing._store_scenarios.agreement import _compare, _moment
 from samekey.testing._store_scenarios.scene import LEASE, A, B, Scene, settling
 from samekey.testing.servers import postgres
@@ -115,7 +114,7 @@ def test_a_replay_writes_nothing(store, url, scene):
 def test_each_command_is_one_round_trip(store, scene, monkeypatch):
     """Claim, replay, settle and read: the connection is waited for once for each of them."""
     waits = []
-    answer = _psycopg_exchange._answer
+    answer = exchange._answer
     first = store.open(scene.opening("first"))  # connects, and prepares
     store.read(Read(first.key))
     store.settle(settling(first, State.COMPLETED))
@@ -124,7 +123,7 @@ def test_each_command_is_one_round_trip(store, scene, monkeypatch):
         waits.append(1)
         return answer(link)
 
-    monkeypatch.setattr(_psycopg_exchange, "_answer", counted)
+    monkeypatch.setattr(exchange, "_answer", counted)
 
     held = store.open(scene.opening("second"))
     assert len(waits) == 1
@@ -416,7 +415,7 @@ def test_a_terminated_backend_is_asked_again(store, url, scene):
 
 def test_a_silent_server_is_not_waited_for_for_ever(store, url, scene, monkeypatch):
     """A backend that hangs is left behind, and the same claim is asked over another connection."""
-    monkeypatch.setattr(_psycopg_connection, "SILENCE_SECONDS", 0.3)
+    monkeypatch.setattr(connection, "SILENCE_SECONDS", 0.3)
     store.open(scene.opening("connected"))
     ((pid,),) = store._links().claims.ask(("SELECT pg_backend_pid()", ()))
     os.kill(pid, signal.SIGSTOP)
@@ -569,7 +568,7 @@ def interrupted_at(number: int):
     struck: list[int] = []
 
     def look(frame: Any, event: str, _: Any) -> None:
-        if event in ("call", "c_return") and frame.f_code.co_filename == _postgres_lanes.__file__:
+        if event in ("call", "c_return") and frame.f_code.co_filename == _threads.__file__:
             if next(places) == number:
                 struck.append(frame.f_lineno)
                 raise TimeLimit
@@ -586,8 +585,8 @@ def interrupted_at(number: int):
 @pytest.mark.parametrize("followed", [False, True], ids=["alone", "followed"])
 def test_a_lane_outlives_an_interrupt_anywhere(store, scene, monkeypatch, followed):
     """Whoever leads may be interrupted anywhere: the lead is handed on, and nobody waits for it in vain."""
-    monkeypatch.setattr(_postgres_lanes, "TURN_SECONDS", 1.0)  # whoever is forgotten is found out,
-    monkeypatch.setattr(_postgres_lanes.Lane, "_taken_over", lambda lane, asked: False)  # and does not help itself
+    monkeypatch.setattr(_threads, "TURN_SECONDS", 1.0)  # whoever is forgotten is found out,
+    monkeypatch.setattr(_threads.Lane, "_taken_over", lambda lane, asked: False)  # and does not help itself
     store.open(scene.opening("connected"))
     lane, send = store._links().claims, store._links().claims._send
 
@@ -619,7 +618,7 @@ def test_a_lead_that_nobody_has_any_more_is_taken_over(store, scene, monkeypatch
     store.open(scene.opening("connected"))
     lane = store._links().claims
     connection, lane._leader = lane._connection, [object()]
-    monkeypatch.setattr(_postgres_lanes, "TURN_SECONDS", 0.01)
+    monkeypatch.setattr(_threads, "TURN_SECONDS", 0.01)
 
     assert store.open(scene.opening("after")).attempt == A
     assert (lane._leader, list(lane._queue)) == (None, [])
@@ -640,7 +639,7 @@ def test_whoever_took_too_long_leaves_the_lane_to_those_who_took_over(store, sce
         return send(query, turn)
 
     monkeypatch.setattr(lane, "_send", sleeping)
-    monkeypatch.setattr(_postgres_lanes, "TURN_SECONDS", 0.01)
+    monkeypatch.setattr(_threads, "TURN_SECONDS", 0.01)
     with ThreadPoolExecutor(1) as pool:
         late = pool.submit(store.open, scene.opening("late"))
         assert slow.wait(10)
@@ -693,10 +692,10 @@ if errand == "guard":
 if errand == "die":  # between the commit of a batch and its replies
     import os, signal
     from samekey import Opaque, Policy, Repeatable
-    from samekey.stores import _postgres_batches
+    from samekey.stores.postgres import _batches
     guard = Guard(store, policy=Policy(lease=1.0))
     guard.run("connected", str, key="k", payload={})
-    _postgres_batches._answer = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    _batches._answer = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
     boundary = {"opaque": Opaque(), "repeatable": Repeatable()}[number]
     guard.run_many(operation, lambda payload: say("effect"), list(range(20)), key=str, boundary=boundary)
 if errand == "wait":
@@ -1308,8 +1307,8 @@ def test_a_commit_that_its_standby_may_not_have_is_not_taken_for_granted(own_ser
 
     Also where a role is set to hear no warnings.
     """
-    monkeypatch.setattr(_psycopg_connection, "SILENCE_SECONDS", 1.0)
-    monkeypatch.setattr(_postgres_batches, "REASK_SECONDS", 1.0)
+    monkeypatch.setattr(connection, "SILENCE_SECONDS", 1.0)
+    monkeypatch.setattr(_batches, "REASK_SECONDS", 1.0)
     url = own_server.create_database()
     driver.migrate(url)
     store = PostgresStore(url + options)
@@ -1638,4 +1637,4 @@ def test_a_rival_transaction_that_never_ends_is_told(store, url, scene):
         assert store.open(scene.opening("other")).attempt == A
 
     assert store.settle(settling(held, State.IN_DOUBT, role=Role.HOLDER)) is not None
-    assert _postgres_batches.REASK_SECONDS > driver.CONNECT_SECONDS - 1
+    assert _batches.REASK_SECONDS > driver.CONNECT_SECONDS - 1

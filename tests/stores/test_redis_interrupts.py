@@ -22,9 +22,8 @@ from samekey.core.fingerprint import Fingerprint
 from samekey.core.key import make_key
 from samekey.core.record import Record
 from samekey.core.states import Role, State
-from samekey.drivers.redis import Wire
-from samekey.stores import _redis_lanes
-from samekey.stores.redis import AsyncRedisStore, RedisStore
+from samekey.drivers.redis.connect import Wire
+from samekey.stores.redis import AsyncRedisStore, RedisStore, _threads
 from samekey.testing.proxy import FaultProxy
 from samekey.testing.redis_servers import RedisServer, redis_server, until
 from tests.stores.interrupts import TimeLimit, interrupted_at
@@ -210,7 +209,7 @@ def test_a_lead_that_nobody_has_any_more_is_taken_over(store, monkeypatch):
     store.open(opening())
     (link,) = lane.links.links.values()
     lane._leader = [object()]
-    monkeypatch.setattr(_redis_lanes, "TURN_SECONDS", 0.01)
+    monkeypatch.setattr(_threads, "TURN_SECONDS", 0.01)
 
     assert store.open(command).key == command.key
     assert lane._leader is None

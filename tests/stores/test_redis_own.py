@@ -32,15 +32,15 @@ from samekey.core.key import make_key
 from samekey.core.ports import Query
 from samekey.core.record import Record
 from samekey.core.states import Role, State
-from samekey.drivers import redis as driver
-from samekey.drivers._redis_wire import ANSWER_SECONDS, CONNECT_SECONDS
+from samekey.drivers.redis import connect as driver
+from samekey.drivers.redis.wire import ANSWER_SECONDS, CONNECT_SECONDS
 from samekey.ops import Ops
-from samekey.stores import _redis_links, _redis_values, _waiting
-from samekey.stores._redis_desk import listing
-from samekey.stores._redis_front import RedisFront
-from samekey.stores._redis_jobs import REASK_SECONDS, REDIRECTS_MAX
-from samekey.stores._redis_links import _SLOTS, READ
-from samekey.stores.redis import AsyncRedisStore, RedisStore, _Loop
+from samekey.stores import _waiting
+from samekey.stores.redis import AsyncRedisStore, RedisStore, _Loop, _records, _servers
+from samekey.stores.redis._batches import REASK_SECONDS, REDIRECTS_MAX
+from samekey.stores.redis._front import RedisFront
+from samekey.stores.redis._operators import listing
+from samekey.stores.redis._servers import _SLOTS, READ
 from samekey.testing.proxy import FaultProxy
 from samekey.testing.redis_servers import RedisServer, flavours, redis_cluster, redis_server, until
 from samekey.testing.servers import NoServer
@@ -276,7 +276,7 @@ def test_only_a_settle_lets_redis_forget(server, store):
 
 def test_names_that_a_client_made_long_are_not_remembered(server):
     """64 of them in each request: thousands of such requests would stay in the memory of this process."""
-    remembered = _redis_values._intent_line, _redis_values._intent_of
+    remembered = _records._intent_line, _records._intent_of
     for one in remembered:
         one.cache_clear()
     with Guard(server.url()) as guard:
@@ -625,7 +625,7 @@ async def test_tasks_are_told_by_their_own_loop(server, store, monkeypatch):
 
 async def test_a_subscriber_in_a_loop_goes_home_when_nobody_waits(server, store, monkeypatch):
     """And comes again with the next who does."""
-    monkeypatch.setattr("samekey.stores._redis_listen.IDLE_SECONDS", 0.05)
+    monkeypatch.setattr("samekey.stores.redis._subscriber.IDLE_SECONDS", 0.05)
     ours = AsyncRedisStore(server.url())
     for _ in range(2):
         held = await ours.open(opening())
@@ -954,7 +954,7 @@ def replicated_commands(store: RedisStore) -> Iterator[StoreCommand]:
 @pytest.fixture
 def behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[RedisServer, FaultProxy, Any]]:
     """A master behind a proxy, and a way to have its one replica fall behind."""
-    monkeypatch.setattr(_redis_links, "WAIT_MILLISECONDS", 100)
+    monkeypatch.setattr(_servers, "WAIT_MILLISECONDS", 100)
     with redis_server() as master, master.replica() as copy, FaultProxy(master.port) as proxy:
 
         def fall_behind() -> None:
@@ -1367,9 +1367,9 @@ def test_a_master_that_is_away_takes_no_other_master_s_keys_with_it(cluster):
 @pytest.mark.parametrize("colour", ["sync", "async"])
 def test_a_master_that_hangs_is_left_alone_for_a_while(cluster, monkeypatch, colour):
     """Whoever wants its keys is told so at once, and does not keep the others' keys waiting for it."""
-    monkeypatch.setattr("samekey.drivers._redis_wire.ANSWER_SECONDS", 1.0)
-    monkeypatch.setattr("samekey.stores._redis_jobs.REASK_SECONDS", 0.0)
-    monkeypatch.setattr(_redis_links, "SILENT_SECONDS", 600.0)
+    monkeypatch.setattr("samekey.drivers.redis.wire.ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr("samekey.stores.redis._batches.REASK_SECONDS", 0.0)
+    monkeypatch.setattr(_servers, "SILENT_SECONDS", 600.0)
 
     for node in cluster:
         node.call("CONFIG", "SET", "cluster-require-full-coverage", "no")

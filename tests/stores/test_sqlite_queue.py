@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from samekey.core.commands import Read
-from samekey.stores._sqlite_process import Job
 from samekey.stores.sqlite import AsyncSqliteStore, SqliteStore
+from samekey.stores.sqlite._process import Job
 from samekey.testing._store_scenarios.scene import A, B, Scene
 from tests.guard.helpers import Thread, until
 

@@ -13,7 +13,7 @@ from samekey.core.record import Record
 from samekey.core.register import Moment
 from samekey.core.states import Role, State
 from samekey.drivers import sqlite as driver
-from samekey.stores._sqlite_rows import SELECT, execute, record_of
+from samekey.stores.sqlite._rows import SELECT, execute, record_of
 from samekey.testing._store_scenarios.scene import MARKED, B, C, Scene, settling
 
 scene = Scene(0.02)

@@ -15,8 +15,7 @@ from samekey.core.errors import RecordUnreadable
 from samekey.core.key import Key
 from samekey.core.states import State
 from samekey.drivers import sqlite as driver
-from samekey.stores import _sqlite_process
-from samekey.stores.sqlite import AsyncSqliteStore, SqliteStore
+from samekey.stores.sqlite import AsyncSqliteStore, SqliteStore, _process
 from samekey.testing._store_scenarios.scene import A, B, C, Scene, assert_same, settling
 from samekey.testing.clock import ManualClock
 from samekey.testing.store_suite import AsyncStoreSuite, StoreSuite
@@ -138,7 +137,7 @@ def _replace(file: Path) -> None:
 @pytest.fixture
 def looks_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which file lies there is looked at before every write, however short ago that was done."""
-    monkeypatch.setattr(_sqlite_process, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(_process, "LOOK_SECONDS", 0.0)
 
 
 @pytest.mark.timeout(20)
@@ -163,7 +162,7 @@ def test_a_replaced_file_is_noticed_by_the_next_claim(file: Path):
 @pytest.mark.timeout(20)
 def test_a_busy_process_notices_a_replaced_file_a_moment_later(file: Path, monkeypatch: pytest.MonkeyPatch):
     """What it wrote to the old one in that moment is gone, as if it had been written just before the file was."""
-    monkeypatch.setattr(_sqlite_process, "LOOK_SECONDS", 3600.0)
+    monkeypatch.setattr(_process, "LOOK_SECONDS", 3600.0)
     store = SqliteStore(file)
     store.open(scene.opening("before"))
     _replace(file)

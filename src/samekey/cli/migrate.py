@@ -13,7 +13,7 @@ from samekey.core.errors import Misconfigured, StoreError
 from samekey.guard.store_urls import check_address
 
 if TYPE_CHECKING:
-    from samekey.drivers.psycopg import Migration
+    from samekey.drivers.postgres.connect import Migration
 
 
 @click.command()
@@ -124,10 +124,10 @@ def _print_postgres(after: int, phase: Any, partitions: int, as_json: bool) -> E
 
 def _psycopg() -> Any:
     try:
-        from samekey.drivers import psycopg
+        from samekey.drivers.postgres import connect
     except ModuleNotFoundError as missing:
         raise Misconfigured(f"postgresql:// needs {missing.name}: pip install 'samekey[postgres]'") from missing
-    return psycopg
+    return connect
 
 
 def _named(migration: Migration) -> str:
@@ -143,7 +143,7 @@ def _as_object(migration: Migration) -> dict[str, Any]:
 
 def _migrate_mysql(store: str, *, sql: bool, dry_run: bool, as_json: bool) -> Exit:
     try:
-        from samekey.drivers import pymysql as driver
+        from samekey.drivers.mysql import connect as driver
     except ModuleNotFoundError as missing:
         raise Misconfigured(f"mysql:// needs {missing.name}: pip install 'samekey[mysql]'") from missing
     name = driver.parse_url(store).name

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from urllib.parse import unquote
 
 from samekey.core.errors import Misconfigured, RecordUnreadable, StoreBusy, StoreError, StoreUnavailable
-from samekey.drivers._urls import split
+from samekey.drivers.urls import split
 
 Connection = sqlite3.Connection
 Cursor = sqlite3.Cursor

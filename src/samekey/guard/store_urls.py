@@ -37,9 +37,9 @@ EXTRAS = {"mariadb": "mysql", "postgresql": "postgres", "postgres": "postgres", 
 
 # Scheme -> the sync and the async front, for the first of two addresses: "redis://cache/0 postgresql://db/app".
 FRONTS: Mapping[str, tuple[str, str]] = {
-    "redis": ("samekey.stores._redis_front:RedisFront", "samekey.stores._redis_front:AsyncRedisFront"),
-    "rediss": ("samekey.stores._redis_front:RedisFront", "samekey.stores._redis_front:AsyncRedisFront"),
-    "unix": ("samekey.stores._redis_front:RedisFront", "samekey.stores._redis_front:AsyncRedisFront"),
+    "redis": ("samekey.stores.redis._front:RedisFront", "samekey.stores.redis._front:AsyncRedisFront"),
+    "rediss": ("samekey.stores.redis._front:RedisFront", "samekey.stores.redis._front:AsyncRedisFront"),
+    "unix": ("samekey.stores.redis._front:RedisFront", "samekey.stores.redis._front:AsyncRedisFront"),
 }
 LAYERED = ("samekey.stores.layered:LayeredStore", "samekey.stores.layered:AsyncLayeredStore")
 

@@ -13,7 +13,7 @@ import pytest
 
 from samekey import AsyncGuard, Atomic, Guard, Policy
 from samekey.core.record import Record
-from samekey.drivers.psycopg import migrate
+from samekey.drivers.postgres.connect import migrate
 from samekey.testing.servers import postgres
 from tests.guard.atomic_postgres.libraries import LIBRARIES, Conn, Effect, finished
 from tests.guard.helpers import together

@@ -12,7 +12,7 @@ import pytest
 
 from samekey import InProgress, KeyReused, Misconfigured, NotDone, Policy, Refused, SamekeyError, StoreUnavailable
 from samekey.core.transaction import RollbackTo
-from samekey.stores._postgres_transaction import AsyncPostgresTransaction, sqlstate
+from samekey.stores.postgres._transaction import AsyncPostgresTransaction, sqlstate
 from tests.guard.atomic_postgres.conftest import Shop
 from tests.guard.atomic_postgres.libraries import LIBRARIES, Conn, finished
 

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from samekey import Atomic, Guard, Misconfigured, NotDone
-from samekey.drivers.psycopg import migrate
+from samekey.drivers.postgres.connect import migrate
 from tests.guard.atomic_postgres.conftest import Shop
 from tests.guard.atomic_postgres.libraries import Conn
 from tests.guard.atomic_postgres.test_libraries import inserting

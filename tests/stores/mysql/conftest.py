@@ -6,7 +6,7 @@ import contextlib
 
 import pytest
 
-from samekey.drivers import pymysql as driver
+from samekey.drivers.mysql import connect as driver
 from samekey.testing._store_scenarios.scene import Scene
 from samekey.testing.mariadb_servers import PrivateMariadb, mariadb
 from tests.stores.mysql.helpers import opened

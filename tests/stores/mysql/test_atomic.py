@@ -34,7 +34,7 @@ from samekey import (
     StoreError,
     TransactionConflict,
 )
-from samekey.drivers.pymysql import migrate
+from samekey.drivers.mysql.connect import migrate
 from tests.stores.wire import Wire
 
 pytestmark = pytest.mark.slow

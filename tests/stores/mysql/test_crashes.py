@@ -17,7 +17,7 @@ from samekey import Guard, InDoubt, Policy
 from samekey.core.commands import Read, Wait
 from samekey.core.errors import Misconfigured, StoreUnavailable
 from samekey.core.states import State
-from samekey.drivers import pymysql as driver
+from samekey.drivers.mysql import connect as driver
 from samekey.stores.mysql import MysqlStore
 from samekey.testing._store_scenarios.scene import settling
 from tests.stores.mysql.helpers import opened, sql, until

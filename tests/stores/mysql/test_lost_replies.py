@@ -13,9 +13,8 @@ import pytest
 from samekey.core.commands import Ask, Begin, Free, Read, Redact, Renew, Take, Testify
 from samekey.core.errors import StoreUnavailable
 from samekey.core.states import Role, State
-from samekey.drivers import pymysql as driver
-from samekey.stores import _mysql_links
-from samekey.stores.mysql import AsyncMysqlStore
+from samekey.drivers.mysql import connect as driver
+from samekey.stores.mysql import AsyncMysqlStore, _connections
 from samekey.testing._store_scenarios.scene import LEASE, A, B, Scene, settling
 from tests.stores.mysql.helpers import connected, opened, sql
 from tests.stores.wire import Wire
@@ -164,7 +163,7 @@ def test_a_silent_server_is_not_waited_for_for_ever(mortal, scene, monkeypatch):
     driver.migrate(url)
     monkeypatch.setattr(driver, "SILENCE_SECONDS", 1)
     monkeypatch.setattr(driver, "CONNECT_SECONDS", 1)
-    monkeypatch.setattr(_mysql_links, "REASK_SECONDS", 0.5)
+    monkeypatch.setattr(_connections, "REASK_SECONDS", 0.5)
     with opened(url) as store:
         store.open(scene.opening("before"))
         os.kill(mortal.pid, signal.SIGSTOP)

@@ -20,10 +20,9 @@ from samekey.core.errors import RecordUnreadable, StoreUnavailable
 from samekey.core.ports import Query
 from samekey.core.record import Record
 from samekey.core.states import State
-from samekey.drivers import pymysql as driver
+from samekey.drivers.mysql import connect as driver
 from samekey.ops import Ops
-from samekey.stores import _mysql_links
-from samekey.stores.mysql import MysqlStore
+from samekey.stores.mysql import MysqlStore, _connections
 from samekey.testing._store_scenarios.scene import LEASE, A, B, settling
 from tests.stores.interrupts import TimeLimit, interrupted_at
 from tests.stores.mysql.helpers import connected, opened, sql, until
@@ -179,7 +178,7 @@ def test_a_row_that_is_held_for_a_while_is_waited_for(store, url, scene):
 
 
 def test_a_row_that_is_held_for_ever_is_told(store, url, scene, monkeypatch):
-    monkeypatch.setattr(_mysql_links, "CONFLICTS_MAX", 0)
+    monkeypatch.setattr(_connections, "CONFLICTS_MAX", 0)
     held = store.open(scene.opening())
     with connected(url) as rival, rival.cursor() as cursor:
         cursor.execute("SELECT * FROM samekey_records FOR UPDATE")
@@ -276,7 +275,7 @@ def test_an_async_guard_on_any_loop(url, loop):
 
 def test_an_interrupt_at_any_line_leaves_nothing_to_the_next_caller(url, scene, monkeypatch):
     """No place among those who have a connection is taken for ever, and no reply is left there."""
-    monkeypatch.setattr(_mysql_links, "TURN_SECONDS", 1.0)
+    monkeypatch.setattr(_connections, "TURN_SECONDS", 1.0)
     with opened(url) as store:
         paid = store.open(scene.opening("paid"))
         store.settle(settling(paid, State.COMPLETED, result=b"paid"))
@@ -285,7 +284,7 @@ def test_an_interrupt_at_any_line_leaves_nothing_to_the_next_caller(url, scene, 
                 store.open(scene.opening(f"o-{number}"))
 
             gc.collect(1)  # Python 3.13 leaves it to the collector what an interrupt left behind
-            turns = [store._here._turn() for _ in range(_mysql_links.LINKS_MAX)]
+            turns = [store._here._turn() for _ in range(_connections.LINKS_MAX)]
             assert store._here._turns.empty(), strike.where
             while turns:  # and none is kept here
                 store._here._turns.put(turns.pop())

@@ -13,7 +13,7 @@ from samekey.core.commands import Free
 from samekey.core.errors import Misconfigured, StoreUnavailable
 from samekey.core.ports import Query
 from samekey.core.states import State
-from samekey.drivers import pymysql as driver
+from samekey.drivers.mysql import connect as driver
 from samekey.guard.store_urls import open_store
 from samekey.testing._store_scenarios.scene import A, B, settling
 from tests.stores.mysql.helpers import opened, plain, sql

@@ -1,0 +1,1 @@
+"""samekey's own connections to MySQL: address, connect, self-check, errors and migrations."""

@@ -1,0 +1,1 @@
+"""samekey's own connections to Redis: address, connect, self-check, and errors."""

@@ -1,0 +1,395 @@
+"""One process's connections to MySQL: a few for commands, one for operators, one for the watcher.
+
+A command borrows a connection, looks, writes, and gives it back; the server commits what several connections write at
+once with one fsync. When all are lent, callers wait for one to come back: more connections would only queue up inside
+the server.
+
+A lost reply says nothing about the statement. Every command carries its attempt's id and recognises itself, so it is
+asked again over a new connection, for as long as a server takes to restart. A claim that finds itself there is
+confirmed by a write: it may have been committed by a primary whose replica never heard of it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+from weakref import ref
+
+from samekey.core.commands import Begin, Open, Redact, Renew, Settle, StoreCommand, Take, Testify
+from samekey.core.errors import Misconfigured, SamekeyError, StoreUnavailable
+from samekey.core.record import Record
+from samekey.core.register import Moment, apply, expired, seen_at
+from samekey.core.states import State
+from samekey.drivers.mysql import connect as driver
+from samekey.loops import Bells, started
+from samekey.stores.mysql._rows import (
+    FLOOR,
+    Done,
+    Run,
+    audited,
+    delete,
+    execute,
+    insert_all,
+    look_at_all,
+    update,
+    versions,
+)
+
+T = TypeVar("T")
+
+LINKS_MAX = 8  # connections for commands per process; the server shares one fsync among what they commit at once
+TURN_SECONDS = 30.0  # many times what the commands before us may take; only for links that never come back
+REASK_SECONDS = 5.0  # how long a lost reply is asked after: what a server takes to restart or to fail over
+REASK_PAUSE_SECONDS = 0.05
+REASK_PAUSE_MAX_SECONDS = 0.5
+CONFLICTS_MAX = 5  # deadlocks and held rows of one command; each one means that somebody else went on
+WATCH_SECONDS = 0.015  # how often the watcher looks, while somebody waits
+WATCH_MAX = 500  # rows in one look
+PACKET_SPARE_BYTES = 1024  # for the packet's own head
+AFTER_LOSS_SECONDS = 24 * 3600.0  # how long claims count as "after a loss": the usual retention
+
+
+class TooLarge(Misconfigured):
+    """The statement is larger than the server takes."""
+
+
+class Unreachable(StoreUnavailable):
+    """There is no connection to be had, for anybody."""
+
+
+class Closed(Unreachable):
+    """The store was closed: nothing to wait for."""
+
+
+class Turn:
+    """A place among those who have a connection."""
+
+    __slots__ = ("__weakref__",)
+
+
+class Links:
+    """Everything that belongs to one process, and is made anew after a fork; connections are made when needed."""
+
+    def __init__(self, address: driver.Address) -> None:
+        self.pid = os.getpid()
+        self.closed = False
+        self.facts: driver.Facts | None = None
+        self.bells = Bells()
+        self.watch = Watch(self)
+        self._address = address
+        self._turns: SimpleQueue[Turn] = SimpleQueue()  # that are free
+        self._all_turns = [ref(Turn()) for _ in range(LINKS_MAX)]  # made, or made again, when they are wanted
+        self._mutex = threading.Lock()
+        self._free: list[tuple[driver.Connection, float]] = []  # and since when
+        self._lost_at: float | None = None
+        self._workers: ThreadPoolExecutor | None = None
+
+    # -- connections ---------------------------------------------------------------------------------------
+
+    @contextmanager
+    def borrowed(self) -> Iterator[Run]:
+        """A connection for one command, as a function that runs statements on it."""
+        turn = self._turn()
+        try:
+            self._require_open()
+            link = self._idle() or self.connect()
+            try:
+                yield self.runner(link)
+            except BaseException as error:
+                # Also Ctrl-C in the middle of a statement, and whatever is left of a transaction.
+                usable = isinstance(error, driver.DriverError | SamekeyError) and not driver.is_spent(error)
+                self._give_back(link, usable and not driver.in_transaction(link))
+                raise
+            self._give_back(link, usable=True)
+        finally:
+            self._turns.put(turn)
+
+    def _turn(self) -> Turn:
+        with suppress(Empty):
+            return self._turns.get_nowait()
+        with self._mutex:
+            for at, known in enumerate(self._all_turns):
+                if known() is None:  # it is gone with whoever was interrupted, wherever that was
+                    turn = Turn()
+                    self._all_turns[at] = ref(turn)
+                    self._turns.put(turn)
+        try:
+            return self._turns.get(timeout=TURN_SECONDS)
+        except Empty:
+            raise StoreUnavailable(
+                f"no connection to {self._address.name} was free within {TURN_SECONDS:.0f} s"
+            ) from None
+
+    @contextmanager
+    def desk(self) -> Iterator[Run]:
+        """A connection of its own for what may take long: operators and the sweeper are few."""
+        self._require_open()
+        link = self.connect(desk=True)
+        try:
+            yield self.runner(link)
+        finally:
+            driver.close(link)
+
+    def connect(self, *, desk: bool = False) -> driver.Connection:
+        try:
+            link, facts = driver.connect(self._address, desk=desk)
+        except StoreUnavailable as error:
+            raise Unreachable(str(error)) from error.__cause__
+        with self._mutex:
+            if self.facts is not None and self.facts.epoch != facts.epoch:
+                # The tables were made anew: all that was claimed since asks first, where it can.
+                self._lost_at = facts.born
+            self.facts = facts
+            if facts.lost_at is not None:
+                self._lost_at = max(facts.lost_at, self._lost_at or 0.0)
+        return link
+
+    def runner(self, link: driver.Connection) -> Run:
+        limit = self.facts.max_packet if self.facts is not None else None  # we never connected: this is not ours
+
+        def run(statement: str) -> tuple[Sequence[Any], int]:
+            if limit is not None and len(statement) + PACKET_SPARE_BYTES > limit:
+                raise TooLarge(
+                    f"the record needs {len(statement)} bytes on its way to {self._address.name}, whose "
+                    f"max_allowed_packet is {limit}: raise it there"
+                )
+            return driver.run(link, statement)
+
+        return run
+
+    def close(self) -> None:
+        self.closed = True
+        if self.pid != os.getpid():
+            return
+        self.watch.close()
+        with self._mutex:
+            links, self._free = self._free, []
+        for link, _ in links:
+            driver.close(link)
+        if self._workers is not None:
+            self._workers.shutdown(wait=False)
+
+    def _idle(self) -> driver.Connection | None:
+        """The connection that was used last, unless the server is about to hang up on it."""
+        with self._mutex:
+            link, since = self._free.pop() if self._free else (None, 0.0)
+            if link is None or time.monotonic() - since < driver.IDLE_SECONDS * 0.8:
+                return link
+            older, self._free = [one for one, _ in self._free], []
+        for one in (link, *older):
+            driver.close(one)
+        return None
+
+    def _give_back(self, link: driver.Connection, usable: bool) -> None:
+        if not usable:
+            driver.abandon(link)
+            return
+        with self._mutex:
+            if not self.closed:
+                self._free.append((link, time.monotonic()))
+                return
+        driver.close(link)
+
+    def _require_open(self) -> None:
+        if self.closed:
+            raise Closed(f"{self._address.name} was closed")
+
+    @property
+    def workers(self) -> ThreadPoolExecutor:
+        """Threads for those who may not block: as many as there are connections to wait for."""
+        self._require_open()
+        with self._mutex:
+            if self._workers is None:
+                self._workers = ThreadPoolExecutor(LINKS_MAX, thread_name_prefix="samekey-mysql")
+            return self._workers
+
+    # -- commands ------------------------------------------------------------------------------------------
+
+    def perform(self, command: StoreCommand, *, asked_before: bool = False) -> Record | None:
+        """Carry it out; a lost reply is asked again, and a lost race is run again."""
+        try:
+            # A second redaction would be audited twice.
+            done, asked_again = self.insist(lambda run: execute(run, command), again=not isinstance(command, Redact))
+        except TooLarge as error:
+            return self.perform(without_result(command, error))
+        shown = self._told(done)
+        if (asked_again or asked_before) and isinstance(command, Open | Take):
+            if shown is not None and shown.attempt == command.attempt and shown.state is State.STARTED:
+                return self.perform(Renew(shown, command.lease_seconds))
+        return shown
+
+    def perform_all(self, commands: Sequence[StoreCommand]) -> list[Record | None | Exception]:
+        """All of them in one transaction; if it fails, each by itself, so that one's failure is its own."""
+        asked = False
+        if len(commands) > 1 and not any(audited(command) for command in commands):
+            try:
+                done, asked = self.insist(lambda run: _execute_all(run, commands))
+            except Unreachable as error:
+                return [error] * len(commands)  # one server, one answer
+            except SamekeyError:
+                done, asked = None, True
+            if done is not None and not asked:
+                return [self._told(one) for one in done]
+        return [self._outcome(command, asked) for command in commands]
+
+    def _outcome(self, command: StoreCommand, asked: bool) -> Record | None | Exception:
+        try:
+            return self.perform(command, asked_before=asked)
+        except Exception as error:
+            return error
+
+    def insist(self, work: Callable[[Run], T], *, again: bool = True, desk: bool = False) -> tuple[T, bool]:
+        """What `work` gives, and whether a reply was lost on the way to it."""
+        deadline: float | None = None  # for replies that were lost
+        conflicts, pause = 0, REASK_PAUSE_SECONDS
+        while True:
+            try:
+                with self.desk() if desk else self.borrowed() as run:
+                    return work(run), deadline is not None
+            except UnicodeError as error:
+                raise Misconfigured(f"{self._address.name} cannot keep this text: {error}") from error
+            except Unreachable as unreachable:
+                # If nothing of ours was under way, that is the answer.
+                if isinstance(unreachable, Closed) or deadline is None or time.monotonic() >= deadline:
+                    raise
+                time.sleep(pause)
+                pause = min(pause * 2, REASK_PAUSE_MAX_SECONDS)
+            except driver.DriverError as error:
+                if driver.is_lost(error) and again:
+                    deadline = deadline or time.monotonic() + REASK_SECONDS
+                    if time.monotonic() < deadline:
+                        continue
+                    raise Unreachable(str(driver.store_error(self._address, error))) from error
+                if (driver.is_conflict(error) or driver.is_busy(error)) and conflicts < CONFLICTS_MAX:
+                    conflicts += 1
+                    continue
+                raise driver.store_error(self._address, error) from error
+
+    def _told(self, done: Done) -> Record | None:
+        """After the commit: ring for those who wait, and show the record on the server's clock."""
+        before, after, moment = done
+        record = after or before
+        if after is not before and record is not None:
+            self.bells.ring(record.key.digest)
+        return None if after is None else self.shown(after, moment)
+
+    def shown(self, record: Record, moment: Moment) -> Record:
+        shown = seen_at(record, moment)
+        # Whoever takes over a record made after the loss must ask first, too: its first holder may have crashed before.
+        if self._lost_at is not None and self._lost_at <= record.created_at < self._lost_at + AFTER_LOSS_SECONDS:
+            return shown._replace(after_loss=True)
+        return shown
+
+
+def _execute_all(run: Run, commands: Sequence[StoreCommand]) -> list[Done] | None:
+    """Many commands as one look and one transaction; None: somebody else wrote one of the records meanwhile."""
+    found, moment = look_at_all(run, (command.key for command in commands))
+    now: dict[bytes, Record | None] = {command.key.digest: found.get(command.key.digest) for command in commands}
+    done = []
+    for command in commands:
+        digest = command.key.digest
+        before = now[digest]
+        if command.verb == "read":
+            shown = None if before is None or expired(before, moment) else before
+            done.append(Done(shown, shown, moment))
+            continue
+        now[digest] = apply(before, command, moment)
+        done.append(Done(before, now[digest], moment))
+    # In one order, whoever writes: two batches in opposite order would wait for each other.
+    changed = [(digest, now[digest]) for digest in sorted(now) if now[digest] is not found.get(digest)]
+    if not changed:
+        return done
+    run("BEGIN")
+    new = [after for digest, after in changed if digest not in found and after is not None]
+    wrote = not new or (insert_all(run, new) and run(FLOOR)[0][0][0] < min(record.token for record in new))
+    lives = {command.key.digest for command in commands if isinstance(command, Begin | Renew)}
+    for digest, after in changed:
+        if wrote and digest in found:
+            before = found[digest]
+            wrote = delete(run, before) if after is None else update(run, before, after, lives=digest in lives)
+    run("COMMIT" if wrote else "ROLLBACK")
+    return done if wrote else None
+
+
+def without_result(command: StoreCommand, error: TooLarge) -> StoreCommand:
+    """The same word without the result that the server cannot take: it happened, and must never run again."""
+    if isinstance(command, Settle) and command.result is not None:
+        return replace(command, result=None, error=f"not kept: {error}")
+    if isinstance(command, Testify) and command.result is not None:
+        return replace(command, result=None)
+    raise error
+
+
+# -- waiting -------------------------------------------------------------------------------------------------
+
+
+class Watch:
+    """Looks out for other processes' commits while somebody here waits: one query for all that is waited for."""
+
+    def __init__(self, links: Links) -> None:
+        self._links = links
+        self._mutex = threading.Lock()
+        self._digests: dict[bytes, int] = {}
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+
+    @contextmanager
+    def watching(self, digest: bytes) -> Iterator[None]:
+        """`with` somebody waits for this digest."""
+        counted = False
+        try:
+            with self._mutex:
+                self._digests[digest], counted = self._digests.get(digest, 0) + 1, True
+                if self._thread is None or not self._thread.is_alive():  # interrupted before it was started
+                    self._thread = threading.Thread(target=self._run, name="samekey-watch", daemon=True)
+                    started(self._thread)  # or waiters look again by themselves
+            yield
+        finally:
+            with self._mutex:
+                if counted:
+                    self._digests[digest] -= 1
+                    if not self._digests[digest]:
+                        del self._digests[digest]
+
+    def close(self) -> None:
+        self._stop.set()
+        thread = self._thread
+        if thread is not None and thread.is_alive():
+            thread.join(driver.CONNECT_SECONDS)
+
+    def _run(self) -> None:
+        seen: dict[bytes, Any] = {}
+        link: driver.Connection | None = None
+        while True:
+            with self._mutex:
+                if self._stop.is_set() or not self._digests:
+                    self._thread = None
+                    break
+                digests = list(self._digests)
+            try:
+                link = link or self._links.connect()
+                rows: dict[bytes, Any] = {}
+                for start in range(0, len(digests), WATCH_MAX):
+                    rows.update(versions(self._links.runner(link), digests[start : start + WATCH_MAX]))
+            except (driver.DriverError, SamekeyError):
+                # A hint only: the slow re-read of whoever waits is the truth.
+                if link is not None:
+                    driver.abandon(link)
+                link = None
+                self._stop.wait(REASK_PAUSE_MAX_SECONDS)
+                continue
+            for digest in digests:
+                # Also at the first look: it may have moved after whoever waits looked, and before we did.
+                if digest not in seen or rows.get(digest) != seen[digest]:
+                    self._links.bells.ring(digest)
+            seen = {digest: rows.get(digest) for digest in digests}
+            self._stop.wait(WATCH_SECONDS)
+        if link is not None:
+            driver.close(link)

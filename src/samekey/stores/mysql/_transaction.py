@@ -1,0 +1,308 @@
+"""The MySQL store inside a transaction that the caller began and will commit.
+
+Two callers with one key: the second one's INSERT waits for the first one's commit, and must then see its record,
+although its own snapshot (REPEATABLE READ, the default) is older. So a settled record is looked for over a connection
+of the store's own, which sees whatever is committed and locks nothing; and what is read here is read with FOR UPDATE,
+which goes past the snapshot. Never a locking read before the INSERT: of a row that is not there it would lock the gap,
+and two callers would wait for each other.
+
+The server may give a transaction up for the sake of another one (a deadlock). Then nothing of it is left, and the
+caller is told to begin again: going on would commit the second half alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, TypeVar
+
+from samekey.core.commands import Open, Read, Settle, StoreCommand
+from samekey.core.errors import InProgress, Misconfigured, StoreError, StoreUnavailable, TransactionConflict
+from samekey.core.record import Record
+from samekey.core.register import apply, expired, seen_at
+from samekey.core.states import Role
+from samekey.core.transaction import Act, RecordGone, Savepoint, SavepointGone
+from samekey.drivers.mysql import connect as driver
+from samekey.loops import aside, running
+from samekey.stores.mysql._connections import Links, TooLarge, without_result
+from samekey.stores.mysql._rows import (
+    CAS_MAX,
+    LOOK_AND_HOLD,
+    LOOK_INSIDE,
+    delete,
+    insert_all,
+    literal,
+    look,
+    moment_of,
+    record_of,
+    update,
+)
+
+T = TypeVar("T")
+
+LOCK_WAIT_MAX_SECONDS = 100_000_000  # MariaDB's limit, and MySQL's is higher: three years
+RETRY_SECONDS = 1.0  # what a caller is told to wait: the other transaction took longer than the patience already
+
+# Whatever the session's completion_type is: one that begins anew by itself would be taken for the caller's.
+_COMMIT, _ROLLBACK = "COMMIT AND NO CHAIN NO RELEASE", "ROLLBACK AND NO CHAIN NO RELEASE"
+
+_HASTE = "SET @samekey_wait = @@innodb_lock_wait_timeout, innodb_lock_wait_timeout = %d"  # whole seconds, at least one
+_HASTE_OVER = "SET innodb_lock_wait_timeout = @samekey_wait"
+
+# A locking read makes no snapshot: that is for the caller's own first look, which may come after a long wait of ours.
+_WHERE = "SELECT CAST(value AS BINARY), %s FROM samekey_meta WHERE name = 'epoch' LIMIT 1 LOCK IN SHARE MODE"
+
+
+class MysqlTransaction:
+    """The store's commands on the caller's connection; seen by others when the caller commits."""
+
+    marks_ahead = False  # each statement is a trip of its own here
+    commits_along = writes_late = False
+    begins_by_itself = False  # with autocommit off it does; then BEGIN says so aloud, and costs nothing
+
+    def __init__(self, links: Callable[[], Links], address: driver.Address, connection: Any) -> None:
+        if not driver.is_connection(connection):
+            raise Misconfigured(f"Atomic on {address.name} takes a PyMySQL connection, not {type(connection).__name__}")
+        self.name = address.name
+        self._links = links
+        self._address = address
+        self.connection = self._connection = connection
+        self._began = False  # nothing but ours is in it
+
+    def same_database(self) -> bool:
+        """Whether the connection's tables are the store's own, on the same server."""
+        links = self._links()
+        with links.borrowed():
+            pass  # so that we know our own
+        facts = links.facts
+        if facts is None:
+            return False
+        try:
+            rows, _ = driver.run(self._connection, _WHERE % driver.place_of(facts.place))
+        except driver.DriverError as error:
+            if not driver.is_elsewhere(error):
+                self._tell(error, None)
+            return False
+        return [tuple(map(bytes.decode, row)) for row in rows] == [(facts.epoch, facts.place)]
+
+    @property
+    def in_transaction(self) -> bool:
+        return driver.in_transaction(self._connection)
+
+    @property
+    def lost(self) -> bool:
+        return not self._connection.open
+
+    @property
+    def stale(self) -> bool:
+        return driver.is_stale(self._connection)
+
+    def look_again(self) -> None:
+        driver.refresh(self._connection)
+
+    def begin(self) -> None:
+        self._began = True
+        self._say("START TRANSACTION")  # BEGIN opens a block in sql_mode ORACLE
+
+    def commit(self) -> None:
+        try:
+            self._statement(_COMMIT)
+        except driver.DriverError as error:
+            if driver.is_lost(error):
+                raise StoreUnavailable(
+                    f"{self.name}: the connection was lost during the commit. Ask again with the same key: "
+                    "it answers if the commit got through, and runs if it did not"
+                ) from error
+            self._tell(error, None)
+
+    def rollback(self) -> None:
+        if self.in_transaction:
+            self._say(_ROLLBACK)
+
+    def carry_out(self, *acts: Act, patience: float) -> Record | None:
+        record = None
+        for act in acts:
+            if isinstance(act, StoreCommand):
+                record = self._perform(act, patience)
+            else:
+                self._say(act.sql)
+                if isinstance(act, Savepoint):
+                    self._require_begun()
+        return record
+
+    def write_pending(self) -> None:
+        """Nothing is written late."""
+
+    def effect_returned(self) -> None:
+        """PyMySQL writes nothing late."""
+
+    def conflicts(self, error: BaseException) -> bool:
+        return driver.is_rolled_back(error)
+
+    def worth_waiting(self, error: StoreError) -> bool:
+        return False  # the server waited already
+
+    def _require_begun(self) -> None:
+        """The server has just said so: a transaction that an error ended (a deadlock) is open only by hearsay."""
+        if self._connection.get_autocommit() and not self.in_transaction:
+            raise Misconfigured(
+                "the connection is in no transaction, so nothing would be atomic: none was begun (connection.begin()), "
+                "or the server ended it, as it does for a deadlock; then run the whole transaction again"
+            )
+
+    # -- commands ------------------------------------------------------------------------------------------
+
+    def _perform(self, command: StoreCommand, patience: float) -> Record | None:
+        try:
+            if isinstance(command, Open):
+                return self._open(command, patience)
+            if isinstance(command, Read):
+                return self._read(command)
+            try:
+                return self._change(command)
+            except TooLarge as error:
+                return self._change(without_result(command, error))
+        except driver.DriverError as error:
+            self._tell(error, command)
+
+    def _open(self, command: Open, patience: float) -> Record | None:
+        links = self._links()
+        (record, moment), _ = links.insist(lambda run: look(run, command.key))
+        if record is not None and record.settled and not expired(record, moment):
+            return links.shown(record, moment)  # it will never change: no need to hold it
+        fresh = apply(None, command, moment)
+        assert fresh is not None  # noqa: S101 - what an Open makes of nothing
+        self._statement(_HASTE % max(1, min(math.ceil(patience), LOCK_WAIT_MAX_SECONDS)))
+        try:
+            # Whether it was new, the locking read says: what the count means is the caller's setting (FOUND_ROWS).
+            insert_all(self._statement, [fresh])
+            return self._change(command)
+        finally:
+            if self._connection.open:
+                self._statement(_HASTE_OVER)
+
+    def _read(self, command: Read) -> Record | None:
+        record, moment = look(self._statement, command.key, LOOK_INSIDE)
+        if record is None:  # not in our snapshot: is it there by now?
+            (record, moment), _ = self._links().insist(lambda run: look(run, command.key))
+        return None if record is None or expired(record, moment) else seen_at(record, moment)
+
+    def _change(self, command: StoreCommand) -> Record | None:
+        for _ in range(CAS_MAX):
+            rows, _ = self._statement(LOOK_AND_HOLD % literal(command.key.digest))
+            if not rows:
+                self._require_moved(command)
+                return None
+            before, moment = record_of(rows[0], command.key), moment_of(rows[0])
+            after = apply(before, command, moment)
+            if after is before:
+                self._require_moved(command)
+            if after is None:
+                wrote = delete(self._statement, before)
+            else:
+                wrote = after is before or update(self._statement, before, after)
+            if wrote:
+                return None if after is None else self._links().shown(after, moment)
+        raise StoreUnavailable(f"{command.key} changes although it is held")
+
+    def _require_moved(self, command: StoreCommand) -> None:
+        """It changed nothing: but what a holder claimed in this very transaction must be there to be settled."""
+        if isinstance(command, Settle) and command.role is Role.HOLDER:
+            raise RecordGone(f"{self.name}: the record that was claimed is not here")
+
+    # -- statements ----------------------------------------------------------------------------------------
+
+    def _statement(self, statement: str) -> tuple[Sequence[Any], int]:
+        return self._links().runner(self._connection)(statement)
+
+    def _say(self, statement: str) -> None:
+        try:
+            self._statement(statement)
+        except driver.DriverError as error:
+            self._tell(error, None)
+
+    def _tell(self, error: driver.DriverError, command: StoreCommand | None) -> NoReturn:
+        """The driver's error as ours: in a transaction some mean something else than outside."""
+        key = "this transaction" if command is None else str(command.key)
+        text = "" if command is None else command.key.text
+        rolled_back = driver.is_rolled_back(error)
+        if rolled_back or driver.is_busy(error):
+            driver.refresh(self._connection)
+            # With innodb_rollback_on_timeout all of it is gone: who took that for "busy" would commit its other half.
+            rolled_back |= not (self.in_transaction or self._began)
+        if rolled_back:
+            raise TransactionConflict(
+                f"{key}: the server rolled the transaction back for the sake of another one. Claim keys in the same "
+                "order everywhere; run the whole transaction again with the same key",
+                key=text,
+                retry_after=0.0,
+            ) from error
+        if driver.no_such_savepoint(error):
+            raise SavepointGone(f"{self.name}: {error}") from error
+        if driver.is_busy(error) or (isinstance(command, Open) and driver.is_timed_out(error)):
+            raise InProgress(
+                f"{key} is held by another transaction that has not ended; try again with the same key",
+                key=text,
+                token=0,
+                retry_after=RETRY_SECONDS,
+            ) from error
+        if driver.is_lost(error):
+            # Not "unavailable": there is nothing to try again, or to be answered, in a transaction that is gone.
+            raise StoreError(f"the connection to {self.name} was lost, and with it the transaction") from error
+        raise driver.store_error(self._address, error) from error
+
+
+class AsyncMysqlTransaction:
+    """The same for an AsyncGuard: the caller's sync connection, in a thread, so that the loop waits for nobody."""
+
+    marks_ahead = False
+    commits_along = writes_late = False
+    begins_by_itself = False
+    immediate = False
+
+    def __init__(self, sync: MysqlTransaction) -> None:
+        self._sync = sync
+        self.name = sync.name
+        self.connection = sync.connection
+        self.conflicts, self.worth_waiting = sync.conflicts, sync.worth_waiting
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._sync.in_transaction
+
+    @property
+    def lost(self) -> bool:
+        return self._sync.lost
+
+    async def same_database(self) -> bool:
+        return await _aside(self._sync.same_database)
+
+    @property
+    def stale(self) -> bool:
+        return self._sync.stale
+
+    async def look_again(self) -> None:
+        await _aside(self._sync.look_again)
+
+    async def begin(self) -> None:
+        await _aside(self._sync.begin)
+
+    async def commit(self) -> None:
+        await _aside(self._sync.commit)
+
+    async def rollback(self) -> None:
+        await _aside(self._sync.rollback)
+
+    async def carry_out(self, *acts: Act, patience: float) -> Record | None:
+        return await _aside(lambda: self._sync.carry_out(*acts, patience=patience))
+
+    async def write_pending(self) -> None:
+        """Nothing is written late."""
+
+    async def effect_returned(self) -> None:
+        self._sync.effect_returned()
+
+
+async def _aside(work: Callable[[], T]) -> T:
+    """In a thread of its own: in the store's few, those who wait for a row would keep out the one who holds it."""
+    return await running().shielded(aside(work))  # a connection that is in use must not be used by anybody else

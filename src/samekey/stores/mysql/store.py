@@ -1,0 +1,265 @@
+"""Records in MySQL or MariaDB, shared by every process of every machine.
+
+Theory. `core.register` says what a record becomes. A command looks at the record, and with it at the server's clock;
+then one statement writes what it became, if the row is still the very version it was computed from (`_mysql_rows`).
+So the register exists once, no transaction is open while anything else happens, and a replay is a plain read. A claim's
+write is an INSERT: whoever inserts holds the key.
+
+Each process has a few connections, which commands borrow; a lost reply is asked again by attempt id (`_mysql_links`).
+
+Waiting: a commit of this process rings the bell of its key at once. MySQL has no bell for the commits of others; one
+watcher thread per process asks for all waited-for rows in one query every 15 ms while somebody waits, and a slow
+re-read is the truth (`_waiting`).
+
+The async store is the sync one in a few threads of its own: see docs/decisions/0017.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from samekey.core.commands import (
+    Ask,
+    Begin,
+    Free,
+    Open,
+    Read,
+    Redact,
+    Renew,
+    Settle,
+    StoreCommand,
+    Take,
+    Testify,
+    Wait,
+)
+from samekey.core.errors import RecordUnreadable, StoreUnavailable
+from samekey.core.ports import Audits, Health, Query, Records, Replies
+from samekey.core.record import Record
+from samekey.drivers.mysql import connect as driver
+from samekey.loops import aside, running
+from samekey.stores._waiting import async_wait, wait
+from samekey.stores.mysql._connections import Closed, Links
+from samekey.stores.mysql._rows import audits, page, sweep
+from samekey.stores.mysql._transaction import AsyncMysqlTransaction, MysqlTransaction
+
+T = TypeVar("T")
+
+BATCH_MAX = 256  # commands in one transaction: bounds how long the first of them waits for the last
+BATCH_BYTES_MAX = 1 << 20  # results in one transaction: they travel as hexadecimal, in packets of a limited size
+
+_INHERITED: list[Any] = []  # what a forked child got from its parent and must not touch
+
+
+class MysqlStore:
+    """A store for `Guard`: `MysqlStore("mysql://app@db/shop")`. It connects when it is first used."""
+
+    def __init__(self, url: str) -> None:
+        self._address = driver.parse_url(url)
+        self.name = self._address.name
+        self._here = Links(self._address)
+
+    @classmethod
+    def from_url(cls, url: str) -> MysqlStore:
+        return cls(url)
+
+    @property
+    def incarnation(self) -> str:
+        facts = self._here.facts
+        return "" if facts is None else facts.incarnation
+
+    def __repr__(self) -> str:
+        return f"<MysqlStore {self.name}>"
+
+    # -- the port ------------------------------------------------------------------------------------------
+
+    def open(self, command: Open) -> Record:
+        record = self._links().perform(command)
+        if record is None:
+            raise RecordUnreadable(f"{self.name} took the claim of {command.key} and shows no record of it")
+        return record
+
+    def take(self, command: Take) -> Record | None:
+        return self._links().perform(command)
+
+    def begin(self, command: Begin) -> Record | None:
+        return self._links().perform(command)
+
+    def renew(self, command: Renew) -> Record | None:
+        return self._links().perform(command)
+
+    def settle(self, command: Settle) -> Record | None:
+        return self._links().perform(command)
+
+    def ask(self, command: Ask) -> Record | None:
+        return self._links().perform(command)
+
+    def testify(self, command: Testify) -> Record | None:
+        return self._links().perform(command)
+
+    def redact(self, command: Redact) -> Record | None:
+        return self._links().perform(command)
+
+    def free(self, command: Free) -> Record | None:
+        return self._links().perform(command)
+
+    def read(self, command: Read) -> Record | None:
+        return self._links().perform(command)
+
+    def wait(self, command: Wait, timeout: float) -> Record | None:
+        links = self._links()
+        with links.watch.watching(command.key.digest):
+            return wait(command.seen, timeout, lambda: self.read(Read(command.key)), links.bells)
+
+    def batch(self, commands: Sequence[StoreCommand]) -> Replies:
+        return [reply for part in _parts(commands) for reply in self._links().perform_all(part)]
+
+    def list(self, query: Query) -> Records:
+        links = self._links()
+        found, _ = links.insist(lambda run: page(run, query), desk=True)
+        return [links.shown(record, moment) for record, moment in found]
+
+    def sweep(self, limit: int) -> int:
+        return self._links().insist(lambda run: sweep(run, limit))[0]
+
+    def audit(self, limit: int) -> Audits:
+        return self._links().insist(lambda run: audits(run, limit), desk=True)[0]
+
+    def health(self) -> Health:
+        links = self._links()
+        with links.desk():
+            pass  # a new connection looks anew
+        facts = links.facts
+        if facts is None:
+            raise StoreUnavailable(f"{self.name} was closed")
+        return Health(
+            store=self.name,
+            guarantee=facts.guarantee(),
+            incarnation=facts.incarnation,
+            warnings=facts.warnings(),
+            facts=facts.listed(),
+        )
+
+    def join(self, connection: Any) -> MysqlTransaction:
+        """This store inside the caller's own transaction on the same database."""
+        return MysqlTransaction(self._links, self._address, connection)
+
+    def close(self) -> None:
+        self._here.close()
+
+    # -- connections: one set per process ------------------------------------------------------------------
+
+    def _links(self) -> Links:
+        here = self._here
+        if here.pid != os.getpid():
+            # Forked: the parent's connections are its own, and a goodbye from here would end them.
+            _INHERITED.append(here)
+            here = self._here = Links(self._address)
+        if here.closed:
+            raise Closed(f"{self.name} was closed")
+        return here
+
+
+class AsyncMysqlStore:
+    """A store for `AsyncGuard`, on asyncio and trio: no event loop ever waits for the network."""
+
+    def __init__(self, url: str) -> None:
+        self.sync = MysqlStore(url)
+        self.name = self.sync.name
+
+    @classmethod
+    def from_url(cls, url: str) -> AsyncMysqlStore:
+        return cls(url)
+
+    @property
+    def incarnation(self) -> str:
+        return self.sync.incarnation
+
+    def __repr__(self) -> str:
+        return f"<AsyncMysqlStore {self.name}>"
+
+    async def open(self, command: Open) -> Record:
+        return await self._aside(lambda: self.sync.open(command))
+
+    async def take(self, command: Take) -> Record | None:
+        return await self._aside(lambda: self.sync.take(command))
+
+    async def begin(self, command: Begin) -> Record | None:
+        return await self._aside(lambda: self.sync.begin(command))
+
+    async def renew(self, command: Renew) -> Record | None:
+        return await self._aside(lambda: self.sync.renew(command))
+
+    async def settle(self, command: Settle) -> Record | None:
+        return await self._aside(lambda: self.sync.settle(command))
+
+    async def ask(self, command: Ask) -> Record | None:
+        return await self._aside(lambda: self.sync.ask(command))
+
+    async def testify(self, command: Testify) -> Record | None:
+        return await self._aside(lambda: self.sync.testify(command))
+
+    async def redact(self, command: Redact) -> Record | None:
+        return await self._aside(lambda: self.sync.redact(command))
+
+    async def free(self, command: Free) -> Record | None:
+        return await self._aside(lambda: self.sync.free(command))
+
+    async def read(self, command: Read) -> Record | None:
+        return await self._aside(lambda: self.sync.read(command))
+
+    async def wait(self, command: Wait, timeout: float) -> Record | None:
+        links = self.sync._links()
+        with links.watch.watching(command.key.digest):
+            return await async_wait(command.seen, timeout, lambda: self.read(Read(command.key)), links.bells)
+
+    async def batch(self, commands: Sequence[StoreCommand]) -> Replies:
+        return await self._aside(lambda: self.sync.batch(commands))
+
+    async def list(self, query: Query) -> Records:
+        return await self._aside(lambda: self.sync.list(query))
+
+    async def sweep(self, limit: int) -> int:
+        return await self._aside(lambda: self.sync.sweep(limit))
+
+    async def audit(self, limit: int) -> Audits:
+        return await self._aside(lambda: self.sync.audit(limit))
+
+    async def health(self) -> Health:
+        return await self._aside(self.sync.health)
+
+    def join(self, connection: Any) -> AsyncMysqlTransaction:
+        """This store inside the caller's own transaction, on the caller's PyMySQL connection."""
+        return AsyncMysqlTransaction(self.sync.join(connection))
+
+    async def close(self) -> None:
+        if not self.sync._here.closed:
+            await self._aside(self.sync.close)
+
+    async def _aside(self, work: Callable[[], T]) -> T:
+        """In one of the store's threads. Whoever is cancelled meanwhile leaves; the statement is carried out."""
+        bell = running().bell()
+        try:
+            future = self.sync._links().workers.submit(work)
+        except RuntimeError:
+            # The main thread has ended, and with it all pools; what still runs in another one has to be settled.
+            return await aside(work)()
+        future.add_done_callback(lambda _: bell.ring())
+        while not future.done():
+            await bell.wait(1.0)  # rung by the thread; the second is for a bell that rang before we listened
+        return future.result()
+
+
+def _parts(commands: Sequence[StoreCommand]) -> list[list[StoreCommand]]:
+    """The commands in the same order, in transactions of a bounded size."""
+    parts: list[list[StoreCommand]] = [[]]
+    size = 0
+    for command in commands:
+        more = len(getattr(command, "result", None) or b"")
+        if parts[-1] and (len(parts[-1]) >= BATCH_MAX or size + more > BATCH_BYTES_MAX):
+            parts.append([])
+            size = 0
+        parts[-1].append(command)
+        size += more
+    return parts

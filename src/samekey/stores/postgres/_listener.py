@@ -1,0 +1,157 @@
+"""One listener per process: a thread that hears what other connections notify, and rings the bells here.
+
+An event loop is woken once, however many of its tasks wait for a record (`LoopBells`).
+
+A notification is a hint and never the truth: whoever is rung for reads the record. While the listener has no
+connection waiters look again by themselves, and when it has one again everybody is rung.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import select
+import threading
+import time
+from typing import Any
+
+from samekey.core.errors import SamekeyError
+from samekey.drivers.postgres import connect as driver
+from samekey.loops import Bell, Bells, started
+
+LISTEN_SECONDS = 1.0  # how long a first waiter waits for the listener before it goes without
+RECONNECT_SECONDS = 0.25  # as often as waiters look again by themselves
+IDLE_SECONDS = 60.0  # nobody waited for so long: the listener goes home, and its connection with it
+
+_log = logging.getLogger("samekey")
+
+
+class Listener:
+    """Started by the first who waits; goes home when nobody does for a while."""
+
+    def __init__(self, address: driver.Address, bells: Bells) -> None:
+        self._address, self._bells = address, bells
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._listening = threading.Event()
+        self._closed = False
+        self._used_at = 0.0
+        self._wake: int | None = None
+
+    def start(self) -> None:
+        """Make sure that somebody listens, or at least tried for a moment: flag a row only after that."""
+        if self._address.pgbouncer:
+            return
+        self.start_soon()
+        self._listening.wait(LISTEN_SECONDS)
+
+    def start_soon(self) -> threading.Event:
+        """The same without waiting; the event says when."""
+        with self._starting:
+            self._used_at = time.monotonic()
+            if not (self._closed or self._address.pgbouncer or (self._thread and self._thread.is_alive())):
+                self._thread = threading.Thread(target=self._run, name="samekey-listener", daemon=True)
+                started(self._thread)  # or waiters look again by themselves
+        return self._listening
+
+    def close(self) -> None:
+        self._closed = True
+        with self._starting:
+            if self._wake is not None:
+                os.write(self._wake, b"x")
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(driver.CONNECT_SECONDS)
+
+    def _run(self) -> None:
+        ears, mouth = os.pipe()
+        with self._starting:
+            self._wake = mouth
+        try:
+            while not (self._closed or self._idle()):
+                try:
+                    connection = driver.connect_listener(self._address)
+                except SamekeyError as error:
+                    _log.debug("samekey cannot listen to %s: %s", self._address.name, error)
+                    time.sleep(RECONNECT_SECONDS)
+                    continue
+                try:
+                    self._listening.set()
+                    self._bells.ring_all()  # what was notified while nobody listened
+                    self._hear(connection, ears)
+                except (driver.DriverError, OSError) as error:
+                    _log.debug("samekey stopped listening to %s: %s", self._address.name, error)
+                finally:
+                    self._listening.clear()
+                    connection.close()
+        finally:
+            with self._starting:
+                self._wake = self._thread = None
+                os.close(ears)
+                os.close(mouth)
+
+    def _hear(self, connection: Any, ears: int) -> None:
+        link = connection.pgconn
+        poll = select.poll()  # not select(), which takes no descriptor above 1023
+        poll.register(link.socket, select.POLLIN)
+        poll.register(ears, select.POLLIN)
+        while not self._closed:
+            while (notice := link.notifies()) is not None:
+                self._bells.ring(_digest(notice.extra))
+            if poll.poll(IDLE_SECONDS * 1000):
+                link.consume_input()  # raises when the server is gone
+            elif self._idle():
+                return
+
+    def _idle(self) -> bool:
+        """Whoever starts to wait right now finds no listener and looks again by itself: that is all it costs."""
+        if len(self._bells):
+            self._used_at = time.monotonic()
+        return time.monotonic() - self._used_at >= IDLE_SECONDS
+
+
+class LoopBells(Bells):
+    """The bells of one event loop. Among those of the process they are one for each digest."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, bells: Bells) -> None:
+        super().__init__()
+        self._loop, self._bells = loop, bells
+        self._relays: dict[bytes, _Relay] = {}
+
+    def add(self, digest: bytes, bell: Bell) -> bool:
+        first = super().add(digest, bell)
+        if first:
+            relay = self._relays[digest] = _Relay(self, digest)
+            self._bells.add(digest, relay)
+        return first
+
+    def remove(self, digest: bytes, bell: Bell) -> bool:
+        last = super().remove(digest, bell)
+        if last:
+            self._bells.remove(digest, self._relays.pop(digest))
+        return last
+
+    def ring_soon(self, digest: bytes) -> None:
+        """From any thread."""
+        try:
+            self._loop.call_soon_threadsafe(self.ring, digest)
+        except RuntimeError:
+            pass  # the loop is closed: nobody waits any more
+
+
+class _Relay:
+    __slots__ = ("_bells", "_digest")
+
+    def __init__(self, bells: LoopBells, digest: bytes) -> None:
+        self._bells, self._digest = bells, digest
+
+    def ring(self) -> None:
+        self._bells.ring_soon(self._digest)
+
+
+def _digest(payload: bytes) -> bytes:
+    try:
+        return bytes.fromhex(payload.decode())
+    except ValueError:
+        return b""  # somebody else's word on our channel

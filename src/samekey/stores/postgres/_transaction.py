@@ -1,0 +1,514 @@
+"""PostgreSQL's part in a caller's transaction: the store's statements over whatever connection the caller has.
+
+A link is the caller's connection as its library wants it treated (`drivers/`, one file per library): it says
+whether a transaction is open, begins and ends one, and takes a few operations in as few trips as it can. Here is
+what is said over it, and what the server's errors mean in there. The errors of every driver carry `sqlstate`.
+
+A claim waits for the transactions that hold its key for as long as the patience allows: the statement itself sets
+`lock_timeout` for its own duration and puts the caller's value back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from importlib import import_module
+from typing import Any, NoReturn, Protocol, TypeGuard
+from weakref import WeakKeyDictionary
+
+from samekey.core.attempt import note
+from samekey.core.commands import Open, Read, Settle, StoreCommand
+from samekey.core.errors import InProgress, Misconfigured, StoreError, StoreUnavailable, TransactionConflict
+from samekey.core.record import Record
+from samekey.core.states import Role
+from samekey.core.transaction import (
+    Act,
+    Commit,
+    Mark,
+    RecordGone,
+    Release,
+    RollbackTo,
+    Savepoint,
+    SavepointGone,
+    TransactionAborted,
+)
+from samekey.drivers.postgres.exchange import Query
+from samekey.stores.postgres._rows import CALLS, Statement, record_of, single
+from samekey.stores.postgres._wire import open_inside, record_in, settle_inside
+
+Operation = Mark | Statement | Query
+Identity = str
+
+LOCK_TIMEOUT_MAX = 2**31 - 1  # milliseconds, the server's limit: 24 days
+RETRY_SECONDS = 1.0  # what a caller is told to wait: the other transaction took longer than the patience already
+
+# Not by address: two names may lead to one server, and one name to two. The same tables of the same database of the
+# same cluster; to_regclass follows the connection's own search_path, as the statements do. A connection never changes
+# its database, so that is asked once; its search_path may change any time, so every claim names the table (oid).
+_TABLES = "oid || '/' || coalesce(to_regclass('samekey_records')::oid, 0)"
+IDENTITY = f"""
+SELECT (SELECT system_identifier FROM pg_control_system()) || '/' || {_TABLES}
+FROM pg_database WHERE datname = current_database()
+"""  # noqa: S608 - constants only
+# For a server that does not tell its system identifier: the random epoch of the tables themselves.
+IDENTITY_UNTOLD = f"""
+SELECT (SELECT value FROM samekey_meta WHERE name = 'epoch') || '/' || {_TABLES}
+FROM pg_database WHERE datname = current_database()
+"""  # noqa: S608
+NOT_TOLD = ("0A000", "42501", "42883", "55000")  # not supported, not permitted, not there, not now
+
+_known: WeakKeyDictionary[Any, Identity] = WeakKeyDictionary()  # of connections that were the store's own
+
+
+class Link(Protocol):
+    """A caller's connection."""
+
+    marks_ahead: bool
+    commits_along: bool
+    writes_late: bool
+    committed: bool  # the commit got through: an error behind it is of those who wanted to be called then
+    takes_queries: bool  # in binary, beside statements in text; their answer comes back as libpq has it
+    errors: tuple[type[BaseException], ...]  # what the driver raises
+
+    @property
+    def given(self) -> Any:
+        """The one thing that the caller's connection is, by whatever proxy it came."""
+
+    @property
+    def in_transaction(self) -> bool: ...
+    @property
+    def begins_by_itself(self) -> bool: ...
+    @property
+    def lost(self) -> bool: ...
+    def underlying(self) -> Any:
+        """The driver's own connection, which knows one database all its life."""
+
+    def begin(self) -> None: ...
+    def commit(self) -> None: ...
+    def rollback(self) -> None: ...
+    def trip(self, operations: Sequence[Operation]) -> Any:
+        """All of them, in order, up to the first that fails; the row of the one that has a row."""
+
+    def write_pending(self) -> None: ...
+    def effect_returned(self) -> None: ...
+
+
+class AsyncLink(Protocol):
+    """The same, awaited."""
+
+    marks_ahead: bool
+    commits_along: bool
+    writes_late: bool
+    committed: bool
+    takes_queries: bool
+    errors: tuple[type[BaseException], ...]
+
+    @property
+    def given(self) -> Any: ...
+    @property
+    def in_transaction(self) -> bool: ...
+    @property
+    def begins_by_itself(self) -> bool: ...
+    @property
+    def lost(self) -> bool: ...
+    async def underlying(self) -> Any: ...
+    async def begin(self) -> None: ...
+    async def commit(self) -> None: ...
+    async def rollback(self) -> None: ...
+    async def trip(self, operations: Sequence[Operation]) -> Any: ...
+    async def write_pending(self) -> None: ...
+    async def effect_returned(self) -> None: ...
+
+
+# -- which library ------------------------------------------------------------------------------------------
+
+# Found by the name of the package in which the connection's class was made: whoever has such a connection has
+# imported it, and nobody else pays for it.
+_LIBRARIES = {"psycopg": "psycopg", "asyncpg": "asyncpg", "sqlalchemy": "sqlalchemy", "django": "django"}
+
+
+def link_of(connection: Any, *, asynchronous: bool) -> Any:
+    """The link for this connection: a Link, or an AsyncLink for an AsyncGuard."""
+    for base in type(connection).__mro__:
+        found = _LIBRARIES.get(base.__module__.partition(".")[0])
+        if found is not None:
+            link = _library(found).link(connection, asynchronous, link_of)
+            if link is not None:
+                return link
+    colour = "an async connection for AsyncGuard" if asynchronous else "a sync connection for Guard"
+    raise Misconfigured(
+        f"Atomic on PostgreSQL takes {colour}, of psycopg 3, asyncpg, SQLAlchemy 2 (over one of these) or Django, "
+        f"not {type(connection).__module__}.{type(connection).__qualname__}"
+    )
+
+
+@lru_cache(maxsize=len(_LIBRARIES))
+def _library(name: str) -> Any:
+    return import_module(f"samekey.stores.postgres.callers.{name}")
+
+
+# -- the transaction ------------------------------------------------------------------------------------------
+
+
+class _Shared:
+    """What both colours share: words and errors."""
+
+    _link: Any
+    name: str
+    stale = False  # libpq knows with every answer
+    _table = 0  # the oid of the store's own, once it is known
+
+    @property
+    def connection(self) -> Any:
+        return self._link.given
+
+    @property
+    def marks_ahead(self) -> bool:
+        return bool(self._link.marks_ahead)
+
+    @property
+    def commits_along(self) -> bool:
+        return bool(self._link.commits_along)
+
+    @property
+    def in_transaction(self) -> bool:
+        return bool(self._link.in_transaction)
+
+    @property
+    def begins_by_itself(self) -> bool:
+        return bool(self._link.begins_by_itself)
+
+    @property
+    def lost(self) -> bool:
+        return bool(self._link.lost)
+
+    def _operations(self, acts: Sequence[Act], patience: float) -> list[Operation]:
+        binary = self._link.takes_queries
+        return [
+            operation(act, self._table, patience, binary=binary) if isinstance(act, StoreCommand) else act
+            for act in acts
+        ]
+
+    def _is_ours(self, found: Identity, ours: Identity) -> bool:
+        self._table = int(ours.rpartition("/")[2])
+        return found == ours
+
+    def conflicts(self, error: BaseException) -> bool:
+        return sqlstate(error) in _CONFLICTS
+
+    def worth_waiting(self, error: StoreError) -> bool:
+        return False  # the server waited already
+
+    def _tell(self, error: BaseException, acts: Sequence[Act]) -> NoReturn:
+        if sqlstate(error) == OTHER_TABLES:
+            _known.clear()  # the search_path was changed; or the tables were made anew, and so are the store's own
+        if any(isinstance(act, Commit) for act in acts) and (self._link.lost or not self._link.in_transaction):
+            self._tell_commit(error)  # a commit that fails ends its transaction, a statement before it does not
+        raise told(self.name, error, acts, lost=self._link.lost) from error
+
+    def _tell_commit(self, error: BaseException) -> NoReturn:
+        if self._link.committed:
+            note(error, "samekey: that came after the commit: record and effect are kept")
+            raise error
+        if isinstance(error, self._link.errors) and (self._link.lost or sqlstate(error) is None):
+            raise StoreUnavailable(
+                f"{self.name}: the connection was lost during the commit. Ask again with the same key: "
+                "it answers if the commit got through, and runs if it did not"
+            ) from error
+        if self.conflicts(error):
+            raise told(self.name, error, (), lost=False) from error
+        raise error  # a constraint of the caller's own tables speaks for itself
+
+    def _tell_pending(self, error: BaseException) -> NoReturn:
+        if self._link.lost or sqlstate(error) == "25P02" or self.conflicts(error):
+            self._tell(error, ())
+        raise error  # a constraint of the caller's own tables speaks for itself
+
+    def _tell_effect(self, error: BaseException) -> NoReturn:
+        if self._link.lost or sqlstate(error) in ("25P02", "3B001", "25P01"):
+            self._tell(error, ())
+        raise error  # what could not be written for the effect is the effect's own error
+
+
+class PostgresTransaction(_Shared):
+    """The store's commands inside a transaction of the caller's connection."""
+
+    def __init__(self, name: str, link: Link, identity: Callable[[Identity], Identity]) -> None:
+        self.name = name
+        self._link: Link = link
+        self.writes_late = link.writes_late
+        self._identity = identity  # of the store, which looks again where it is another one than this
+
+    def same_database(self) -> bool:
+        try:
+            connection = self._link.underlying()
+        except self._link.errors as error:  # a session takes its connection when it is first used
+            self._tell(error, ())
+        known = _known.get(connection, "")
+        if self._is_ours(known, self._identity(known)):
+            return True
+        try:
+            found = self._link.trip(_asking(IDENTITY))
+        except self._link.errors as error:
+            if sqlstate(error) not in NOT_TOLD:
+                self._tell(error, ())
+            found = self._link.trip((RollbackTo("same", 0), (IDENTITY_UNTOLD, ()), Release("same", 0)))
+        known = _known[connection] = _identity(found)
+        return self._is_ours(known, self._identity(known))
+
+    def look_again(self) -> None:
+        """There is nothing else to see."""
+
+    def begin(self) -> None:
+        try:
+            self._link.begin()
+        except self._link.errors as error:
+            self._tell(error, ())
+
+    def commit(self) -> None:
+        try:
+            self._link.commit()
+        except Exception as error:
+            self._tell_commit(error)
+
+    def rollback(self) -> None:
+        try:
+            self._link.rollback()
+        except self._link.errors as error:
+            self._tell(error, ())
+
+    def carry_out(self, *acts: Act, patience: float) -> Record | None:
+        operations = self._operations(acts, patience)
+        try:
+            answer = self._link.trip(operations)
+        except self._link.errors as error:
+            self._tell(error, acts)
+        return _record(answer, acts, operations)
+
+    def write_pending(self) -> None:
+        try:
+            self._link.write_pending()
+        except self._link.errors as error:
+            self._tell_pending(error)
+
+    def effect_returned(self) -> None:
+        try:
+            self._link.effect_returned()
+        except self._link.errors as error:
+            self._tell_effect(error)
+
+
+class AsyncPostgresTransaction(_Shared):
+    """The same, awaited."""
+
+    immediate = False
+
+    def __init__(self, name: str, link: AsyncLink, identity: Callable[[Identity], Any]) -> None:
+        self.name = name
+        self._link: AsyncLink = link
+        self.writes_late = link.writes_late
+        self._identity = identity
+
+    async def same_database(self) -> bool:
+        try:
+            connection = await self._link.underlying()
+        except self._link.errors as error:  # a session takes its connection when it is first used
+            self._tell(error, ())
+        known = _known.get(connection, "")
+        if self._is_ours(known, await self._identity(known)):
+            return True
+        try:
+            found = await self._link.trip(_asking(IDENTITY))
+        except self._link.errors as error:
+            if sqlstate(error) not in NOT_TOLD:
+                self._tell(error, ())
+            found = await self._link.trip((RollbackTo("same", 0), (IDENTITY_UNTOLD, ()), Release("same", 0)))
+        known = _known[connection] = _identity(found)
+        return self._is_ours(known, await self._identity(known))
+
+    async def look_again(self) -> None:
+        """There is nothing else to see."""
+
+    async def begin(self) -> None:
+        try:
+            await self._link.begin()
+        except self._link.errors as error:
+            self._tell(error, ())
+
+    async def commit(self) -> None:
+        try:
+            await self._link.commit()
+        except Exception as error:
+            self._tell_commit(error)
+
+    async def rollback(self) -> None:
+        try:
+            await self._link.rollback()
+        except self._link.errors as error:
+            self._tell(error, ())
+
+    async def carry_out(self, *acts: Act, patience: float) -> Record | None:
+        operations = self._operations(acts, patience)
+        try:
+            answer = await self._link.trip(operations)
+        except self._link.errors as error:
+            self._tell(error, acts)
+        return _record(answer, acts, operations)
+
+    async def write_pending(self) -> None:
+        try:
+            await self._link.write_pending()
+        except self._link.errors as error:
+            self._tell_pending(error)
+
+    async def effect_returned(self) -> None:
+        try:
+            await self._link.effect_returned()
+        except self._link.errors as error:
+            self._tell_effect(error)
+
+
+# -- words -----------------------------------------------------------------------------------------------------
+
+
+def operation(act: StoreCommand, table: int, patience: float, *, binary: bool) -> Operation:
+    if _is_ours(act):  # whoever holds a key has its row already, and waits for nobody
+        return settle_inside(act) if binary else (_SETTLE_OR_FAIL, single(act)[1])
+    waits = str(max(1, min(round(patience * 1000), LOCK_TIMEOUT_MAX)))
+    if isinstance(act, Open):
+        return open_inside(act, table, waits) if binary else (_CLAIM, (str(table), waits, *single(act)[1]))
+    text, values = single(act)
+    if isinstance(act, Read):
+        return text + _HERE, (*values, str(table))
+    return patient(text), (str(table), waits, *values)
+
+
+# The claim, which every transaction makes, has a function that waits: planned once for each connection.
+_CLAIM = CALLS[Open].single.replace("samekey_open(", "samekey_open_waiting(%s::oid, %s::text, ", 1)
+_SETTLE_OR_FAIL = CALLS[Settle].single.replace(") AS r", ", true) AS r", 1)
+_HERE = " AND samekey_here(%s::oid)"
+
+
+@lru_cache(maxsize=32)
+def patient(text: str) -> str:
+    """The same call, which waits for others as long as it is told and leaves the caller's `lock_timeout` as it was.
+
+    Each part needs the one before it, so the order is not the planner's to choose: what was set before; what is set
+    now; the call; and the old value back. An error on the way is rolled back to a savepoint, and the setting with it.
+    """
+    columns, function = text.removesuffix(" AS r").split(" FROM ", 1)
+    function = function.replace("%s::uuid", "CASE WHEN w.now IS NOT NULL THEN %s::uuid END", 1)
+    return (
+        f"{columns}, set_config('lock_timeout', b.before, true)"
+        " FROM (SELECT current_setting('lock_timeout') AS before WHERE samekey_here(%s::oid) OFFSET 0) AS b,"
+        " LATERAL (SELECT set_config('lock_timeout', CASE WHEN b.before IS NOT NULL THEN %s::text END, true) AS now"
+        f" OFFSET 0) AS w, LATERAL {function} AS r"
+    )
+
+
+def _asking(statement: str) -> tuple[Operation, ...]:
+    return Savepoint("same", 0), (statement, ()), Release("same", 0)
+
+
+def _identity(row: Sequence[Any] | None) -> Identity:
+    return "" if row is None else str(row[0])
+
+
+def _record(answer: Any, acts: Sequence[Act], operations: Sequence[Operation]) -> Record | None:
+    if answer is None:
+        return None
+    for act, said in zip(acts, operations, strict=True):
+        if isinstance(act, StoreCommand):
+            try:
+                return record_in(answer, act, None) if isinstance(said, Query) else record_of(answer, act)
+            except (TypeError, ValueError) as error:
+                raise Misconfigured(
+                    f"what the server says of {act.key} cannot be read over this connection ({error}): are there "
+                    "codecs of its own for text, float8 or the like (set_type_codec)?"
+                ) from error
+    return None
+
+
+def _is_ours(act: Act) -> TypeGuard[Settle]:
+    return isinstance(act, Settle) and act.role is Role.HOLDER
+
+
+def _command(acts: Sequence[Act]) -> StoreCommand | None:
+    return next((act for act in acts if isinstance(act, StoreCommand)), None)
+
+
+# -- errors ------------------------------------------------------------------------------------------------------
+
+_CONFLICTS = ("40001", "40P01")
+OTHER_TABLES, NO_RECORD = "SK001", "SK002"  # raised by our own functions
+
+
+_NO_TABLES = ("42P01", "42883", "42703", "3F000")
+
+
+def sqlstate(error: BaseException) -> str | None:
+    """What the server called it, also where a library wrapped the driver's error in its own."""
+    seen: BaseException | None = error
+    for _ in range(4):  # an ORM's error, the dialect's, the adapter's, the driver's
+        if seen is None:
+            return None
+        found = getattr(seen, "sqlstate", None)
+        if isinstance(found, str):
+            return found
+        seen = getattr(seen, "orig", None) or seen.__cause__
+    return None
+
+
+def told(name: str, error: BaseException, acts: Sequence[Act], *, lost: bool) -> Exception:
+    """The driver's error as ours: in a transaction some mean something else than outside."""
+    state, command = sqlstate(error), _command(acts)
+    key = "this transaction" if command is None else str(command.key)
+    text = "" if command is None else command.key.text
+    first = (str(error).strip() or type(error).__name__).splitlines()[0]
+    match state:
+        case "25P02":
+            return TransactionAborted(f"{name}: {first}")
+        case "3B001" | "25P01":
+            return SavepointGone(f"{name}: {first}")
+        case str() if state == OTHER_TABLES:
+            return Misconfigured(
+                f"the connection sees other samekey tables than {name}: it cannot be atomic. Its search_path was "
+                "changed, or the tables were made anew"
+            )
+        case str() if state == NO_RECORD:
+            return RecordGone(f"{name}: {first}")
+        case "40001":
+            return TransactionConflict(
+                f"{key}: another transaction wrote this after yours had begun, and REPEATABLE READ and SERIALIZABLE "
+                "never look past their beginning (40001). Roll back and run the whole transaction again with the same "
+                "key - under READ COMMITTED it would have waited and replayed",
+                key=text,
+                retry_after=0.0,
+            )
+        case "40P01":
+            return TransactionConflict(
+                f"{key}: a deadlock (40P01): two transactions hold what the other one waits for. Claim keys in the "
+                "same order everywhere; roll back and run the whole transaction again with the same key",
+                key=text,
+                retry_after=0.0,
+            )
+        case str() if state == "55P03" or (state == "57014" and isinstance(command, Open)):
+            # Or the caller's own statement_timeout was over first: a claim takes no time but for waiting.
+            return InProgress(
+                f"{key} is held by another transaction that has not ended; try again with the same key",
+                key=text,
+                token=0,
+                retry_after=RETRY_SECONDS,
+            )
+        case "25006":
+            return Misconfigured(f"{key}: the transaction is read-only, and a claim is a write")
+        case "42501":
+            return Misconfigured(f"{name}: the role of this connection may not use the samekey tables ({first})")
+        case str() if state in _NO_TABLES:
+            return Misconfigured(f"{name}: this connection does not see the samekey tables ({first})")
+        case str() if state.startswith("22"):
+            return Misconfigured(f"{name} cannot keep this: {first}")
+        case _ if lost or state is None or state.startswith(("08", "57P")):
+            return StoreUnavailable(f"{name}: the connection was lost, and its transaction with it ({first})")
+        case _:
+            return StoreUnavailable(f"{name}: {first}")

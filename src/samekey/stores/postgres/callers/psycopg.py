@@ -1,0 +1,369 @@
+"""A caller's psycopg connection, as `Atomic` uses it.
+
+A trip is one turn of libpq's pipeline: statements with their values in binary, the BEGIN of a transaction that has not
+begun yet and the COMMIT of one that we began among them, and one answer to wait for. The rows are read elsewhere, as
+the server writes them: the loaders and row factories that a caller gave to the connection are for the caller's rows.
+
+The claim and the settle are prepared where the connection prepares its own statements, and as late: who says
+`prepare_threshold=None`, for PgBouncer, has none of ours either. Prepared statements vanish without a word - psycopg
+drops all of them at a rollback, and so does DISCARD ALL - and a statement that is not there aborts the transaction.
+So one that is counted on travels behind a beginning or a savepoint, to which one can go back and ask again in full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from functools import lru_cache
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import psycopg
+from psycopg import errors
+from psycopg.pq import ConnStatus, DiagnosticField, Escaping, ExecStatus, PipelineStatus, TransactionStatus
+from psycopg.waiting import Ready, Wait
+
+from samekey.core.errors import Misconfigured
+from samekey.core.transaction import DROP, Mark, SavepointGone, Unsaid
+from samekey.drivers.postgres.exchange import BINARY, Query
+
+Operation = Mark | Query | tuple[str, tuple[Any, ...]]
+
+_OPEN = (TransactionStatus.INTRANS, TransactionStatus.INERROR)
+
+
+def link(connection: Any, asynchronous: bool, link_of: Callable[..., Any]) -> Any:
+    if not psycopg.Pipeline.is_supported():
+        raise Misconfigured("Atomic needs libpq 14 or newer under psycopg: pip install 'psycopg[binary]' has one")
+    if not asynchronous and isinstance(connection, psycopg.Connection):
+        return PsycopgLink(connection)
+    if asynchronous and isinstance(connection, psycopg.AsyncConnection):
+        return AsyncPsycopgLink(connection)
+    return None
+
+
+class _Shared:
+    marks_ahead = commits_along = True
+    writes_late = committed = False
+    errors = (psycopg.Error,)
+    _connection: Any
+    _begins = False  # with the next trip; until then there is nothing to roll back
+
+    @property
+    def given(self) -> Any:
+        return self._connection
+
+    @property
+    def in_transaction(self) -> bool:
+        pgconn = self._connection.pgconn
+        if pgconn.pipeline_status != PipelineStatus.OFF:
+            raise Misconfigured("the connection is in pipeline mode: leave connection.pipeline() before the guard")
+        return self._begins or pgconn.transaction_status in _OPEN
+
+    @property
+    def begins_by_itself(self) -> bool:
+        """Without autocommit the first statement begins a transaction, and only the caller ends it."""
+        idle = self._connection.pgconn.transaction_status == TransactionStatus.IDLE
+        return idle and not self._connection.autocommit
+
+    @property
+    def lost(self) -> bool:
+        return bool(self._connection.closed)
+
+    @property
+    def takes_queries(self) -> bool:
+        # As their texts are written. A connection that is gone is not asked; its successor is like it.
+        return self.lost or self._connection.pgconn.parameter_status(b"client_encoding") == b"UTF8"
+
+    def _begin(self) -> None:
+        self._begins = True
+        if self._connection.pgconn.transaction_status == TransactionStatus.ACTIVE:
+            raise Misconfigured(_BUSY)
+
+    def _queries(self, operations: Sequence[Operation], cursor: Callable[[Any], Any]) -> list[Query]:
+        queries: list[Query] = []
+        if self._connection.pgconn.transaction_status == TransactionStatus.IDLE:
+            if not (self._begins or self.begins_by_itself):
+                raise SavepointGone("no transaction")
+            queries.append(_plain(begin_statement(self._connection)))
+        elif self._begins and not self.lost:
+            raise Misconfigured(_BUSY)
+        self._begins = False
+        for operation in operations:
+            if isinstance(operation, Query):
+                queries.append(operation)
+            elif isinstance(operation, tuple):
+                text, values = operation
+                try:
+                    if values:
+                        text = cursor(self._connection).mogrify(text, list(values))
+                    queries.append(Query(b"", text.encode(self._connection.info.encoding), [], []))
+                except UnicodeError as error:
+                    raise Unsaid(_no_words(self._connection)) from error
+            else:
+                queries.append(_plain(operation.sql))
+        return queries
+
+
+# Whose transaction that is will be seen when it ends: what is taken for ours would be committed.
+_BUSY = (
+    "the connection is in the middle of a statement, or of another thread's transaction (cursor.stream(), a COPY): "
+    "let it end, or give the guard a connection of its own"
+)
+
+
+@lru_cache(maxsize=64)
+def _plain(sql: str) -> Query:
+    return Query(b"", sql.encode(), [], [])
+
+
+class PsycopgLink(_Shared):
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self._connection = connection
+
+    def underlying(self) -> Any:
+        return self._connection
+
+    def begin(self) -> None:
+        self._begin()
+
+    def commit(self) -> None:
+        self._begins = False
+        self._connection.commit()
+
+    def rollback(self) -> None:
+        unsent, self._begins = self._begins, False
+        if not (unsent or self.lost):
+            self._connection.rollback()
+
+    def trip(self, operations: Sequence[Operation]) -> Any:
+        connection = self._connection
+        if getattr(operations[0], "name", "") == DROP and connection.lock.locked():
+            raise SavepointGone("the collector came in the middle of a statement, which it must not wait for")
+        with connection.lock:
+            queries = self._queries(operations, psycopg.ClientCursor)
+            steps = travelling(connection.pgconn, queries, prepared_in(connection))
+            try:
+                answer = connection.wait(steps)
+            except BaseException:
+                _break_off(connection, steps)
+                raise
+        return row_of(answer, connection)
+
+    def write_pending(self) -> None:
+        """Nothing is written late."""
+
+    def effect_returned(self) -> None:
+        """Nothing is written late."""
+
+
+class AsyncPsycopgLink(_Shared):
+    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        self._connection = connection
+
+    async def underlying(self) -> Any:
+        return self._connection
+
+    async def begin(self) -> None:
+        self._begin()
+
+    async def commit(self) -> None:
+        self._begins = False
+        await self._connection.commit()
+
+    async def rollback(self) -> None:
+        unsent, self._begins = self._begins, False
+        if not (unsent or self.lost):
+            await self._connection.rollback()
+
+    async def trip(self, operations: Sequence[Operation]) -> Any:
+        connection = self._connection
+        async with connection.lock:
+            queries = self._queries(operations, psycopg.AsyncClientCursor)
+            steps = travelling(connection.pgconn, queries, prepared_in(connection))
+            try:
+                answer = await connection.wait(steps)
+            except BaseException:
+                _break_off(connection, steps)
+                raise
+        return row_of(answer, connection)
+
+    async def write_pending(self) -> None:
+        """Nothing is written late."""
+
+    async def effect_returned(self) -> None:
+        """Nothing is written late."""
+
+
+def _break_off(connection: Any, steps: Waiting) -> None:
+    """Interrupted on the way: now, and not when the last traceback that knows these steps is thrown away."""
+    steps.close()
+    if not connection.closed and connection.pgconn.pipeline_status != PipelineStatus.OFF:
+        connection.pgconn.finish()  # the interrupt came on the way out
+
+
+def begin_statement(connection: Any) -> str:
+    """As the connection itself would begin one."""
+    words = ["BEGIN"]
+    if connection.isolation_level is not None:
+        words.append("ISOLATION LEVEL " + psycopg.IsolationLevel(connection.isolation_level).name.replace("_", " "))
+    if connection.read_only is not None:
+        words.append("READ ONLY" if connection.read_only else "READ WRITE")
+    if connection.deferrable is not None:
+        words.append("DEFERRABLE" if connection.deferrable else "NOT DEFERRABLE")
+    return " ".join(words)
+
+
+class Prepared:
+    """What the session of a connection has of ours, and how often the rest was asked in full."""
+
+    threshold = 0  # the connection's own: when asked so often, a statement is worth it
+
+    def __init__(self) -> None:
+        self.there: set[bytes] = set()
+        self._asked: dict[bytes, int] = {}
+
+    def wants(self, query: Query) -> bool:
+        if query.name in self.there:
+            return True
+        asked = self._asked[query.name] = self._asked.get(query.name, 0) + 1
+        return asked > self.threshold
+
+    def forget(self) -> None:
+        self.there.clear()
+        self._asked.clear()
+
+
+_prepared: WeakKeyDictionary[Any, Prepared] = WeakKeyDictionary()
+
+
+def prepared_in(connection: Any) -> Prepared | None:
+    threshold = connection.prepare_threshold
+    if threshold is None:
+        return None
+    known = _prepared.get(connection)
+    if known is None:
+        known = _prepared[connection] = Prepared()
+    known.threshold = threshold
+    return known
+
+
+_OTHER_FUNCTIONS = b"0A000"  # "cached plan must not change result type": the tables were made anew
+_NOT_AS_KNOWN = (b"26000", b"42P05", _OTHER_FUNCTIONS)  # no such prepared statement; one of that name is there
+_STEP = "SAVEPOINT samekey_step"
+# To which one can go back. In a transaction that a statement of the effect has aborted no new savepoint can be set.
+_COME_BACK = (b"BEGIN", b"SAVEPOINT", b"ROLLBACK TO SAVEPOINT")
+
+# As plain numbers: every answer is compared with them.
+_DONE, _ROWS = int(ExecStatus.COMMAND_OK), int(ExecStatus.TUPLES_OK)
+_SYNC, _ABORTED = int(ExecStatus.PIPELINE_SYNC), int(ExecStatus.PIPELINE_ABORTED)
+_READ = Wait.R
+
+Waiting = Generator[Wait, Ready, Any]  # yields whenever the socket has to be waited for
+
+
+def travelling(pgconn: Any, queries: list[Query], known: Prepared | None) -> Waiting:
+    """All of these in one go, up to the first that fails; its error, or the rows among their results, or None."""
+    counted_on = [] if known is None else [query for query in queries if query.name and known.wants(query)]
+    if known is None or not counted_on:
+        return (yield from _turn(pgconn, queries, None))
+    if not queries[0].sql.startswith(_COME_BACK):
+        queries = [_plain(_STEP), *queries]  # what is released behind it takes it along
+    answer = yield from _turn(pgconn, queries, known)
+    state = None if answer is None else answer.error_field(DiagnosticField.SQLSTATE)
+    if state in _NOT_AS_KNOWN:
+        known.forget()
+        first = queries[0].sql.decode()
+        began = first.startswith("BEGIN")
+        back = [_plain("ROLLBACK" if began else first if first.startswith("ROLLBACK") else f"ROLLBACK TO {first}")]
+        if state == _OTHER_FUNCTIONS:
+            back += [_plain(f"DEALLOCATE {query.name.decode()}") for query in counted_on]
+        yield from _turn(pgconn, back, None)
+        answer = yield from _turn(pgconn, queries if began else queries[1:], None)
+    return answer
+
+
+def _turn(pgconn: Any, queries: Sequence[Query], known: Prepared | None) -> Waiting:
+    answer = None
+    answered = 0
+    making: dict[int, bytes] = {}  # which result is that of which statement's preparation
+    try:
+        pgconn.enter_pipeline_mode()
+        for number, (name, sql, values, formats) in enumerate(queries):
+            if known is None or not name:
+                pgconn.send_query_params(sql, values, None, formats, BINARY if formats else 0)
+                continue
+            if name not in known.there:
+                pgconn.send_prepare(name, sql)
+                making[number + len(making)] = name
+            pgconn.send_query_prepared(name, values, formats, BINARY)
+        pgconn.pipeline_sync()
+        while pgconn.flush():  # more than the network takes at once; meanwhile the server may want to say something
+            if (yield Wait.RW) & Ready.R:
+                pgconn.consume_input()
+        while True:
+            while pgconn.is_busy():
+                if (yield _READ):
+                    pgconn.consume_input()  # raises when the server is gone
+            result = pgconn.get_result()
+            if result is None:
+                if pgconn.status == ConnStatus.BAD:
+                    return answer  # its last word
+                continue
+            status = result.status
+            if status == _SYNC:
+                return answer
+            if status == _DONE:
+                if answered in making and known is not None:
+                    known.there.add(making[answered])
+            elif status != _ABORTED and (answer is None or answer.status == _ROWS):
+                answer = result  # an error stands, whatever was there before it and whatever comes behind it
+            answered += 1
+            pgconn.get_result()  # None, the end of that statement: it is known with its result, and never waited for
+    finally:
+        try:
+            pgconn.exit_pipeline_mode()
+        except psycopg.Error:
+            if pgconn.pipeline_status != PipelineStatus.OFF:
+                pgconn.finish()  # left in the middle of it: what was under way is rolled back, or asked about
+
+
+def row_of(answer: Any, connection: Any) -> Any:
+    """The row, or the error that it is; what came in binary is left as it is."""
+    if answer is None:
+        return None
+    if answer.status != _ROWS:
+        raise errors.error_from_result(answer, encoding=connection.info.encoding)
+    if not answer.ntuples:
+        return None  # a key that is not there
+    if answer.fformat(0) == BINARY:
+        return answer
+    encoding = connection.info.encoding
+    try:
+        return _values(answer, encoding)
+    except UnicodeError as error:
+        raise Misconfigured(_no_words(connection)) from error
+
+
+def _no_words(connection: Any) -> str:
+    return f"the connection's client_encoding ({connection.info.encoding}) has no way to say this text: set it to UTF8"
+
+
+def _values(answer: Any, encoding: str) -> Any:
+    loads = [_LOADS.get(answer.ftype(column)) for column in range(answer.nfields)]
+    values = [answer.get_value(0, column) for column in range(answer.nfields)]
+    return tuple(
+        [
+            None if value is None else str(value, encoding) if load is None else load(value)
+            for value, load in zip(values, loads, strict=True)
+        ]
+    )
+
+
+_LOADS: dict[int, Callable[[Any], Any]] = {
+    16: lambda value: value == b"t",
+    17: lambda value: bytes(Escaping().unescape_bytea(value)),
+    20: int,
+    23: int,
+    26: int,
+    701: float,
+}

@@ -1,0 +1,462 @@
+"""Records in PostgreSQL: the truth in production, shared by every process of every machine.
+
+Theory. Each command is one call of one function, and so one round trip and one transaction; the functions say in
+SQL what `core.register` says (see migrations/postgres). A claim reads first: a replay writes nothing, not even
+a transaction id. What the server's clock says is the time, what its sequence says is the token, and the fence is
+(token, attempt): after a failover the same numbers came again.
+
+Each process has a few connections of its own, each a lane on which callers take turns (see `_postgres_lanes` and
+`_postgres_tasks`): claims, settles and reads do not wait for each other. A lost reply is asked again by attempt id
+(`_postgres_batches`).
+
+Waiting: one connection per process listens. A waiter flags the row it waits for, and only flagged rows are
+notified about; a slow re-read is the truth (`_postgres_listen`, `_waiting`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NoReturn
+
+from samekey.core.commands import (
+    Ask,
+    Begin,
+    Free,
+    Open,
+    Read,
+    Redact,
+    Renew,
+    Settle,
+    StoreCommand,
+    Take,
+    Testify,
+    Wait,
+)
+from samekey.core.errors import RecordUnreadable, SamekeyError, StoreUnavailable
+from samekey.core.ports import Audits, Health, Query, Records, Replies
+from samekey.core.record import Record
+from samekey.core.states import Role
+from samekey.drivers.postgres import connect as driver
+from samekey.loops import Bells, aside
+from samekey.stores._waiting import async_wait, asyncio_loop, wait
+from samekey.stores.postgres._batches import BATCH_MAX, Job
+from samekey.stores.postgres._listener import LISTEN_SECONDS, Listener, LoopBells
+from samekey.stores.postgres._operators import (
+    audit_of,
+    audit_statement,
+    list_statement,
+    looks,
+    page_size,
+    sweep_statement,
+)
+from samekey.stores.postgres._rows import record_of
+from samekey.stores.postgres._tasks import AsyncLane, Round
+from samekey.stores.postgres._threads import Crowd, Lane
+from samekey.stores.postgres._transaction import (
+    IDENTITY,
+    IDENTITY_UNTOLD,
+    NOT_TOLD,
+    AsyncPostgresTransaction,
+    PostgresTransaction,
+    link_of,
+)
+
+_INHERITED: list[Any] = []  # what a forked child got from its parent and must not touch
+
+_MOVES = (Take, Settle, Ask, Free)  # what those who wait, wait for
+
+LISTEN_LOOK_SECONDS = 0.01  # how often a first waiter looks whether the listener is there: connecting takes about that
+
+
+class PostgresStore:
+    """A store for `Guard`: `PostgresStore("postgresql://app@db/shop")`. It connects when it is first used."""
+
+    def __init__(self, url: str) -> None:
+        self._address = driver.parse_url(url)
+        self.name = self._address.name
+        self._here = _Here(self._address)
+        self._identity: str | None = None
+
+    @classmethod
+    def from_url(cls, url: str) -> PostgresStore:
+        return cls(url)
+
+    @property
+    def incarnation(self) -> str:
+        return _incarnation(self._here.lanes)
+
+    def __repr__(self) -> str:
+        return f"<PostgresStore {self.name}>"
+
+    # -- the port ------------------------------------------------------------------------------------------
+
+    def open(self, command: Open) -> Record:
+        job = Job(command)
+        self._links().claims.perform((job,))
+        return job.reply or _nothing(job, self.name)
+
+    def take(self, command: Take) -> Record | None:
+        return self._do(self._links().claims, command)
+
+    def begin(self, command: Begin) -> Record | None:
+        return self._do(self._links().claims, command)
+
+    def renew(self, command: Renew) -> Record | None:
+        return self._do(self._links().claims, command)
+
+    def settle(self, command: Settle) -> Record | None:
+        links = self._links()
+        job = Job(command)
+        (links.claims if command.role is Role.OPERATOR else links.settles).perform((job,))
+        if links.bells:
+            links.ring((job,))
+        return job.outcome()
+
+    def ask(self, command: Ask) -> Record | None:
+        return self._do(self._links().claims, command)
+
+    def testify(self, command: Testify) -> Record | None:
+        return self._do(self._links().claims, command)
+
+    def redact(self, command: Redact) -> Record | None:
+        return self._do(self._links().claims, command)
+
+    def free(self, command: Free) -> Record | None:
+        return self._do(self._links().claims, command)
+
+    def read(self, command: Read) -> Record | None:
+        return self._do(self._links().reads, command)
+
+    def wait(self, command: Wait, timeout: float) -> Record | None:
+        links = self._links()
+        links.listener.start()  # listen, flag the row, read, sleep: in this order no wake-up is lost
+        asking: list[StoreCommand] = [command]
+
+        def look() -> Record | None:
+            record = self._do(links.reads, asking[0] if asking else Read(command.key))
+            asking.clear()  # flagged, where it still goes on; not so where the table was locked
+            return record
+
+        return wait(command.seen, timeout, look, links.bells)
+
+    def batch(self, commands: Sequence[StoreCommand]) -> Replies:
+        links = self._links()
+        jobs = [Job(command) for command in commands]
+        for start in range(0, len(jobs), BATCH_MAX):
+            some = jobs[start : start + BATCH_MAX]
+            (links.settles if _only_settles(some) else links.claims).perform(some)
+            links.ring(some)
+        return [job.error or job.reply for job in jobs]
+
+    def list(self, query: Query) -> Records:
+        desk = self._links().desk
+        rows: list[Any] = []
+        for look in looks(query):
+            rows = desk.ask(list_statement(query, look))
+            if len(rows) >= page_size(query):
+                break
+        return [record for row in rows if (record := record_of(row, None)) is not None]
+
+    def sweep(self, limit: int) -> int:
+        ((count,),) = self._links().desk.ask(sweep_statement(limit))
+        return int(count)
+
+    def audit(self, limit: int) -> Audits:
+        return [audit_of(row) for row in self._links().desk.ask(audit_statement(limit))]
+
+    def health(self) -> Health:
+        here = self._links()
+        here.desk.ask(("SELECT 1", ()))
+        return _health(self._address, here.desk.facts, here.lanes)
+
+    def join(self, connection: Any) -> PostgresTransaction:
+        """This store inside the transactions of a caller's connection to the same database."""
+        return PostgresTransaction(self.name, link_of(connection, asynchronous=False), self.identity)
+
+    def identity(self, seen: str = "") -> str:
+        """Which tables these are, whatever the address calls them; looked at again where others were seen."""
+        if self._identity is None or seen not in ("", self._identity):
+            desk = self._links().desk
+            try:
+                ((self._identity,),) = desk.ask((IDENTITY, ()))
+            except SamekeyError as error:
+                if getattr(error.__cause__, "sqlstate", None) not in NOT_TOLD:
+                    raise
+                ((self._identity,),) = desk.ask((IDENTITY_UNTOLD, ()))
+        return str(self._identity)
+
+    def close(self) -> None:
+        self._here.close()
+
+    # -- connections: one set per process ------------------------------------------------------------------
+
+    def _links(self) -> _Here:
+        here = self._here
+        if here.pid != os.getpid():
+            # Forked: the parent's connections are its own, and a goodbye from here would end them.
+            _INHERITED.append(here)
+            here = self._here = _Here(self._address)
+        if here.closed:
+            raise StoreUnavailable(f"{self.name} was closed")
+        return here
+
+    def _do(self, lane: Lane, command: StoreCommand) -> Record | None:
+        job = Job(command)
+        lane.perform((job,))
+        self._here.ring((job,))
+        return job.outcome()
+
+
+class _Here:
+    """Everything that belongs to one process; connections are made when they are first needed."""
+
+    def __init__(self, address: driver.Address) -> None:
+        self.pid = os.getpid()
+        self.closed = False
+        crowd = Crowd()
+        self.claims = Lane(address, crowd, durable=address.durability != "fast")
+        self.settles = Lane(address, crowd, durable=address.durability == "durable")
+        self.reads = Lane(address, crowd)
+        self.desk = Lane(address, desk=True)
+        self.lanes = (self.claims, self.settles, self.reads, self.desk)
+        self.bells = Bells()
+        self.listener = Listener(address, self.bells)
+
+    def ring(self, jobs: Sequence[Job]) -> None:
+        """Those who wait in this process need no notification."""
+        if len(self.bells):
+            for job in jobs:
+                if isinstance(job.command, _MOVES):
+                    self.bells.ring(job.command.key.digest)
+
+    def close(self) -> None:
+        self.closed = True
+        if self.pid == os.getpid():
+            self.listener.close()
+            for lane in self.lanes:
+                lane.close()
+
+
+class AsyncPostgresStore:
+    """A store for `AsyncGuard`, on asyncio: a set of connections for each event loop that uses it."""
+
+    def __init__(self, url: str) -> None:
+        # The sync twin listens, and renews leases from the timer's thread while a loop is busy; it connects
+        # only when it has something to do.
+        self.sync = PostgresStore(url)
+        self._address = self.sync._address
+        self.name = self.sync.name
+        self._loops: dict[asyncio.AbstractEventLoop, _Loop] = {}
+        self._closed = False
+
+    @classmethod
+    def from_url(cls, url: str) -> AsyncPostgresStore:
+        return cls(url)
+
+    @property
+    def incarnation(self) -> str:
+        return _incarnation([lane for links in list(self._loops.values()) for lane in links.lanes])
+
+    def __repr__(self) -> str:
+        return f"<AsyncPostgresStore {self.name}>"
+
+    async def open(self, command: Open) -> Record:
+        job = Job(command)
+        await self._links().claims.perform((job,))
+        return job.reply or _nothing(job, self.name)
+
+    async def take(self, command: Take) -> Record | None:
+        return await self._do(self._links().claims, command)
+
+    async def begin(self, command: Begin) -> Record | None:
+        return await self._do(self._links().claims, command)
+
+    async def renew(self, command: Renew) -> Record | None:
+        return await self._do(self._links().claims, command)
+
+    async def settle(self, command: Settle) -> Record | None:
+        links = self._links()
+        job = Job(command)
+        await (links.claims if command.role is Role.OPERATOR else links.settles).perform((job,))
+        if self.sync._here.bells:
+            self.sync._here.ring((job,))
+        return job.outcome()
+
+    async def ask(self, command: Ask) -> Record | None:
+        return await self._do(self._links().claims, command)
+
+    async def testify(self, command: Testify) -> Record | None:
+        return await self._do(self._links().claims, command)
+
+    async def redact(self, command: Redact) -> Record | None:
+        return await self._do(self._links().claims, command)
+
+    async def free(self, command: Free) -> Record | None:
+        return await self._do(self._links().claims, command)
+
+    async def read(self, command: Read) -> Record | None:
+        return await self._do(self._links().reads, command)
+
+    async def wait(self, command: Wait, timeout: float) -> Record | None:
+        links, here = self._links(), self.sync._links()
+        listening = here.listener.start_soon()
+        if not listening.is_set() and not self._address.pgbouncer:
+            await links.hearing(listening)
+        asking: list[StoreCommand] = [command]
+
+        async def look() -> Record | None:
+            record = await self._do(links.reads, asking[0] if asking else Read(command.key))
+            asking.clear()
+            return record
+
+        return await async_wait(command.seen, timeout, look, links.bells(here))
+
+    async def batch(self, commands: Sequence[StoreCommand]) -> Replies:
+        links = self._links()
+        jobs = [Job(command) for command in commands]
+        for start in range(0, len(jobs), BATCH_MAX):
+            some = jobs[start : start + BATCH_MAX]
+            await (links.settles if _only_settles(some) else links.claims).perform(some)
+            self.sync._here.ring(some)
+        return [job.error or job.reply for job in jobs]
+
+    async def list(self, query: Query) -> Records:
+        desk = self._links().desk
+        rows: list[Any] = []
+        for look in looks(query):
+            rows = await desk.ask(list_statement(query, look))
+            if len(rows) >= page_size(query):
+                break
+        return [record for row in rows if (record := record_of(row, None)) is not None]
+
+    async def sweep(self, limit: int) -> int:
+        ((count,),) = await self._links().desk.ask(sweep_statement(limit))
+        return int(count)
+
+    async def audit(self, limit: int) -> Audits:
+        return [audit_of(row) for row in await self._links().desk.ask(audit_statement(limit))]
+
+    async def health(self) -> Health:
+        links = self._links()
+        await links.desk.ask(("SELECT 1", ()))
+        return _health(self._address, links.desk.facts, links.lanes)
+
+    def join(self, connection: Any) -> AsyncPostgresTransaction:
+        """This store inside the transactions of a caller's async connection to the same database."""
+        return AsyncPostgresTransaction(self.name, link_of(connection, asynchronous=True), self.identity)
+
+    async def identity(self, seen: str = "") -> str:
+        """Which tables these are; the sync twin knows, and needs a connection for it only once."""
+        known = self.sync._identity
+        if known is None or seen not in ("", known):
+            known = await asyncio.to_thread(self.sync.identity, seen)
+        return known
+
+    async def close(self) -> None:
+        self._closed = True
+        running = asyncio._get_running_loop()  # none under trio, where nothing was opened
+        while self._loops:
+            loop, links = self._loops.popitem()
+            if loop is running and links.pid == os.getpid():
+                await links.close()
+            else:
+                links.abandon()
+        await aside(self.sync.close)()
+
+    def _links(self) -> _Loop:
+        if self._closed:
+            raise StoreUnavailable(f"{self.name} was closed")
+        loop = asyncio_loop(self.name)
+        links = self._loops.get(loop)
+        if links is not None and links.pid == os.getpid():
+            return links
+        for one in list(self._loops):  # other threads begin and end theirs meanwhile
+            gone = self._loops.pop(one, None) if one.is_closed() else None
+            if gone is not None:
+                gone.abandon()
+        if links is not None:
+            _INHERITED.append(links)
+        links = self._loops[loop] = _Loop(self._address)
+        return links
+
+    async def _do(self, lane: AsyncLane, command: StoreCommand) -> Record | None:
+        job = Job(command)
+        await lane.perform((job,))
+        self.sync._here.ring((job,))
+        return job.outcome()
+
+
+class _Loop:
+    """Everything that belongs to one event loop of one process."""
+
+    def __init__(self, address: driver.Address) -> None:
+        self.pid = os.getpid()
+        self._bells: LoopBells | None = None
+        round = Round()
+        self.claims = AsyncLane(address, round, durable=address.durability != "fast")
+        self.settles = AsyncLane(address, round, durable=address.durability == "durable")
+        self.reads = AsyncLane(address, round)
+        self.desk = AsyncLane(address, round, desk=True)
+        self.lanes = (self.claims, self.settles, self.reads, self.desk)
+
+    def bells(self, here: _Here) -> LoopBells:
+        if self._bells is None:
+            self._bells = LoopBells(asyncio.get_running_loop(), here.bells)
+        return self._bells
+
+    async def hearing(self, listening: threading.Event) -> None:
+        """Wait for the listener, in no thread of the loop's own: others may keep those busy, or have ended them."""
+        for _ in range(round(LISTEN_SECONDS / LISTEN_LOOK_SECONDS)):
+            if listening.is_set():
+                return
+            await asyncio.sleep(LISTEN_LOOK_SECONDS)
+
+    async def close(self) -> None:
+        for lane in self.lanes:
+            await lane.close()
+
+    def abandon(self) -> None:
+        if self.pid == os.getpid():
+            for lane in self.lanes:
+                lane.abandon()
+
+
+def _nothing(job: Job, name: str) -> NoReturn:
+    job.outcome()  # raises what went wrong
+    raise RecordUnreadable(f"{name} took the claim of {job.command.key} and shows no record of it")
+
+
+def _only_settles(jobs: Sequence[Job]) -> bool:
+    return all(isinstance(job.command, Settle) and job.command.role is not Role.OPERATOR for job in jobs)
+
+
+def _incarnation(lanes: Sequence[Lane | AsyncLane]) -> str:
+    """As whichever connection learned last; "" before there is one."""
+    known = [lane.facts for lane in lanes if lane.facts is not None]
+    return _newest(known).incarnation if known else ""
+
+
+def _newest(known: Sequence[driver.Facts]) -> driver.Facts:
+    return max(known, key=lambda facts: facts.lost_at or 0.0)
+
+
+def _health(address: driver.Address, facts: driver.Facts | None, lanes: Sequence[Lane | AsyncLane]) -> Health:
+    if facts is None:
+        raise StoreUnavailable(f"{address.name} was closed")
+    # A loss that another connection heard of is one for all.
+    newest = _newest([facts, *(lane.facts for lane in lanes if lane.facts is not None)])
+    facts = replace(facts, incarnation=newest.incarnation, lost_at=newest.lost_at)
+    warnings = facts.warnings(address.durability)
+    if address.pgbouncer:
+        warnings = (*warnings, "behind PgBouncer nobody is notified: waiters look again every 250 ms")
+    return Health(
+        store=address.name,
+        guarantee=facts.guarantee(address.durability),
+        incarnation=facts.incarnation,
+        warnings=warnings,
+        facts=(*facts.listed(), ("durability", address.durability)),
+    )

@@ -1,0 +1,417 @@
+"""One process's connections to a SQLite file: the queue of writers, the writer thread, the watcher.
+
+A fork is the dangerous moment. SQLite remembers per process which file locks it holds; a child inherits that
+memory but not the locks, and then parent and child can pull the log file out from under each other - claims
+that were answered would be gone. So no connection is open while the process forks: just before, we wait for the
+write under way and close; afterwards parent and child each open their own when they next need one.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from samekey.core.commands import Open, StoreCommand
+from samekey.core.errors import Misconfigured, SamekeyError, StoreUnavailable
+from samekey.core.record import Record
+from samekey.drivers import sqlite as driver
+from samekey.loops import Bells, ring_together, started
+from samekey.stores.sqlite._rows import FLOOR, VERSION
+
+BATCH_MAX = 256  # commands in one commit: bounds how long the first of them waits for the last
+GATHER_MAX_SECONDS = 0.01  # the writer waits for a crowd: as long as a slow disk's fsync, and no lease is lost by it
+# How long we believe that the file at our path is the one we have open: looking takes a tenth of a claim. What is
+# written in that time to a file that was just taken away goes with it, as does everything that was written before.
+LOOK_SECONDS = 0.001
+WATCH_SECONDS = 0.005  # how often the watcher looks at the shared counter, while somebody waits
+WRITER_IDLE_SECONDS = 5.0  # the writer thread goes home after that; a new one is cheap
+
+
+class Job:
+    """One queued command and whoever waits for it."""
+
+    __slots__ = ("bell", "command", "error", "finished", "reply")
+
+    def __init__(self, command: StoreCommand, bell: Any) -> None:
+        if type(command) is Open:
+            command.intent.fingerprint()  # made here: the writer thread would see what others do to the payload since
+        self.command = command
+        self.bell = bell
+        self.reply: Record | None = None
+        self.error: Exception | None = None
+        self.finished = False
+
+    def wait(self) -> None:
+        while not self.finished:
+            self.bell.wait(None)
+
+    async def arrive(self) -> None:
+        while not self.finished:
+            await self.bell.wait(None)
+
+    def outcome(self) -> Record | None:
+        if self.error is not None:
+            raise self.error
+        return self.reply
+
+
+def _finish(jobs: list[Job]) -> None:
+    """Wake whoever waits for them, all callers of one event loop by one ring."""
+    for job in jobs:
+        job.finished = True
+    ring_together([job.bell for job in jobs])
+
+
+class Process:
+    """Everything that belongs to one process and one file, and is made anew after a fork."""
+
+    def __init__(
+        self,
+        path: Path,
+        synchronous: driver.Synchronous,
+        name: str,
+        *,
+        commit: Callable[[Process, list[Job]], None],
+        reopen: Callable[[Process], Process],
+        create: bool,
+        now: float,
+    ) -> None:
+        self.pid = os.getpid()
+        self.closed = False
+        self.turn = threading.Lock()  # whose turn it is on the writing connection
+        self.reading = threading.Lock()  # and on the reading one
+        self.queue: deque[Job] = deque()
+        self.expects_new = True  # whether the next key opened is likely one that nobody claimed yet
+        self.bells = Bells()
+        self._path, self._synchronous, self._name = path, synchronous, name
+        self._heir: Process | None = None  # has the file that came in place of ours
+        self._writer: driver.Connection | None = None
+        self._cursor: driver.Cursor | None = None
+        self._reader: driver.Connection | None = None
+        self._open_ended = False  # a transaction was begun, and nobody came as far as its end
+        self._file = str(path)  # looked at before a write: a Path would be turned into text each time
+        self._look_again_at = 0.0
+        self._commit, self._reopen = commit, reopen
+        self._work = threading.Event()
+        self._wanted = 1  # so many commands in the queue wake the writer; more while it gathers them
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._watch = Watch(self)
+        _LIVE[self] = None
+        if driver.file_id(path) in _inherited:
+            raise Misconfigured(
+                f"this process inherited an open connection to {path} through a fork, and SQLite would mistake its "
+                "file locks for ours: close your own connections to it before the fork"
+            )
+        driver.require_one_name(path)
+        with self.turn:
+            try:
+                if not create:
+                    driver.require_ours(path, name)
+                driver.migrate(self.writer, name)
+                self.epoch, self.born = self._find_epoch(name, now)
+                self.floor = 0
+                self.find_floor()
+                self._inode_and_device = (driver.file_id(path) or (0, 0))[::-1]
+            except BaseException:
+                self.disconnect()  # nobody has us, so nobody else would
+                raise
+
+    @property
+    def writer(self) -> driver.Connection:
+        """The writing connection; only for whoever has the turn."""
+        if self._writer is None:
+            self._writer = driver.connect(self._path, synchronous=self._synchronous)
+        return self._writer
+
+    @property
+    def cursor(self) -> driver.Cursor:
+        """One of the writing connection, for statements that are done when they return: a new one costs more."""
+        if self._cursor is None:
+            self._cursor = self.writer.cursor()
+        return self._cursor
+
+    @property
+    def reader(self) -> driver.Connection:
+        """The reading connection; only for whoever holds `reading`."""
+        if self._reader is None:
+            if self.closed:
+                raise StoreUnavailable(f"{self._name} was closed")
+            self._reader = driver.connect(self._path, synchronous=self._synchronous, read_only=True)
+        return self._reader
+
+    def close(self, heir: Process | None = None) -> None:
+        """Whoever still waits, or comes late, is served by the heir; without one it is refused."""
+        self._heir = heir
+        self.closed = True
+        self._work.set()
+        with self.turn, self.reading:
+            self.disconnect()
+        self._leave_queue()
+
+    def disconnect(self) -> None:
+        """Close both connections; only for whoever has the turn and `reading`. They open again when needed."""
+        for connection in (self._writer, self._reader):
+            if connection is not None:
+                connection.close()
+        self._writer = self._cursor = self._reader = None
+
+    def enqueue(self, *jobs: Job, soon: Callable[[Callable[[], object]], None] | None = None) -> None:
+        """Have them written; `soon` of the caller's event loop, if it has one.
+
+        Then its other tasks come first: a writer that wakes up at once would take this one alone, and the two threads
+        would get in each other's way.
+        """
+        with self._starting:  # also held by a writer that wants to go home: no job is left behind
+            if self._thread is None:
+                thread = threading.Thread(target=self._run_writer, name="samekey-writer", daemon=True)
+                if not started(thread):  # nothing is queued: a later writer would claim for somebody who has gone
+                    raise StoreUnavailable(f"no thread can be started to write to {self._name}")
+                self._thread = thread  # not before: interrupted while it starts, the next one starts another
+            self.queue.extend(jobs)
+        if soon is None:
+            self._wake_writer()
+        else:
+            soon(self._wake_writer)
+
+    def _wake_writer(self) -> None:
+        if len(self.queue) >= self._wanted and not self._work.is_set():
+            self._work.set()
+
+    def ready(self) -> bool:
+        """For whoever has just taken the turn: whether he may write here."""
+        if self._open_ended:
+            self.rollback()
+        return not self.closed and self.in_place()
+
+    def in_place(self) -> bool:
+        """Whether the file at our path still is the one we have open, as far as we looked."""
+        now = time.monotonic()
+        if now < self._look_again_at:
+            return True
+        try:
+            found = os.stat(self._file)[1:3] == self._inode_and_device
+        except OSError:
+            return False
+        if found:
+            self._look_again_at = now + LOOK_SECONDS
+        return found
+
+    def begin(self) -> None:
+        """A transaction; only for whoever has the turn."""
+        if self._open_ended:
+            self.rollback()
+        self._open_ended = True
+        # By the cursor: if its last statement was interrupted, that one is over only now.
+        driver.patiently(lambda: self.cursor.execute("BEGIN IMMEDIATE"))
+
+    def commit(self) -> None:
+        self.writer.execute("COMMIT")
+        self._open_ended = False
+
+    def rollback(self) -> None:
+        try:
+            if self._writer is not None and self._writer.in_transaction:
+                self._writer.execute("ROLLBACK")
+        except driver.DriverError:
+            pass  # the connection is beyond it; the error that brought us here is the one to tell
+        self._open_ended = False
+
+    def watched(self, digest: bytes) -> Watched:
+        return Watched(self._watch, digest)
+
+    def _run_writer(self) -> None:
+        answered, until = 0, 0.0  # by the last commit, and until when they are expected back
+        while True:
+            worked = self._work.wait(WRITER_IDLE_SECONDS)
+            self._work.clear()
+            while self.queue and not self.closed:
+                with self.turn:
+                    if self.closed:
+                        break
+                    self._gather(answered, until)
+                    began, in_place = time.monotonic(), self.in_place()
+                    if in_place:
+                        answered = self._drain_some()
+                        ended = time.monotonic()
+                        until = ended + min(ended - began, GATHER_MAX_SECONDS)
+                if not in_place:
+                    self._move()
+            if self.closed or not worked:
+                with self._starting:
+                    if self.closed or not self.queue:
+                        self._thread = None
+                        break
+        self._leave_queue()
+
+    def _gather(self, wanted: int, until: float) -> None:
+        """Wait until as many are there as were just answered, for no longer than their commit took.
+
+        They come back one after the other: without this, the first has a commit of its own, and the others wait for
+        that. Who does not come back is not waited for twice, because then the next commit was a smaller one.
+        """
+        left = until - time.monotonic()
+        if len(self.queue) >= wanted or left <= 0:
+            return
+        self._work.clear()
+        self._wanted = min(wanted, BATCH_MAX)
+        if len(self.queue) < wanted and not self.closed:
+            self._work.wait(left)
+        self._wanted = 1
+
+    def _move(self) -> None:
+        """Another file lies at our path: those in the queue are served there."""
+        try:
+            self._reopen(self)
+        except Exception as error:
+            self._leave_queue(error)
+
+    def _drain_some(self) -> int:
+        jobs = [self.queue.popleft() for _ in range(min(len(self.queue), BATCH_MAX))]
+        try:
+            self._commit(self, jobs)
+        except Exception as error:  # a bug of ours: those who wait must hear of it, and the next ones be served
+            for job in jobs:
+                job.error = StoreUnavailable(f"{self._name}: the write came to nothing ({type(error).__name__})")
+                job.error.__cause__ = error
+        finally:
+            _finish(jobs)
+        return len(jobs)
+
+    def _leave_queue(self, why: Exception | None = None) -> None:
+        """Nobody must wait for a turn that never comes."""
+        while True:
+            try:
+                job = self.queue.popleft()
+            except IndexError:
+                return
+            if self._heir is not None:
+                self._heir.enqueue(job)
+            else:
+                job.error = why or StoreUnavailable(f"{self._name} was closed")
+                _finish([job])
+
+    def find_floor(self) -> None:
+        """The highest token of any record that was deleted: the next one must be higher."""
+        with driver.translated(self._name):
+            row = self.writer.execute(FLOOR).fetchone()
+        self.floor = max(self.floor, int(row[0]) if row else 0)
+
+    def _find_epoch(self, name: str, now: float) -> tuple[str, float]:
+        """A random name for this file's life, and when it began: another one means the records of before are gone."""
+        with driver.translated(name):
+            row = self.writer.execute(EPOCH).fetchone()
+            if row is None:
+                driver.patiently(lambda: self.writer.execute(NEW_EPOCH, (f"{uuid4().hex} {now!r}",)))
+                row = self.writer.execute(EPOCH).fetchone()
+        epoch, _, born = str(row[0]).partition(" ")
+        return epoch, float(born)
+
+
+EPOCH = "SELECT value FROM samekey_meta WHERE name = 'epoch'"
+NEW_EPOCH = "INSERT INTO samekey_meta (name, value) VALUES ('epoch', ?) ON CONFLICT (name) DO NOTHING"
+
+# Not a WeakSet: a thread that opens a store while that is looked through breaks it.
+_LIVE: weakref.WeakKeyDictionary[Process, None] = weakref.WeakKeyDictionary()
+_forking = threading.local()  # of the thread that forks: two may at once, and what one holds the other must not let go
+_inherited: set[tuple[int, int]] = set()
+
+
+def _quiet(process: Process) -> Generator[None, None, None]:
+    """No connection of this one is open until we are closed; whatever interrupts us, its turns are given back."""
+    with process.turn, process.reading:
+        process.disconnect()
+        yield
+
+
+def _before_fork() -> None:
+    _forking.quiet = []
+    live = [one for known in _LIVE.keyrefs() if (one := known()) is not None and one.pid == os.getpid()]
+    for process in sorted(live, key=id):  # in one order for all who fork, or two would wait for each other
+        quiet = _quiet(process)
+        _forking.quiet.append(quiet)
+        next(quiet)
+
+
+def _after_fork_in_parent() -> None:
+    _forking.quiet = []  # dropped, they are closed: all of them, also if that is interrupted
+
+
+def _after_fork_in_child() -> None:
+    _after_fork_in_parent()  # of no use to us: `SqliteStore` makes a process of our own
+    _inherited.clear()
+    _inherited.update(driver.open_files())  # whatever is open now, somebody else's code opened before the fork
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+
+
+class Watch:
+    """Looks out for other processes' commits while somebody here waits."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._mutex = threading.Lock()
+        self._waiting: weakref.WeakSet[Watched] = weakref.WeakSet()  # whoever is gone without a word waits no more
+        self._thread: threading.Thread | None = None
+
+    def add(self, watched: Watched) -> None:
+        with self._mutex:
+            self._waiting.add(watched)
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name="samekey-watch", daemon=True)
+                if started(thread):  # a hint only: whoever waits looks again by itself
+                    self._thread = thread
+
+    def remove(self, watched: Watched) -> None:
+        with self._mutex:
+            self._waiting.discard(watched)
+
+    def _run(self) -> None:
+        seen: dict[bytes, Any] = {}
+        counter = None
+        while True:
+            with self._mutex:
+                digests = {watched.digest for watched in self._waiting}
+                if self._process.closed or not digests:
+                    self._thread = None
+                    return
+            try:
+                with self._process.reading:
+                    reader = self._process.reader
+                    now = reader.execute("PRAGMA data_version").fetchone()
+                    if now != counter or any(digest not in seen for digest in digests):
+                        counter = now
+                        rows = {digest: reader.execute(VERSION, (digest,)).fetchone() for digest in digests}
+                        moved = [digest for digest, row in rows.items() if row != seen.get(digest)]
+                        seen = rows
+                    else:
+                        moved = []
+            except (driver.DriverError, SamekeyError):
+                moved = []  # a hint only: the slow re-read of whoever waits is the truth
+            for digest in moved:
+                self._process.bells.ring(digest)
+            time.sleep(WATCH_SECONDS)
+
+
+class Watched:
+    """`with` somebody waits for this digest."""
+
+    __slots__ = ("__weakref__", "_watch", "digest")
+
+    def __init__(self, watch: Watch, digest: bytes) -> None:
+        self._watch, self.digest = watch, digest
+
+    def __enter__(self) -> None:
+        self._watch.add(self)
+
+    def __exit__(self, *exc: object) -> None:
+        self._watch.remove(self)
