@@ -17,13 +17,13 @@ from samekey.core.key import make_key
 from samekey.http import Endpoint, Reply, Request, answer, rules
 from samekey.http._body import payload_of
 from samekey.http._environ import headers_in
-from samekey.http._exchange import key_header
 from samekey.http._kept import pack, unpack
 from samekey.http._key import parse_key
 from samekey.http._operation import operation_name
 from samekey.http._problems import PROBLEMS
 from samekey.http._remember import PRESETS, meaning_of
 from samekey.http._rules import check_rules, choose
+from samekey.http.endpoint import key_header
 
 JSON = b"application/json"
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from samekey import AsyncGuard, Guard, Opaque
 from samekey.http import Endpoint, Request
-from samekey.http._exchange import tenant_of
 from samekey.http._operation import operation_name, short
 from samekey.http.asgi import SamekeyMiddleware as AsgiMiddleware
+from samekey.http.endpoint import tenant_of
 from samekey.http.wsgi import SamekeyMiddleware as WsgiMiddleware
 from samekey.testing._http_drivers import Got, Sent, WsgiDriver, asgi_send
 from samekey.testing.http_suite import Called, Said

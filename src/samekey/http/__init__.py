@@ -5,9 +5,9 @@
 endpoint from outside.
 """
 
-from samekey.http._exchange import Endpoint
 from samekey.http._kept import answer
 from samekey.http._message import Reply, Request
 from samekey.http._rules import rules
+from samekey.http.endpoint import Endpoint
 
 __all__ = ["Endpoint", "Reply", "Request", "answer", "rules"]

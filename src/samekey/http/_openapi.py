@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from typing import Any
 
-from samekey.http._exchange import Endpoint
 from samekey.http._problems import BAD_SIGNATURE, PROBLEMS
+from samekey.http.endpoint import Endpoint
 
 PROBLEM_JSON = "application/problem+json"
 

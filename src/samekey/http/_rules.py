@@ -9,8 +9,8 @@ from inspect import iscoroutinefunction
 from typing import Any, TypeVar
 
 from samekey.core.errors import Misconfigured
-from samekey.http._exchange import Endpoint
 from samekey.http._message import Request
+from samekey.http.endpoint import Endpoint
 
 Rules = Endpoint | Callable[[Request], Endpoint | None]
 

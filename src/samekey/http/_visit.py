@@ -16,8 +16,8 @@ from samekey.core.errors import Misconfigured, NotDone, Refused
 from samekey.guard.guards import AsyncGuard, Guard
 from samekey.guard.hold import AsyncHeld, Held
 from samekey.guard.operations import OPERATIONS_MAX, Operation
-from samekey.http._exchange import REPLAYED, Asked, BodyNotKept, Endpoint, Final, NotHeld
 from samekey.http._message import Reply, Request, falls_short
+from samekey.http.endpoint import REPLAYED, Asked, BodyNotKept, Endpoint, Final, NotHeld
 
 _log = logging.getLogger("samekey")
 

@@ -15,7 +15,6 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from samekey.guard.guards import AsyncGuard
-from samekey.http._exchange import Endpoint
 from samekey.http._message import (
     BODY_HEADERS,
     WITHOUT_BODY,
@@ -28,6 +27,7 @@ from samekey.http._message import (
 )
 from samekey.http._rules import Rules, check_rules, choose
 from samekey.http._visit import AsyncDoor, AsyncVisit, counts
+from samekey.http.endpoint import Endpoint
 from samekey.loops import running
 
 Scope = MutableMapping[str, Any]

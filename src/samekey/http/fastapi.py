@@ -18,11 +18,11 @@ from fastapi.dependencies.utils import get_flat_params
 from fastapi.routing import APIRoute
 
 from samekey.guard.guards import AsyncGuard
-from samekey.http._exchange import Endpoint
 from samekey.http._openapi import Extra, extra
 from samekey.http._operation import PARAMETER
 from samekey.http._rules import Rules, check_rules, rules_of
 from samekey.http.asgi import Passage, Receive, Scope, Send, whole_template
+from samekey.http.endpoint import Endpoint
 
 # Newer versions of FastAPI keep an included route beside the original, and tell it of the inclusion - of responses and
 # dependencies that are said there - nowhere else than here.

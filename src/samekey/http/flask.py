@@ -19,11 +19,11 @@ from werkzeug.exceptions import ClientDisconnected, HTTPException
 from samekey.core.errors import Misconfigured
 from samekey.guard.guards import Guard
 from samekey.http._environ import as_bytes, has_unended_body, headers_in
-from samekey.http._exchange import Endpoint
 from samekey.http._message import Header, Reply, Request, is_endless
 from samekey.http._operation import PARAMETER
 from samekey.http._rules import Rules, check_rules, check_settle, choose, rules_of
 from samekey.http._visit import Door, Stream, Visit, counts, ends_with_view
+from samekey.http.endpoint import Endpoint
 
 _VARIABLE = re.compile(r"<(?:\w+(?:\(.*?\))?:)?\w+>")  # <name>, <converter:name>, <converter(arguments):name>
 

@@ -44,10 +44,10 @@ from samekey.core.states import State
 from samekey.guard.guards import AsyncGuard, Guard
 from samekey.guard.hold import current
 from samekey.guard.operations import refuse_atomic
-from samekey.http._exchange import Endpoint
 from samekey.http._key import KEY_MAX_CHARS
 from samekey.http._message import Reply, Request
 from samekey.http._problems import BAD_SIGNATURE, IN_PROGRESS, KEY_MALFORMED, NOT_DONE, STORE_UNAVAILABLE, Problem
+from samekey.http.endpoint import Endpoint
 
 _log = logging.getLogger("samekey")
 

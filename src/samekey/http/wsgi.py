@@ -9,10 +9,10 @@ from typing import Any
 
 from samekey.guard.guards import Guard
 from samekey.http._environ import as_bytes, has_unended_body, headers_in
-from samekey.http._exchange import Endpoint
 from samekey.http._message import Header, Reply, Request, falls_short, is_endless
 from samekey.http._rules import Rules, check_rules, choose
 from samekey.http._visit import Door, Visit
+from samekey.http.endpoint import Endpoint
 
 Environ = dict[str, Any]
 StartResponse = Callable[..., Callable[[bytes], Any]]

@@ -13,11 +13,11 @@ from django.http.response import HttpResponseBase
 
 from samekey.core.errors import Misconfigured
 from samekey.http._environ import as_bytes, has_unended_body, headers_in
-from samekey.http._exchange import Endpoint
 from samekey.http._message import Header, Reply, Request, is_endless
 from samekey.http._visit import AsyncVisit, Stream, Visit, ends_with_view
 from samekey.http.django._route import template_of
 from samekey.http.django._stream import STREAM, AsyncStream
+from samekey.http.endpoint import Endpoint
 
 
 def request_of(asked: Any) -> Request:
