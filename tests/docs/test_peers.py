@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from samekey.http.prove import SCENARIOS
+from samekey.prove import SCENARIOS
 from tools.peers import trouble
 
 ROOT = Path(__file__).parents[2]

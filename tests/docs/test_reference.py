@@ -21,7 +21,7 @@ from samekey.drivers.mysql.connect import OPTIONS
 from samekey.drivers.redis.connect import _OURS
 from samekey.guard.store_urls import open_store
 from samekey.hooks import logging as logging_hook
-from samekey.http.prove import SCENARIOS
+from samekey.prove import SCENARIOS
 from tests.docs.blocks import ROOT, every_block, pages
 
 CORE = ROOT / "src/samekey/core"
@@ -31,7 +31,7 @@ EVERY_PAGE = "\n".join(page.read_text(encoding="utf-8") for page in pages())
 
 # What people may import; the page says so in its first lines.
 MODULES = [
-    *("samekey", "samekey.http", "samekey.http.prove", "samekey.clients", "samekey.testing"),
+    *("samekey", "samekey.http", "samekey.prove", "samekey.clients", "samekey.testing"),
     *(f"samekey.clients.{name}" for name in ("aiohttp", "httpx", "httpx2", "requests")),
     *(f"samekey.http.{name}" for name in ("asgi", "django", "fastapi", "flask", "litestar", "webhook", "wsgi")),
     *(f"samekey.stores.{name}" for name in ("memory", "mysql", "postgres", "redis", "sqlite")),

@@ -34,7 +34,7 @@ from samekey import (
 )
 from samekey.core.boundary import Kind, Terms
 from samekey.core.call import Call
-from samekey.guard import atomic_call
+from samekey.guard.guards import atomic_call
 from samekey.testing.clock import ManualClock
 from tests.guard.helpers import Child, Ledger, Place, Thread, locked, together
 

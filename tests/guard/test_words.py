@@ -33,8 +33,8 @@ from samekey import (
     Policy,
     Refused,
     State,
-    held,
 )
+from samekey.guard import hold
 from tests.guard.helpers import Child, Ledger, Place, Side, Thread
 
 
@@ -410,7 +410,7 @@ def test_an_inner_word_from_another_process_does_not_speak_for_it_either(sqlite:
     child = Child(send)
     word = pickle.loads(child.result())
     for _ in range(100):
-        held.leaving(NotDone())  # our own numbers are far ahead of the child's
+        hold.leaving(NotDone())  # our own numbers are far ahead of the child's
 
     with pytest.raises(NotDone):
         guard.run("charge", throwing(word), key="o-1", payload={})

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from samekey import Misconfigured
-from samekey.http.prove import (
+from samekey.prove import (
     SCENARIOS,
     Budget,
     NotYours,
@@ -291,8 +291,8 @@ def test_failures_may_be_kept_if_the_endpoint_says_so():
     ("answer", "field", "number"), [("7", "", 7), ("[1, 2]", "", 2), ('{"a": [{"b": 3}]}', "a.0.b", 3)]
 )
 def test_a_probe_reads_numbers_lists_and_fields(answer, field, number, tmp_path):
-    from samekey.http.prove._client import Client
-    from samekey.http.prove._steps import Count
+    from samekey.prove._client import Client
+    from samekey.prove._steps import Count
 
     (tmp_path / "count").write_text(answer)
     probe = Probe(command=f"cat {tmp_path / 'count'}", field=tuple(field.split(".")) if field else ())

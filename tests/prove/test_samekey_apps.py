@@ -20,7 +20,7 @@ from starlette.routing import Route
 
 from samekey import AsyncGuard, Guard, Opaque
 from samekey.http import Endpoint, asgi, wsgi
-from samekey.http.prove import Probe, Target, examine
+from samekey.prove import Probe, Target, examine
 
 ENDPOINT = Endpoint(boundary=Opaque(), principal=lambda request: request.header("authorization"))
 

@@ -32,7 +32,8 @@ from samekey.core.states import Role, State
 from samekey.drivers.postgres import connect as driver
 from samekey.drivers.postgres import connection, exchange
 from samekey.ops import Ops
-from samekey.stores.postgres import AsyncPostgresStore, PostgresStore, _batches, _Loop, _threads
+from samekey.stores.postgres import AsyncPostgresStore, PostgresStore, _batches, _threads
+from samekey.stores.postgres.store import _Loop
 from samekey.testing._store_scenarios.agreement import _compare, _moment
 from samekey.testing._store_scenarios.scene import LEASE, A, B, Scene, settling
 from samekey.testing.servers import postgres

@@ -36,11 +36,12 @@ from samekey.drivers.redis import connect as driver
 from samekey.drivers.redis.wire import ANSWER_SECONDS, CONNECT_SECONDS
 from samekey.ops import Ops
 from samekey.stores import _waiting
-from samekey.stores.redis import AsyncRedisStore, RedisStore, _Loop, _records, _servers
+from samekey.stores.redis import AsyncRedisStore, RedisStore, _records, _servers
 from samekey.stores.redis._batches import REASK_SECONDS, REDIRECTS_MAX
 from samekey.stores.redis._front import RedisFront
 from samekey.stores.redis._operators import listing
 from samekey.stores.redis._servers import _SLOTS, READ
+from samekey.stores.redis.store import _Loop
 from samekey.testing.proxy import FaultProxy
 from samekey.testing.redis_servers import RedisServer, flavours, redis_cluster, redis_server, until
 from samekey.testing.servers import NoServer
@@ -155,7 +156,7 @@ def test_what_goes_while_a_list_is_made_does_not_end_it(server, store, monkeypat
             server.call("DEL", *leaving)
             leaving.clear()
 
-    monkeypatch.setattr("samekey.stores.redis.listing", listing_with(before_a_read))
+    monkeypatch.setattr("samekey.stores.redis.store.listing", listing_with(before_a_read))
     listed: list[Record] = []
     before = None
     for _ in range(20):
@@ -1281,7 +1282,7 @@ def test_a_record_that_moves_while_a_list_is_made_is_listed_once(monkeypatch, di
                     for node in (target, source) if over else ():
                         node.call("CLUSTER", "SETSLOT", slot, "NODE", target.call("CLUSTER", "MYID"))
 
-        monkeypatch.setattr("samekey.stores.redis.listing", listing_with(before_a_scan))
+        monkeypatch.setattr("samekey.stores.redis.store.listing", listing_with(before_a_scan))
         listed = store.list(Query(limit=100))
 
         assert sorted(one.key.text for one in listed) == sorted(one.key.text for one in ended)

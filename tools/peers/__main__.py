@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from samekey.http.prove import ASSUMPTIONS, SCENARIOS, Probe, Report, Standing, Target, examine
+from samekey.prove import ASSUMPTIONS, SCENARIOS, Probe, Report, Standing, Target, examine
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent.parent / "docs" / "peers.md"

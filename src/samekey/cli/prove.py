@@ -12,7 +12,7 @@ import click
 
 from samekey.cli import _out as out
 from samekey.cli.exits import Exit
-from samekey.http.prove import ASSUMPTIONS, SCENARIOS, Budget, Probe, Report, Standing, Target, check_ours, examine
+from samekey.prove import ASSUMPTIONS, SCENARIOS, Budget, Probe, Report, Standing, Target, check_ours, examine
 
 SECONDS_MAX = 86_400  # a day: nobody waits longer, and no clock overflows
 

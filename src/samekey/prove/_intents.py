@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from samekey.http.prove._bodies import another, rewritten
-from samekey.http.prove._steps import Reply, Request
-from samekey.http.prove._trial import UNTOLD, Play, Trial, difference, told_effects
+from samekey.prove._bodies import another, rewritten
+from samekey.prove._steps import Reply, Request
+from samekey.prove._trial import UNTOLD, Play, Trial, difference, told_effects
 
 INTENT = "Intent"
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-from samekey.http.prove import _claims, _intents, _memories
-from samekey.http.prove._client import Budget, Client, OutOfBudget, Probe, ProbeFailed, Unreachable
-from samekey.http.prove._report import Finding, Report, Standing
-from samekey.http.prove._steps import Target
-from samekey.http.prove._trial import Play, Tally, Trial
+from samekey.prove import _claims, _intents, _memories
+from samekey.prove._client import Budget, Client, OutOfBudget, Probe, ProbeFailed, Unreachable
+from samekey.prove._report import Finding, Report, Standing
+from samekey.prove._steps import Target
+from samekey.prove._trial import Play, Tally, Trial
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from samekey.http.prove._bodies import padded
-from samekey.http.prove._trial import UNTOLD, Play, Trial, difference, told_effects
+from samekey.prove._bodies import padded
+from samekey.prove._trial import UNTOLD, Play, Trial, difference, told_effects
 
 CLAIM, MEMORY = "Claim", "Memory"
 

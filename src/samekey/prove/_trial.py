@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from samekey.http.prove._steps import Count, HangUp, Pause, Reply, Request, Send, Step, Target, Together
+from samekey.prove._steps import Count, HangUp, Pause, Reply, Request, Send, Step, Target, Together
 
 ASKS_MAX = 60  # repetitions of one request while the answer is "later"
 UNTOLD = "effects cannot be counted"

@@ -8,10 +8,10 @@
 socket), `_trial` what they have in hand, `_client` the sockets. `_examine` the order.
 """
 
-from samekey.http.prove._client import Budget, NotYours, Probe, Unreachable, check_ours
-from samekey.http.prove._examine import SCENARIOS, examine
-from samekey.http.prove._report import ASSUMPTIONS, Finding, Report, Standing
-from samekey.http.prove._steps import Target
+from samekey.prove._client import Budget, NotYours, Probe, Unreachable, check_ours
+from samekey.prove._examine import SCENARIOS, examine
+from samekey.prove._report import ASSUMPTIONS, Finding, Report, Standing
+from samekey.prove._steps import Target
 
 __all__ = [
     "ASSUMPTIONS",

@@ -28,7 +28,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from samekey.core.errors import CallerError, Misconfigured, SamekeyError
-from samekey.http.prove._steps import Break, Count, HangUp, Heal, Pause, Reply, Request, Send, Step, Target, Together
+from samekey.prove._steps import Break, Count, HangUp, Heal, Pause, Reply, Request, Send, Step, Target, Together
 
 ANSWER_MAX_BYTES = 4 << 20  # of one answer; what is longer cannot be compared, and is no answer
 COUNT_MAX_BYTES = 64 << 10

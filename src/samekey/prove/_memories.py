@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from samekey.http.prove._steps import Break, Heal
-from samekey.http.prove._trial import UNTOLD, Play, Trial, difference, told_effects
+from samekey.prove._steps import Break, Heal
+from samekey.prove._trial import UNTOLD, Play, Trial, difference, told_effects
 
 CLAIM, MEMORY, BOUNDARY = "Claim", "Memory", "Boundary"
 NEEDS_PROBE = "an answer is lost here, so only a probe can count: give --count-url or --count-cmd"
