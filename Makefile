@@ -88,7 +88,7 @@ imports: $(DEV)
 
 # What tells most in the least time; `make test` runs everything.
 FAST := $(addprefix tests/core/test_,attempt.py envelope.py fingerprint.py register.py) tests/stores/test_memory_store.py \
-	$(addprefix tests/docs/test_,every_block.py guarantees.py links.py) \
+	$(addprefix tests/pages/test_,every_block.py guarantees.py links.py) \
 	$(addprefix tests/guard/test_,atomic.py boundaries.py claim.py hold.py identity.py results.py words.py)
 
 fast: $(DEV)

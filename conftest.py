@@ -1,4 +1,4 @@
-"""Every block of README and docs is executed (tests/docs/snippets.py says how).
+"""Every block of README and docs is executed (tests/pages/snippets.py says how).
 
 And the figures of a run (tests/figures.py) are shown in a table at its end.
 """
@@ -10,8 +10,8 @@ from typing import Any
 
 from sybil.sybil import SybilCollection
 
-from tests.docs.snippets import SHARED, SYBILS
 from tests.figures import table
+from tests.pages.snippets import SHARED, SYBILS
 
 pytest_collect_file = SybilCollection(SYBILS).pytest()
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 FAILED = Path(".pytest_cache/v/cache/lastfailed")
 FEW = 3
-NO_SECOND_LOOK = ("tests/chaos/", "tests/core/", "tests/fuzz/", "tests/proof/", "tests/schedules/")
+NO_SECOND_LOOK = ("tests/core/", "tests/proofs/")
 
 
 def hopeless(failed: list[str]) -> str | None:

@@ -1,0 +1,223 @@
+"""docs/reference.md has what there is, and nothing else: names, signatures, commands, addresses."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import logging
+import re
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+import samekey
+from samekey.cli._root import COMMANDS, root
+from samekey.cli.exits import Exit
+from samekey.core.errors import Misconfigured
+from samekey.drivers.mysql.connect import OPTIONS
+from samekey.drivers.redis.connect import _OURS
+from samekey.guard.store_urls import open_store
+from samekey.hooks import logging as logging_hook
+from samekey.prove import SCENARIOS
+from tests.pages.blocks import ROOT, every_block, pages
+
+CORE = ROOT / "src/samekey/core"
+TEXT = (ROOT / "docs/reference.md").read_text(encoding="utf-8")
+CODES = [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", re.sub(r"```.*?```", "", TEXT, flags=re.DOTALL))]
+EVERY_PAGE = "\n".join(page.read_text(encoding="utf-8") for page in pages())
+
+# What people may import; the page says so in its first lines.
+MODULES = [
+    *("samekey", "samekey.http", "samekey.prove", "samekey.clients", "samekey.testing"),
+    *(f"samekey.clients.{name}" for name in ("aiohttp", "httpx", "httpx2", "requests")),
+    *(f"samekey.http.{name}" for name in ("asgi", "django", "fastapi", "flask", "litestar", "webhook", "wsgi")),
+    *(f"samekey.stores.{name}" for name in ("memory", "mysql", "postgres", "redis", "sqlite")),
+    *("samekey.hooks.logging", "samekey.testing.http_suite", "samekey.testing.servers"),
+]
+LISTED = MODULES[:5]  # those whose every name is a promise
+
+# Said by every command, and once for all of them on the page.
+SAID_ONCE = {"--store", "--json", "--debug", "--help"}
+
+# Signatures on the page, and what they are of; the rest are found by their name.
+METHODS = {f".{name}": getattr(samekey.Guard, name) for name in ("once", "run", "run_many", "hold", "on", "peek")}
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [(module, name) for module in LISTED for name in import_module(module).__all__]
+)
+def test_every_public_name_is_in_the_reference(module: str, name: str):
+    assert any(re.search(rf"\b{name}\b", code) for code in CODES), f"{module}.{name}"
+
+
+@pytest.mark.parametrize("module", LISTED)
+def test_every_public_class_says_what_it_is(module: str):
+    """In words of its own: not a parent's, nor those that Python makes up for a tuple."""
+    names, found = import_module(module).__all__, vars(import_module(module))
+    told = {name: vars(found[name]).get("__doc__") or "" for name in names if inspect.isclass(found[name])}
+
+    assert [name for name, doc in told.items() if not doc or doc.startswith(f"{name}(")] == []
+
+
+def signatures() -> list[tuple[str, str, Any]]:
+    """(name, what stands between its parentheses, the thing itself), for every call the page shows in full."""
+    modules = [import_module(module) for module in reversed(MODULES)]
+    named = {name: thing for module in modules for name, thing in vars(module).items()}
+    found = []
+    for code in CODES:
+        match = re.fullmatch(r"(\.?\w+)\((.*)\)(?: -> .*)?", code)
+        if match and match[2] != "...":
+            thing = METHODS.get(match[1]) or named.get(match[1])
+            if callable(thing):
+                found.append((match[1], match[2], thing))
+    return found
+
+
+@pytest.mark.parametrize(("name", "shown", "thing"), signatures(), ids=[name for name, _, _ in signatures()])
+def test_a_signature_is_the_one_there_is(name: str, shown: str, thing: Any):
+    """The same parameters in the same order, by keyword or not, with the same defaults; `...` leaves some out."""
+    there = [one for one in inspect.signature(thing).parameters.values() if one.name != "self"]
+    said = ast.parse(f"def shown({shown.replace(', ...', '')}): pass").body[0]
+    assert isinstance(said, ast.FunctionDef)
+    plain, keyword = said.args.args, said.args.kwonlyargs
+    defaults: dict[str, ast.expr | None] = dict(
+        zip([one.arg for one in plain][::-1], said.args.defaults[::-1], strict=False)
+    )
+    defaults |= dict(zip([one.arg for one in keyword], said.args.kw_defaults, strict=True))
+    if "..." in shown:
+        there = [one for one in there if one.name in {each.arg for each in [*plain, *keyword]}]
+    elif said.args.kwarg:
+        there = [one for one in there if one.kind is not one.VAR_KEYWORD]
+
+    assert [one.name for one in there if one.kind is one.POSITIONAL_OR_KEYWORD] == [one.arg for one in plain]
+    assert [one.name for one in there if one.kind is one.KEYWORD_ONLY] == [one.arg for one in keyword]
+    for one in there:
+        given = defaults.get(one.name)
+        default = inspect.Parameter.empty if given is None else eval(ast.unparse(given), vars(logging) | vars(samekey))
+        assert default == one.default, one.name
+
+
+def test_the_signatures_are_found():
+    found = {name for name, _, _ in signatures()}
+
+    assert {
+        "Guard",
+        ".once",
+        ".run",
+        "Policy",
+        "Endpoint",
+        "Webhook",
+        "Keyed",
+        "four_assumptions",
+        "LoggingHook",
+    } <= found
+
+
+# -- what the pages import ---------------------------------------------------------------------------------
+
+
+def imported() -> set[str]:
+    """The modules of samekey that the pages tell people to import from."""
+    shown = "\n".join(block.text for block in every_block())
+    return set(re.findall(r"from (samekey[\w.]*) import", shown)) | set(
+        re.findall(r"^(?:>>> )?import (samekey[\w.]*)", shown, re.M)
+    )
+
+
+def test_the_pages_import_only_what_is_public():
+    assert sorted(imported() - set(MODULES)) == []
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_public_module_is_named(module: str):
+    short = module.removeprefix("samekey.").rpartition(".")[2]
+
+    assert f"`{module}`" in TEXT or f"`.{short}`" in TEXT
+
+
+# -- commands ----------------------------------------------------------------------------------------------
+
+
+def options_of(name: str) -> set[str]:
+    command = root.get_command(click.Context(root), name)
+    assert command is not None
+    return {word for one in command.params for word in [*one.opts, *one.secondary_opts] if word.startswith("--")}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_is_in_the_reference_with_its_options(name: str):
+    (row,) = re.findall(rf"^\| `samekey {name}\b.*$", TEXT, re.MULTILINE)
+
+    assert set(re.findall(r"--[a-z][\w-]*", row)) - SAID_ONCE == options_of(name) - SAID_ONCE
+
+
+def mentions() -> list[str]:
+    """Every `samekey ...` in the text of a page; those in blocks are run."""
+    return sorted({" ".join(code.split()) for code in re.findall(r"`(samekey [^`]+)`", EVERY_PAGE) if "|" not in code})
+
+
+@pytest.mark.parametrize("line", mentions())
+def test_a_command_in_the_text_is_one_there_is(line: str):
+    name = line.split()[1]
+
+    assert name in COMMANDS
+    assert set(re.findall(r"--[a-z][\w-]*", line)) <= options_of(name) | SAID_ONCE
+
+
+def test_every_scenario_of_prove_is_on_its_page():
+    text = (ROOT / "docs/prove.md").read_text(encoding="utf-8").partition("## The scenarios")[2]
+
+    assert re.findall(r"^\| `([a-z-]+)` \|", text, re.MULTILINE) == list(SCENARIOS)
+
+
+def test_every_event_is_told_with_its_level():
+    """Those that the guard and the core tell, and those that the logging hook knows."""
+    sources = "".join(
+        path.read_text(encoding="utf-8") for path in [*CORE.glob("*.py"), CORE.parent / "guard" / "performer.py"]
+    )
+    told = set(re.findall(r"(?:Tell|self\.tell)\(\s*\"(\w+)\"", sources)) | {"completed", "released"}
+    rows = re.findall(r"^\| (`.*?`) \| (\w+)", (ROOT / "docs/operations.md").read_text(encoding="utf-8"), re.MULTILINE)
+    shown = {name: level for names, level in rows for name in re.findall(r"`(\w+)`", names) if level.isupper()}
+
+    assert set(shown) == told | set(logging_hook._ORDINARY) | set(logging_hook._LEVELS)
+    for name, level in shown.items():
+        assert logging_hook._LEVELS.get(name, logging.DEBUG) == getattr(logging, level), name
+
+
+def test_every_exit_code_is_in_the_one_table():
+    text = (ROOT / "docs/operations.md").read_text(encoding="utf-8").partition("## Exit codes")[2].partition("##")[0]
+
+    assert [int(code) for code in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)] == sorted(Exit)
+
+
+# -- addresses ---------------------------------------------------------------------------------------------
+
+SCHEME = r"(?:sqlite|postgresql|rediss?|unix|mysql|mariadb|memory)://"
+
+
+def addresses() -> list[str]:
+    """Every address of a store on any page, two with a space between them where they stand so."""
+    found = re.findall(rf"[`\"'= ]({SCHEME}[^\s`\"'<)|]*(?: {SCHEME}[^\s`\"')|]+)?)", EVERY_PAGE)
+    return sorted({one.rstrip(".,;:") for one in found if "..." not in one and not one.endswith("/")} | {"memory://"})
+
+
+@pytest.mark.parametrize("address", addresses())
+def test_an_address_is_understood(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """By the store it names; nobody is connected to."""
+    monkeypatch.chdir(tmp_path)
+
+    open_store(address.replace("/var/lib/app", str(tmp_path)), asynchronous=False).close()
+
+
+def test_addresses_are_found_and_wrong_ones_told():
+    assert len(addresses()) > 15
+    with pytest.raises(Misconfigured):
+        open_store("postgresql://app@db/shop?durability=none", asynchronous=False)
+
+
+@pytest.mark.parametrize("option", [*_OURS, *OPTIONS, "durability", "pgbouncer", "synchronous"])
+def test_every_option_of_an_address_is_documented(option: str):
+    assert re.search(rf"[?&`]{option}=", EVERY_PAGE)

@@ -1,0 +1,125 @@
+"""The application's role needs what the page says, and no more."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from samekey import Guard, State
+from samekey.core.commands import Free, Redact
+from samekey.core.errors import Misconfigured
+from samekey.core.ports import Query
+from samekey.core.states import Role
+from samekey.drivers.postgres.connect import migrate
+from samekey.stores.postgres import PostgresStore
+from samekey.testing._store_scenarios.scene import Scene, settling
+from samekey.testing.servers import USER, postgres
+
+pytestmark = pytest.mark.slow
+
+PAGE = Path(__file__).parents[3] / "docs" / "postgresql.md"
+
+
+@pytest.fixture(scope="module")
+def server():
+    with postgres() as running:
+        running.sql("CREATE ROLE app LOGIN")
+        yield running
+
+
+@pytest.fixture
+def owners(server):
+    address = server.create_database()
+    migrate(address)
+    return address
+
+
+@pytest.fixture
+def grants() -> str:
+    (found,) = re.findall(r"```sql\n(GRANT .*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    return str(found)
+
+
+def test_the_grants_on_the_page_are_enough_for_everything(owners, grants):
+    """Claims, answers, waiting, listing, a person's word, sweeping, the self-check."""
+    with psycopg.connect(owners) as link:
+        link.execute(grants.encode())
+    scene = Scene(0.02)
+    with contextlib.closing(PostgresStore(owners.replace(f"{USER}@", "app@"))) as store:
+        held = store.open(scene.opening("one"))
+        doubt = store.settle(settling(held, State.IN_DOUBT))
+        assert doubt is not None
+        ended = store.settle(settling(doubt, State.COMPLETED, role=Role.OPERATOR, by="ann", why="on the books"))
+        assert ended is not None
+        bare = store.redact(Redact(ended, by="ann", why="asked for"))
+        assert bare is not None
+        assert store.free(Free(bare, by="ann", why="again")) is None
+        store.settle(settling(store.open(scene.opening("two")), State.COMPLETED, retain=0.001))
+        store.sweep(10)
+
+        assert [one.action for one in store.audit(10)] == ["free", "redact", "resolve"]
+        assert len(store.list(Query(operation=scene.operation))) == 0
+        assert "claims survive" in store.health().guarantee
+        assert not store.health().incarnation.startswith("unknown")  # the timeline is anybody's to know
+
+
+@pytest.mark.parametrize("line", range(4))
+def test_each_of_them_is_needed(owners, grants, line):
+    """Without one of the lines the role is told what it may not do, at the latest when a person speaks."""
+    lines = grants.strip().splitlines()
+    assert len(lines) == 4
+    with psycopg.connect(owners) as link:
+        for number, grant in enumerate(lines):
+            if number != line:
+                link.execute(grant.encode())
+
+    def speak(store: PostgresStore, scene: Scene) -> None:
+        doubt = store.settle(settling(store.open(scene.opening()), State.IN_DOUBT))
+        assert doubt is not None
+        store.settle(settling(doubt, State.COMPLETED, role=Role.OPERATOR, by="ann", why="on the books"))
+
+    store = PostgresStore(owners.replace(f"{USER}@", "app@"))
+    with contextlib.closing(store), pytest.raises(Misconfigured, match="may not use"):
+        speak(store, Scene(0.02))
+
+
+def test_the_application_may_not_rewrite_the_audit(owners, grants):
+    with psycopg.connect(owners) as link:
+        link.execute(grants.encode())
+    apps = owners.replace(f"{USER}@", "app@")
+    with psycopg.connect(apps) as link, pytest.raises(psycopg.errors.InsufficientPrivilege):
+        link.execute("DELETE FROM samekey_audit")
+
+
+def test_the_application_is_told_that_it_may_not_migrate(server):
+    """The error says what it is, and nothing is half made."""
+    address = server.create_database().replace(f"{USER}@", "app@")
+    with pytest.raises(Misconfigured, match="may not"):
+        migrate(address)
+    with pytest.raises(Misconfigured, match="samekey migrate"), Guard(address) as guard:
+        guard.run("charge", lambda: "paid", key="o-1", payload={})
+
+
+def test_a_schema_that_is_not_there_is_told_and_how_to_make_it(server):
+    """Not "run samekey migrate", which is what was run."""
+    with pytest.raises(Misconfigured, match="CREATE SCHEMA"):
+        migrate(f"{server.create_database()}?options=-csearch_path%3Dsamekey")
+
+
+def test_the_tables_may_have_a_schema_of_their_own(server):
+    """Named in the address, for migrating and for working."""
+    address = server.create_database()
+    with psycopg.connect(address) as link:
+        link.execute("CREATE SCHEMA samekey")
+    inside = f"{address}?options=-csearch_path%3Dsamekey"
+    migrate(inside)
+    with Guard(inside) as guard:
+        assert guard.run("charge", lambda: "paid", key="o-1", payload={}).result == "paid"
+
+    with psycopg.connect(address) as link:
+        assert link.execute("SELECT count(*) FROM samekey.samekey_records").fetchone() == (1,)
+        assert link.execute("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'").fetchone() == (0,)
