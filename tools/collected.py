@@ -1,4 +1,4 @@
-"""Which tests are there: `python tools/collected.py tests/pages ...` prints each node id and the marks that may hush it.
+"""The tests that pytest collects: `python tools/collected.py tests/pages ...` prints each node id and its skip marks.
 
 Collected by pytest itself, with the full budget: what it does not find here, no run will ever run.
 """

@@ -7,8 +7,8 @@ a request lands, an attempt dies. An invariant is inductive if it holds at the s
 then it holds after any number of steps of any number of attempts, in any order.
 
 Time is reduced to "the lease may end at any moment". So what rests on a longer time - a belief in absence, the
-provider's window, retention - is not proved here but explored in `tests/proofs/schedules`. Assumed: effects and people tell
-the truth, nothing copies a request, the store forgets nothing.
+provider's window, retention - is not proved here but explored in `tests/proofs/schedules`. Assumed: effects and
+people tell the truth, nothing copies a request, the store forgets nothing.
 """
 
 from __future__ import annotations
