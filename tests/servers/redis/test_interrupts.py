@@ -107,7 +107,7 @@ def test_an_interrupt_at_any_line_leaves_nothing_to_the_next_caller(store, work:
     paid = store.open(opening())
     store.settle(Settle(paid, Role.HOLDER, State.COMPLETED, A, b"paid", None, "", 3600.0))
     for number in count(1):
-        with interrupted_at(number, "_redis_") as strike:
+        with interrupted_at(number, "/redis/") as strike:
             work(store)
         assert store._here.lane._leader is None, strike.where
         found = store.open(opening(paid.key.text, by=B))
@@ -138,7 +138,7 @@ def test_an_interrupt_at_any_line_of_a_loop_leaves_nothing_to_its_next_task(serv
 
     loop.run_until_complete(together(opening()))
     for number in count(1):
-        with interrupted_at(number, "_redis_") as strike:
+        with interrupted_at(number, "/redis/") as strike:
             loop.run_until_complete(apart(opening(), opening(), opening()))
         mine = opening(by=B)
         found, held = loop.run_until_complete(together(opening(paid.key.text, by=B), mine))
@@ -181,7 +181,7 @@ def test_an_interrupt_at_any_line_of_who_leads_takes_nobody_with_it(server):
             others.append(pool.submit(store.open, commands[0]))
             until(lambda: lane._leader is not None)
             crowded = pool.submit(crowd)
-            with interrupted_at(number, "_redis_") as strike:
+            with interrupted_at(number, "/redis/") as strike:
                 store.open(opening())
             over.set()
             crowded.result(ANSWER_SECONDS)
@@ -227,7 +227,7 @@ def test_an_interrupt_at_any_line_of_who_waits_deafens_nobody(server, store):
         ours = RedisStore(server.url())
         subscriber = ours._here.subscriber
         ours.read(Read(held.key))
-        with interrupted_at(number, "_redis_") as strike:
+        with interrupted_at(number, "/redis/") as strike:
             ours.wait(Wait(held), 0.0)
 
         with subscriber.watching(held.key):

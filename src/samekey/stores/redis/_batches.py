@@ -9,11 +9,13 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Generator, Sequence
+from types import TracebackType
 from typing import Any, NamedTuple
 
 from samekey.core.commands import Open, Read, StoreCommand, Wait
 from samekey.core.errors import Misconfigured, SamekeyError, StoreUnavailable
 from samekey.drivers.redis import connect as driver
+from samekey.stores._failures import own_copy
 from samekey.stores.redis._commands import steps
 from samekey.stores.redis._servers import Links, Memory, Redirected, Request, Unreachable
 
@@ -59,14 +61,15 @@ class Job:
                     self.requests, self.answers, self.several = [asked], [None], False
                 else:
                     self.requests, self.answers, self.several = asked, [None] * len(asked), True
-        except Exception as error:  # ours; or a bug of ours: told to whoever asked, and to nobody else
-            self.fail(error)
+        except Exception as error:  # of this command alone: its own frames stay, those of the leader do not
+            self.fail(error, error.__traceback__.tb_next if error.__traceback__ is not None else None)
         except BaseException:  # Ctrl-C in whoever does it for us: it stands between two requests, and cannot go on
             self.fail(StoreUnavailable("interrupted while an answer was taken in"))
             raise
 
-    def fail(self, error: Exception) -> None:
-        self.error, self.done = error, True
+    def fail(self, error: Exception, trace: TracebackType | None = None) -> None:
+        """End with this error, as an object of this caller's own; `trace` has no frames but those of `working`."""
+        self.error, self.done = own_copy(error).with_traceback(trace), True
         self.working.close()
 
     def outcome(self) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 
 from samekey.core.errors import SamekeyError
 from samekey.drivers.redis import connect as driver
+from samekey.stores._failures import own_copy
 from samekey.stores.redis._batches import BATCH_BYTES_MAX, BATCH_MAX, Closed, Job, Pause, weight, working_all
 from samekey.stores.redis._servers import GREET, Dial, Hang, Link, Links, Memory, Receive, Send
 
@@ -207,7 +208,7 @@ class AsyncLane:
                 if error is None:
                     one.set_result(None)
                 else:
-                    one.set_exception(error)
+                    one.set_exception(error if len(futures) == 1 else own_copy(error))
 
     # -- sending -------------------------------------------------------------------------------------------
 

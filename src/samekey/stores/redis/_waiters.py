@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from samekey.core.key import Key
 from samekey.core.record import Record
 from samekey.loops import running
+from samekey.stores._failures import own_copy
 from samekey.stores._waiting import moved_on, pause_seconds
 from samekey.stores.redis._subscriber import older
 
@@ -80,7 +81,7 @@ class Vigil:
             except Exception as error:
                 for future in self._everyone():
                     if not future.done():
-                        future.set_exception(error)
+                        future.set_exception(own_copy(error))
                 self._waiting.clear()
             finally:
                 subscriber.bells.remove(digest, self._bell)
