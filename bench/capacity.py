@@ -25,7 +25,7 @@ from samekey.core.fingerprint import Intent
 from samekey.core.key import make_key
 from samekey.core.record import Record
 from samekey.core.states import Role, State
-from samekey.drivers.postgres.connect import migrate
+from samekey.drivers.postgres.migrate import migrate
 from samekey.ops.sweeping import sweeping
 from samekey.stores.postgres import PostgresStore
 from samekey.testing.servers import postgres

@@ -23,7 +23,7 @@ from bench.groups.storm import EFFECT_SECONDS, STORMS_MAX, Storm, next_key
 from bench.measure import Effort, Lap, Prepare, Work, interleave, microseconds, percentile, quiet, wall_ratios
 from samekey import AsyncGuard, Guard
 from samekey.core.commands import Open
-from samekey.drivers.postgres.connect import migrate
+from samekey.drivers.postgres.migrate import migrate
 from samekey.testing.redis_servers import redis_server
 from samekey.testing.servers import PrivatePostgres, postgres
 

@@ -21,7 +21,7 @@ import psycopg
 from bench.figures import Experiment, Figure, Reading, at_most
 from bench.measure import Effort, Lap, Work, cpu_ratios, interleave, microseconds, sync_laps, wall_ratios
 from samekey import Atomic, Guard
-from samekey.drivers.postgres.connect import migrate
+from samekey.drivers.postgres.migrate import migrate
 from samekey.testing.servers import postgres
 
 _numbers = itertools.count()

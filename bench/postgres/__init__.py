@@ -20,7 +20,7 @@ from bench.measure import Effort
 from samekey.core.commands import Open, Settle
 from samekey.core.record import Record
 from samekey.core.states import Role, State
-from samekey.drivers.postgres.connect import migrate
+from samekey.drivers.postgres.migrate import migrate
 from samekey.testing.servers import Postgres, postgres
 
 RAW_CONNECTIONS = 32  # the best raw setting for more callers than that, too

@@ -14,7 +14,8 @@ from bench.groups.sqlite import PAYLOAD, command
 from bench.measure import Effort, percentile
 from bench.postgres import completing, served
 from samekey import AsyncGuard
-from samekey.drivers.postgres import connect as driver
+from samekey.drivers.postgres.connection import AsyncConnection, Landed
+from samekey.drivers.postgres.exchange import Query
 from samekey.stores.postgres import AsyncPostgresStore, PostgresStore
 
 WAITERS = 500
@@ -71,14 +72,14 @@ def wait_there(url: str, parent: Connection) -> None:
 async def _wait_there(url: str, parent: Connection) -> None:
     guard = AsyncGuard(AsyncPostgresStore(url))
     asked = 0
-    start = driver.AsyncConnection.start
+    start = AsyncConnection.start
 
-    def counted(self: driver.AsyncConnection, query: driver.Query, landed: driver.Landed) -> None:
+    def counted(self: AsyncConnection, query: Query, landed: Landed) -> None:
         nonlocal asked
         asked += 1
         start(self, query, landed)
 
-    driver.AsyncConnection.start = counted  # type: ignore[method-assign]
+    AsyncConnection.start = counted  # type: ignore[method-assign]
 
     async def effect() -> None:
         raise AssertionError("the key is held by the other process: nothing runs here")

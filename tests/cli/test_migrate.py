@@ -13,7 +13,7 @@ import pytest
 
 from samekey import Guard
 from samekey.core.errors import Misconfigured
-from samekey.drivers.postgres import connect as driver
+from samekey.drivers.postgres import migrate as driver
 from samekey.drivers.postgres.migrate import MIGRATION_LOCK
 from samekey.drivers.postgres.self_check import SCHEMA
 from samekey.testing.servers import postgres
@@ -282,7 +282,7 @@ def test_a_busy_table_is_waited_for_briefly_and_tried_again(shell: Shell, url, s
         gave_way.set()
         go_on.wait(30)
 
-    monkeypatch.setattr("samekey.drivers.postgres.connect.time.sleep", pause)
+    monkeypatch.setattr("samekey.drivers.postgres.migrate.time.sleep", pause)
 
     with ThreadPoolExecutor(1) as pool:
         with psycopg.connect(url) as report:

@@ -19,7 +19,7 @@ from sqlalchemy.pool import NullPool
 
 import tests.django_settings  # noqa: F401
 from samekey import AsyncGuard, Atomic, Guard, State
-from samekey.drivers.postgres.connect import migrate
+from samekey.drivers.postgres.migrate import migrate
 from samekey.http import Endpoint
 from samekey.http.asgi import SamekeyMiddleware
 from samekey.http.django import guarded

@@ -60,7 +60,7 @@ def empty_postgres(page: dict[str, Any]) -> None:
 
 
 def with_tables(page: dict[str, Any]) -> None:
-    from samekey.drivers.postgres.connect import migrate
+    from samekey.drivers.postgres.migrate import migrate
 
     empty_postgres(page)
     migrate(page["INSTEAD"][DATABASE])

@@ -137,10 +137,10 @@ def test_hostile_text_is_data_in_memory_and_in_sqlite(guard: Guard):
 
 @pytest.mark.slow
 def test_hostile_text_is_data_in_postgresql(samekey_postgres):
-    from samekey.drivers.postgres import connect
+    from samekey.drivers.postgres.migrate import migrate
 
     database = samekey_postgres.create_database()
-    connect.migrate(database)
+    migrate(database)
     with Guard(database) as guard:
         attacked(guard)
 
@@ -149,14 +149,14 @@ def test_hostile_text_is_data_in_postgresql(samekey_postgres):
 @pytest.mark.parametrize("place", ["redis", "layered"])
 def test_hostile_text_is_data_in_redis_and_before_postgresql(place, samekey_postgres):
     """Its scripts are constants; keys and values are arguments."""
-    from samekey.drivers.postgres import connect
+    from samekey.drivers.postgres.migrate import migrate
     from samekey.testing.redis_servers import redis_server
 
     with redis_server() as server:
         address = server.url()
         if place == "layered":
             database = samekey_postgres.create_database()
-            connect.migrate(database)
+            migrate(database)
             address = f"{address} {database}"
         with Guard(address) as guard:
             attacked(guard)
@@ -388,10 +388,10 @@ def test_the_first_doubt_of_a_guard_does_not_print_the_password_of_its_store():
 
 @pytest.mark.slow
 def test_a_note_names_the_store_without_its_password(samekey_postgres):
-    from samekey.drivers.postgres import connect
+    from samekey.drivers.postgres.migrate import migrate
 
     database = samekey_postgres.create_database()
-    connect.migrate(database)
+    migrate(database)
     address = re.sub(r"://([^@:/]+)@", r"://\1:hunter2@", database)
     with Guard(address) as guard, pytest.raises(RuntimeError) as told:
         guard.run("charge", _fail("no answer"), key="k", payload={})

@@ -15,7 +15,7 @@ from uuid import UUID
 import pytest
 
 from samekey import Asks, AsyncGuard, Guard, Keyed, Opaque, Policy, Repeatable, current
-from samekey.drivers.postgres import connect
+from samekey.drivers.postgres.migrate import migrate
 from samekey.stores.memory import AsyncMemoryStore, MemoryStore
 from samekey.stores.sqlite import SqliteStore
 from samekey.testing import (
@@ -410,7 +410,7 @@ class RealTime:
 def test_other_workers_meet_on_a_real_server(samekey_postgres, provider):
     """The real store, its real leases, and a guard of his own for each worker."""
     database = samekey_postgres.create_database()
-    connect.migrate(database)
+    migrate(database)
     with contextlib.ExitStack() as guards:
 
         def worker() -> Any:

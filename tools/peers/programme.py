@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from samekey.drivers.postgres.connect import migrate
+from samekey.drivers.postgres.migrate import migrate
 from samekey.testing.redis_servers import RedisServer, redis_server
 from samekey.testing.servers import Postgres, postgres
 from tools.peers.trouble import SCENARIOS, Outcome, play

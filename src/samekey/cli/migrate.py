@@ -13,7 +13,7 @@ from samekey.core.errors import Misconfigured, StoreError
 from samekey.guard.store_urls import check_address
 
 if TYPE_CHECKING:
-    from samekey.drivers.postgres.connect import Migration
+    from samekey.drivers.postgres.migrate import Migration
 
 
 @click.command()
@@ -87,7 +87,7 @@ def _migrate_postgres(store: str, phase: Any, partitions: int, *, dry_run: bool,
             out.line(f"{_named(migration)}: done")
 
     try:
-        found = driver.migrate(store, phase=phase, dry_run=dry_run, partitions=partitions, told=told)
+        found = driver.migrate(store, phase=phase, dry_run=dry_run, partitions=partitions, on_done=told)
     except driver.HeldUp as held_up:
         out.note(f"samekey: {held_up.message}")
         if as_json:
@@ -124,10 +124,10 @@ def _print_postgres(after: int, phase: Any, partitions: int, as_json: bool) -> E
 
 def _psycopg() -> Any:
     try:
-        from samekey.drivers.postgres import connect
+        from samekey.drivers.postgres import migrate
     except ModuleNotFoundError as missing:
         raise Misconfigured(f"postgresql:// needs {missing.name}: pip install 'samekey[postgres]'") from missing
-    return connect
+    return migrate
 
 
 def _named(migration: Migration) -> str:

@@ -25,3 +25,10 @@ def newer(name: str, schema: int, known: int) -> Misconfigured:
 
 def migrate_line(name: str) -> str:
     return f"samekey migrate --store {shlex.quote(name)}"
+
+
+def foreign_table(name: str, table: str) -> Misconfigured:
+    return Misconfigured(
+        f"{name} has a table {table} that samekey did not make. Rename that table, or give samekey a schema or a "
+        f"database of its own, and then make its tables with: {migrate_line(name)}"
+    )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from samekey.drivers.postgres.connect import migrate
+from samekey.drivers.postgres.migrate import migrate
 from samekey.testing.servers import PrivatePostgres, postgres
 from tests.figures import figure
 from tests.proofs.chaos.trial import Verdict

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from samekey.drivers.postgres.connect import migrate
+from samekey.drivers.postgres.migrate import migrate
 from samekey.testing.proxy import FaultProxy
 from samekey.testing.redis_servers import RedisServer, redis_server
 from samekey.testing.servers import PrivatePostgres

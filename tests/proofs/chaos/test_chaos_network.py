@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from samekey.drivers.postgres.connect import migrate
+from samekey.drivers.postgres.migrate import migrate
 from samekey.testing.proxy import FaultProxy
 from samekey.testing.servers import NoServer, PrivatePostgres
 from tests.proofs.chaos.judging import judged, migrated, seconds

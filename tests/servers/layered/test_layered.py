@@ -16,7 +16,7 @@ from samekey import AsyncGuard, Guard
 from samekey.core.commands import Free, Read
 from samekey.core.key import make_key
 from samekey.core.layers import MayStillReplay
-from samekey.drivers.postgres.connect import migrate
+from samekey.drivers.postgres.migrate import migrate
 from samekey.guard.store_urls import open_store
 from samekey.testing.proxy import FaultProxy
 from samekey.testing.redis_servers import RedisServer, redis_cluster, redis_server

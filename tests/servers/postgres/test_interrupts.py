@@ -18,7 +18,7 @@ from samekey.core.fingerprint import Fingerprint
 from samekey.core.key import make_key
 from samekey.core.record import Record
 from samekey.core.states import Role, State
-from samekey.drivers.postgres import connect as driver
+from samekey.drivers.postgres.migrate import migrate
 from samekey.stores.postgres import AsyncPostgresStore, PostgresStore
 from samekey.testing.servers import postgres
 from tests.stores.interrupts import TimeLimit, interrupted_at
@@ -31,7 +31,7 @@ ANSWER_SECONDS = 20.0  # nobody waits so long for an answer, unless there will b
 def url() -> Iterator[str]:
     with postgres() as server:
         made = server.create_database()
-        driver.migrate(made)
+        migrate(made)
         yield made
 
 
@@ -60,7 +60,7 @@ def test_an_interrupt_at_any_line_of_a_loop_leaves_nothing_to_its_next_task(url,
 
     loop.run_until_complete(together(opening()))
     for number in count(1):
-        with interrupted_at(number, "_postgres_", "psycopg", kind=kind) as strike:
+        with interrupted_at(number, "stores/postgres/_", "drivers/postgres/", kind=kind) as strike:
             loop.run_until_complete(apart(opening(), opening(), opening()))
         mine = opening(by=B)
         found, held = loop.run_until_complete(together(opening(paid.key.text, by=B), mine))

@@ -19,8 +19,8 @@ import pytest
 
 from samekey import AsyncGuard, Guard, InDoubt, Opaque, Policy, Repeatable, State, StoreUnavailable
 from samekey.core.commands import Read, Wait
-from samekey.drivers.postgres import connect as driver
-from samekey.drivers.postgres import connection
+from samekey.drivers.postgres import connect, connection
+from samekey.drivers.postgres.migrate import migrate
 from samekey.stores import _waiting
 from samekey.stores.postgres import AsyncPostgresStore, PostgresStore, _batches
 from samekey.testing._store_scenarios.scene import A, Scene, settling
@@ -44,7 +44,7 @@ def server():
 @pytest.fixture(scope="module")
 def url(server):
     address = server.create_database()
-    driver.migrate(address)
+    migrate(address)
     return address
 
 
@@ -52,7 +52,7 @@ def url(server):
 def impatient(monkeypatch):
     """The same timeouts, in small."""
     monkeypatch.setattr(connection, "SILENCE_SECONDS", 0.5)
-    monkeypatch.setattr(driver, "CONNECT_SECONDS", 2)  # libpq knows no shorter one
+    monkeypatch.setattr(connect, "CONNECT_SECONDS", 2)  # libpq knows no shorter one
     monkeypatch.setattr(_batches, "REASK_SECONDS", 0.5)
 
 

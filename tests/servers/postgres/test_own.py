@@ -29,8 +29,10 @@ from samekey.core.ports import Query
 from samekey.core.record import Record
 from samekey.core.register import apply
 from samekey.core.states import Role, State
-from samekey.drivers.postgres import connect as driver
 from samekey.drivers.postgres import connection, exchange
+from samekey.drivers.postgres.address import parse_url
+from samekey.drivers.postgres.connect import CONNECT_SECONDS
+from samekey.drivers.postgres.migrate import migrate, migrations
 from samekey.ops import Ops
 from samekey.stores.postgres import AsyncPostgresStore, PostgresStore, _batches, _threads
 from samekey.stores.postgres.store import _Loop
@@ -69,7 +71,7 @@ def url(database):
     """One database, made anew for each test: a new one each time would be a hundred times the files."""
     sql(database, f"ALTER DATABASE {database.rpartition('/')[2]} RESET ALL")
     sql(database, "DROP SCHEMA public CASCADE; CREATE SCHEMA public")
-    driver.migrate(database)
+    migrate(database)
     return database
 
 
@@ -787,13 +789,13 @@ def test_claims_of_a_process_killed_before_the_replies_follow_their_boundary(url
 def test_run_many_claims_in_one_transaction(url, monkeypatch):
     """40 new keys: their claims are one statement; each effect is settled as soon as it ran."""
     asked: list[bytes] = []
-    ask = driver.Connection.ask
+    ask = connection.Connection.ask
 
     def counted(self: Any, query: Any) -> Any:
         asked.append(query.name)
         return ask(self, query)
 
-    monkeypatch.setattr(driver.Connection, "ask", counted)
+    monkeypatch.setattr(connection.Connection, "ask", counted)
     with Guard(PostgresStore(url)) as guard:
         answers = guard.run_many("charge", lambda number: number * 2, range(40), key=str)
 
@@ -888,7 +890,7 @@ def test_a_full_queue_of_notifications_stops_no_settle(own_server, scene):
     own_server.sql("ALTER SYSTEM SET max_notify_queue_pages = 64")
     own_server.restart("fast")
     url = own_server.create_database()
-    driver.migrate(url)
+    migrate(url)
     with contextlib.closing(PostgresStore(url)) as store, psycopg.connect(url, autocommit=True) as stuck:
         stuck.execute("LISTEN elsewhere")
         stuck.execute("BEGIN")
@@ -1072,7 +1074,7 @@ def test_rows_that_a_dying_server_sends_are_no_answer(colour, together):
     opening = Scene(0.02).opening
     with postgres() as server:
         url = server.create_database()
-        driver.migrate(url)
+        migrate(url)
         store = PostgresStore(url)
         store.open(opening("known"))  # connected, and prepared
         aside = AsyncPostgresStore(url)
@@ -1106,7 +1108,7 @@ def test_rows_that_a_dying_server_sends_are_no_answer(colour, together):
 def test_claims_survive_immediate_restarts(own_server):
     """Under load, three crashes of the server: no key is won twice, and what was answered is there afterwards."""
     url = own_server.create_database()
-    driver.migrate(url)
+    migrate(url)
     stores = [PostgresStore(url), PostgresStore(url)]
     scene, stop = Scene(0.02), time.monotonic() + 8
     won: dict[str, list[str]] = {}
@@ -1154,7 +1156,7 @@ def test_claims_survive_immediate_restarts(own_server):
 def test_a_server_that_is_gone_is_told_at_once_and_found_again(own_server, scene):
     """Without a server: StoreUnavailable, soon. With one again: the same store works."""
     url = own_server.create_database()
-    driver.migrate(url)
+    migrate(url)
     store = PostgresStore(url)
     own_server.stop()
     start = time.monotonic()
@@ -1170,7 +1172,7 @@ def test_a_server_that_is_gone_is_told_at_once_and_found_again(own_server, scene
 def test_listening_goes_on_after_a_restart(own_server, scene, monkeypatch):
     """Waiters are rung when the listener is back, and notified again."""
     url = own_server.create_database()
-    driver.migrate(url)
+    migrate(url)
     store, other = PostgresStore(url), PostgresStore(url)
     held = store.open(scene.opening())
     with ThreadPoolExecutor(1) as pool:
@@ -1190,7 +1192,7 @@ def test_listening_goes_on_after_a_restart(own_server, scene, monkeypatch):
 def test_a_standby_is_refused_and_a_promoted_one_says_that_memory_was_lost(own_server, scene):
     """Claims go to the primary; after a failover new claims ask first, for a day."""
     url = own_server.create_database()
-    driver.migrate(url)
+    migrate(url)
     store = PostgresStore(url)
     before = store.open(scene.opening("before"))
     incarnation = store.health().incarnation
@@ -1224,7 +1226,7 @@ def test_a_standby_is_refused_and_a_promoted_one_says_that_memory_was_lost(own_s
 def test_a_failover_to_an_asynchronous_standby_may_lose_the_last_claims(own_server):
     """The window that remains: the standby never heard of the claim. Opaque runs again; who can ask, asks first."""
     url = own_server.create_database()
-    driver.migrate(url)
+    migrate(url)
     charged: list[str] = []
 
     def find(record: Record) -> Any:
@@ -1260,7 +1262,7 @@ def test_a_failover_to_an_asynchronous_standby_may_lose_the_last_claims(own_serv
 def test_no_answered_claim_is_lost_with_a_synchronous_standby(own_server, scene):
     """The primary crashes under load, its synchronous standby is promoted: every answered claim is there."""
     url = own_server.create_database()
-    driver.migrate(url)
+    migrate(url)
     answered: dict[str, str] = {}
     over = threading.Event()
     with own_server.standby() as standby:
@@ -1311,7 +1313,7 @@ def test_a_commit_that_its_standby_may_not_have_is_not_taken_for_granted(own_ser
     monkeypatch.setattr(connection, "SILENCE_SECONDS", 1.0)
     monkeypatch.setattr(_batches, "REASK_SECONDS", 1.0)
     url = own_server.create_database()
-    driver.migrate(url)
+    migrate(url)
     store = PostgresStore(url + options)
     store.open(scene.opening("connected"))
     own_server.sql("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
@@ -1347,7 +1349,7 @@ def test_missing_tables_are_told_with_the_command_that_makes_them(server, scene)
     store.close()
 
     store = PostgresStore(url)
-    driver.migrate(url)
+    migrate(url)
     assert store.open(scene.opening()).attempt == A
     sql(url, "DROP FUNCTION samekey_settle")
     with pytest.raises(Misconfigured, match="samekey migrate"):
@@ -1368,7 +1370,7 @@ def _drop_all(url: str) -> None:
 async def test_tables_that_were_made_anew_are_noticed(server, scene, colour):
     """Under a process that runs: it goes on with the new ones, and says that memory was lost."""
     url = server.create_database()
-    driver.migrate(url)
+    migrate(url)
     store: Any = PostgresStore(url) if colour == "sync" else AsyncPostgresStore(url)
 
     async def said(answer: Any) -> Any:
@@ -1378,7 +1380,7 @@ async def test_tables_that_were_made_anew_are_noticed(server, scene, colour):
         before = await said(store.open(scene.opening(str(number))))
     known = (await said(store.health())).incarnation
     _drop_all(url)
-    driver.migrate(url)
+    migrate(url)
     after = await said(store.open(scene.opening("2")))
     health = await said(store.health())
 
@@ -1393,13 +1395,13 @@ async def test_tables_that_were_made_anew_are_noticed(server, scene, colour):
 def test_tables_that_were_restored_from_a_dump_are_noticed(server, scene):
     """They have the epoch that they had; what was claimed after the dump is gone."""
     url = server.create_database()
-    driver.migrate(url)
+    migrate(url)
     with contextlib.closing(PostgresStore(url)) as store:
         store.open(scene.opening("lost"))
         with psycopg.connect(url, autocommit=True) as admin:
             dump = admin.execute("SELECT name, value FROM samekey_meta").fetchall()
         _drop_all(url)
-        driver.migrate(url)
+        migrate(url)
         with psycopg.connect(url, autocommit=True) as admin:
             admin.execute("TRUNCATE samekey_meta")
             admin.cursor().executemany("INSERT INTO samekey_meta VALUES (%s, %s)", dump)
@@ -1412,14 +1414,14 @@ def test_tables_that_were_restored_from_a_dump_are_noticed(server, scene):
 def test_migrating_is_done_once_by_many(server):
     """Several processes start at once: one migrates, the others find it done; a dry run changes nothing."""
     url = server.create_database()
-    assert [one.number for one in driver.migrate(url, dry_run=True)] == [1]
+    assert [one.number for one in migrate(url, dry_run=True)] == [1]
     assert sql(url, "SELECT to_regclass('samekey_records')::text") is None
 
     with ThreadPoolExecutor(4) as pool:
-        done = [[one.number for one in made] for made in pool.map(lambda _: driver.migrate(url), range(4))]
+        done = [[one.number for one in made] for made in pool.map(lambda _: migrate(url), range(4))]
 
     assert sorted(done) == [[], [], [], [1]]
-    assert "CREATE TABLE samekey_records" in driver.migrations()[0].sql
+    assert "CREATE TABLE samekey_records" in migrations()[0].sql
 
 
 def test_a_newer_schema_is_refused(store, url, scene):
@@ -1431,7 +1433,7 @@ def test_a_newer_schema_is_refused(store, url, scene):
     with contextlib.closing(PostgresStore(url)) as later, pytest.raises(Misconfigured, match="upgrade samekey"):
         later.open(scene.opening())
     with pytest.raises(Misconfigured, match="upgrade samekey"):
-        driver.migrate(url)
+        migrate(url)
 
 
 def test_two_keys_with_one_digest_are_told_apart(store, scene):
@@ -1488,7 +1490,7 @@ def test_health_names_what_weakens_the_promise(store):
 
 def test_addresses():
     """Our options are ours, the rest is libpq's, and a password is nobody's to see."""
-    address = driver.parse_url(
+    address = parse_url(
         "postgresql://app:s3cret@db1,db2:5433/shop?durability=claim-durable&sslmode=require&password=x&pgbouncer=1"
     )
 
@@ -1524,7 +1526,7 @@ def test_whatever_encoding_an_address_names_texts_are_kept_as_they_are(url, scen
 
 @pytest.mark.parametrize("address", ["postgresql:///shop", "postgresql://", "postgresql:///shop?host=/run/postgresql"])
 def test_an_address_without_a_host_is_that_of_the_local_server(address):
-    assert driver.parse_url(address).name == address
+    assert parse_url(address).name == address
 
 
 def test_nothing_depends_on_the_session_behind_pgbouncer(url, scene):
@@ -1638,4 +1640,4 @@ def test_a_rival_transaction_that_never_ends_is_told(store, url, scene):
         assert store.open(scene.opening("other")).attempt == A
 
     assert store.settle(settling(held, State.IN_DOUBT, role=Role.HOLDER)) is not None
-    assert _batches.REASK_SECONDS > driver.CONNECT_SECONDS - 1
+    assert _batches.REASK_SECONDS > CONNECT_SECONDS - 1

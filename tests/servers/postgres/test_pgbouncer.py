@@ -17,7 +17,7 @@ import pytest
 from samekey import Guard
 from samekey.core.commands import Wait
 from samekey.core.states import State
-from samekey.drivers.postgres.connect import migrate
+from samekey.drivers.postgres.migrate import migrate
 from samekey.stores.postgres import AsyncPostgresStore, PostgresStore
 from samekey.testing._store_scenarios.scene import A, Scene, settling
 from samekey.testing.servers import pgbouncer, postgres

@@ -14,7 +14,7 @@ from samekey.core.commands import Free, Redact
 from samekey.core.errors import Misconfigured
 from samekey.core.ports import Query
 from samekey.core.states import Role
-from samekey.drivers.postgres.connect import migrate
+from samekey.drivers.postgres.migrate import migrate
 from samekey.stores.postgres import PostgresStore
 from samekey.testing._store_scenarios.scene import Scene, settling
 from samekey.testing.servers import USER, postgres

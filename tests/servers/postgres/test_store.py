@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from samekey.drivers.postgres.connect import migrate
+from samekey.drivers.postgres.migrate import migrate
 from samekey.stores.postgres import AsyncPostgresStore, PostgresStore
 from samekey.testing.servers import postgres
 from samekey.testing.store_suite import AsyncStoreSuite, StoreSuite

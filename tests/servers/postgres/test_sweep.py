@@ -17,7 +17,7 @@ from samekey.core.errors import Misconfigured
 from samekey.core.ports import Query
 from samekey.core.record import Record
 from samekey.core.states import State
-from samekey.drivers.postgres.connect import migrate
+from samekey.drivers.postgres.migrate import migrate
 from samekey.ops.sweeping import sweeping
 from samekey.stores.postgres import PostgresStore
 from samekey.testing._store_scenarios.scene import B, Scene, settling

@@ -16,6 +16,7 @@ from typing import Any
 import psycopg
 from psycopg import errors, waiting
 
+from samekey.drivers.postgres.errors import Silent
 from samekey.drivers.postgres.exchange import ROWS, Query, exchange
 
 SILENCE_SECONDS = 6.0  # after that the server is taken for gone, whatever the network says
@@ -205,10 +206,6 @@ class AsyncConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
             if not isinstance(error, psycopg.Error) or isinstance(error, Silent):
                 self.pgconn.finish()
             raise
-
-
-class Silent(psycopg.OperationalError):
-    """The server did not answer in time."""
 
 
 def _checked(connection: Connection | AsyncConnection, answer: Any) -> Any:

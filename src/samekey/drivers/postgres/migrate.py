@@ -1,37 +1,46 @@
-"""PostgreSQL's migrations: which there are, which are due, and the SQL that carries one out.
-
-Sans-IO and without the driver: everything here can be printed, for people and for other tools.
+"""PostgreSQL's migrations: which there are, which are due, and carrying them out.
 
 Theory. A migration is a numbered file of plain SQL with one of two phases. *pre* expands: it runs before the new code
 is deployed, and code that is already running must not notice it. *post* contracts: it runs when the last process with
-old code is gone. Each phase is counted by itself in `samekey_meta` (the file does that, so that whoever runs it leaves
-the same trace): a pre-migration never builds on a post-migration, so a deploy may skip versions. What the code needs
-is the newest pre-migration it knows; a post-migration raises `oldest_client` where older code would break.
+old code has ended. Each phase is counted separately in `samekey_meta`. The file itself counts, so that the count is
+right no matter which tool runs the file. A pre-migration never builds on a post-migration, so a deploy may skip
+versions. The code needs the newest pre-migration it knows; a post-migration raises `oldest_client` where older code
+would break.
 
-Each is one transaction, under an advisory lock, so that two at once are one after the other. While it waits for a
-table nobody else gets at that table either, so it waits briefly, gives way, and tries again.
+Each migration is one transaction under an advisory lock, so that two processes migrate one after the other. While a
+migration waits for a table, all other sessions wait for that table too. So it waits briefly, gives up its place, and
+tries again.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import resources
 from typing import Literal
 
-from samekey.core.errors import Misconfigured
-from samekey.drivers.schema import newer
+from psycopg import errors
+
+from samekey.core.errors import Misconfigured, StoreUnavailable
+from samekey.drivers.postgres.address import Address, parse_url
+from samekey.drivers.postgres.connect import arguments
+from samekey.drivers.postgres.connection import Connection
+from samekey.drivers.postgres.errors import first_line, translated
+from samekey.drivers.schema import foreign_table, newer
 
 Phase = Literal["pre", "post"]
 Which = Literal["pre", "post", "all"]
 
 MIGRATION_LOCK = 0x73616D656B6579  # "samekey"
 TURN_SECONDS = 60.0  # for another process that migrates right now
-LOCK_SECONDS = 1.0  # for a table: as long as that, every claim stands behind us
-TRIES_MAX = 20  # tables that were busy each time; with the pauses between them, about a minute
+LOCK_SECONDS = 1.0  # for a table: every claim waits as long as the migration does
+TRIES_MAX = 20  # attempts that found a table busy; with the pauses between them about a minute
 FIRST_PAUSE_SECONDS = 0.25
 LAST_PAUSE_SECONDS = 4.0
+MIGRATION_SECONDS = 600.0  # one statement of a migration; most only make new objects and take milliseconds
 PARTITIONS_MAX = 1024  # beyond it planning costs more than vacuuming saves
 
 COUNTED: dict[Phase, str] = {"pre": "schema", "post": "contracted"}  # where samekey_meta counts each phase
@@ -93,6 +102,121 @@ def due(known: Iterable[Migration], done: dict[Phase, int], which: Which, name: 
         first = missing["pre"][0]
         raise Misconfigured(f"{name} has not been prepared yet: {first.number:04} {first.title} belongs to --phase pre")
     return [*(missing["pre"] if which != "post" else []), *(missing["post"] if which != "pre" else [])]
+
+
+# -- carrying out ------------------------------------------------------------------------------------------
+
+
+class HeldUp(StoreUnavailable):
+    """A table was busy each time: not everything was migrated. Nothing is half done; try again."""
+
+
+def migrate(
+    url: str,
+    *,
+    phase: Which = "all",
+    dry_run: bool = False,
+    partitions: int = 0,
+    known: Sequence[Migration] | None = None,
+    on_done: Callable[[Migration], None] = lambda migration: None,
+) -> list[Migration]:
+    """Bring the database to this version's schema.
+
+    Returns the migrations that were carried out (with `dry_run`: that would be). Several processes may try at once: one
+    migrates, the others wait and find it done. `on_done` is called with each migration when it is committed; `known`
+    are the migrations there are.
+    """
+    address = parse_url(url)
+    if known is None:
+        known = migrations(partitions=partitions)
+    with translated(address), _migrating(address) as connection:
+        wanted = due(known, _done(connection), phase, address.name)
+        if partitions:
+            _check_partitions(address, connection, partitions, first=known[0] in wanted)
+        if dry_run:
+            return wanted
+        made = []
+        for migration in wanted:
+            if _carry_out(address, connection, migration, known):
+                made.append(migration)
+                on_done(migration)
+        return made
+
+
+@contextmanager
+def _migrating(address: Address) -> Iterator[Connection]:
+    with Connection.connect(address.url, **{**arguments(address), "prepare_threshold": None}) as connection:
+        connection.silence_seconds = MIGRATION_SECONDS
+        yield connection
+
+
+def _carry_out(address: Address, connection: Connection, migration: Migration, known: Sequence[Migration]) -> bool:
+    """Whether this process carried it out; another one may have been faster."""
+    *turn, sql = migration.statements()
+    pause = FIRST_PAUSE_SECONDS
+    for tries in range(1, TRIES_MAX + 1):
+        try:
+            with connection.transaction():
+                _take_turn(address, connection, turn)
+                if migration not in due(known, _done(connection), "all", address.name):
+                    return False
+                _execute(address, connection, sql)
+                if migration in due(known, _done(connection), "all", address.name):
+                    raise ValueError(f"{migration.number:04} {migration.title} does not count itself")
+                return True
+        except errors.LockNotAvailable as busy:
+            if tries == TRIES_MAX:
+                raise HeldUp(
+                    f"{address.name}: {migration.number:04} {migration.title} found its tables busy {tries} times "
+                    f"({first_line(busy)}); nothing of it was done, try again"
+                ) from busy
+        time.sleep(pause)
+        pause = min(pause * 2, LAST_PAUSE_SECONDS)
+    raise AssertionError("the last try returns or raises")
+
+
+def _execute(address: Address, connection: Connection, sql: str) -> None:
+    try:
+        connection.execute(sql.encode())
+    except errors.InvalidSchemaName as error:
+        raise Misconfigured(
+            f"{address.name}: there is no schema to make the tables in ({first_line(error)}). Make the first one of "
+            "the search_path with CREATE SCHEMA, or name another"
+        ) from error
+    except errors.DuplicateTable as error:
+        table = re.search(r'"(\w+)"', str(error))
+        raise foreign_table(address.name, table[1] if table else "samekey_records") from error
+
+
+def _take_turn(address: Address, connection: Connection, turn: Sequence[str]) -> None:
+    try:
+        for statement in turn:
+            connection.execute(statement.encode())
+    except errors.LockNotAvailable as busy:
+        raise HeldUp(f"{address.name}: another process has been migrating it for a long time; try again") from busy
+
+
+def _done(connection: Connection) -> dict[Phase, int]:
+    # Read from the catalogue itself: within a transaction to_regclass remembers that there was no such table, also when
+    # the process that held the lock before has made it.
+    visible = "SELECT FROM pg_class WHERE relname = 'samekey_meta' AND pg_table_is_visible(oid)"
+    if connection.execute(visible).rowcount == 0:
+        return {"pre": 0, "post": 0}
+    rows = dict(connection.execute("SELECT name, value FROM samekey_meta").fetchall())
+    return {phase: int(rows.get(name, 0)) for phase, name in COUNTED.items()}
+
+
+def _check_partitions(address: Address, connection: Connection, wanted: int, *, first: bool) -> None:
+    """A table that exists keeps its partitions: refuse, or the caller would believe that its number was applied."""
+    row = connection.execute(
+        "SELECT count(*) FROM pg_inherits WHERE inhparent = to_regclass('samekey_records')"
+    ).fetchone()
+    there = row[0] if row else 0
+    if not first and there != wanted:
+        raise Misconfigured(
+            f"{address.name} has its table of records already, in {there or 1} piece{'s' if there > 1 else ''}: "
+            "partitions are chosen with the first migration"
+        )
 
 
 # -- partitions --------------------------------------------------------------------------------------------

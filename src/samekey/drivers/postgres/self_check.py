@@ -1,51 +1,55 @@
-"""What is said on every new connection to PostgreSQL, and what is learned from it: the self-check.
+"""The self-check of every new connection to PostgreSQL: which statements it sends, and the facts it learns.
 
-Sans-IO and without the driver: `greeting` yields statements and is sent their rows, so that it exists once for both
-colours.
+Sans-IO and without the driver: `self_check` yields statements and is sent their rows, so that it exists once for
+sync and async connections.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from samekey.core.errors import Misconfigured, StoreUnavailable
-from samekey.drivers.schema import check_schema
-from samekey.drivers.schema import migrate_line as migrate_line
+from samekey.drivers.schema import check_schema, foreign_table, migrate_line
 
-Durability = Literal["durable", "claim-durable", "fast"]
+if TYPE_CHECKING:
+    from samekey.drivers.postgres.address import Address, Durability
+
 Values = tuple[Any, ...]
 
 SCHEMA = 1  # the newest migration this version knows
-STATEMENT_SECONDS = 5.0  # ours take milliseconds; it does not count while a commit waits for a standby
-DESK_SECONDS = 60.0  # a list over millions of records, a sweep
-LOCK_SECONDS = 0.1  # for a row that somebody's long transaction holds: everybody else on the lane waits behind us
-DESK_LOCK_SECONDS = 1.0
+STATEMENT_SECONDS = 5.0  # samekey's take milliseconds; the time a commit waits for a standby does not count
+OPERATOR_SECONDS = 60.0  # a list over millions of records, a sweep
+LOCK_SECONDS = 0.1  # for a row that a long transaction holds: all other callers of the connection wait meanwhile
+OPERATOR_LOCK_SECONDS = 1.0
 
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """A checked place, without our own options in it."""
-
-    url: str  # for libpq
-    name: str  # for people: no password
-    durability: Durability = "durable"
-    pgbouncer: bool = False  # in transaction mode: nothing may depend on the session
+# The columns of the table of records, in order: replies are read by these positions. A newer schema may append some.
+# fmt: off
+COLUMNS = (
+    "digest uuid", "attempt uuid", "token bigint", "created_at float8", "changed_at float8", "lease_until float8",
+    "begun_at float8", "first_sent_at float8", "settled_at float8", "retain_until float8", "ask_until float8",
+    "waited_for bigint", "version integer", "attempts integer", "round integer", "unsure boolean", "happened boolean",
+    "state text", "operation text", "tenant text", "key text", "fingerprint bytea", "form text", "boundary text",
+    "fields text", "attributes text", "settled_by text", "error text", "asker text", "result bytea", "moves text",
+    "evidence jsonb",
+)
+# fmt: on
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the server said about itself when we connected."""
+    """What the server reported about itself when samekey connected."""
 
     server: str
     fsync: str
     full_page_writes: str
-    synchronous_commit: str  # as our claims have it
+    synchronous_commit: str  # as claims commit
     standbys: str  # synchronous_standby_names
     followers: int  # connected standbys, as far as this role may see
     encoding: str
     isolation: str
+    audited: bool  # the audit table exists
     schema: int
     incarnation: str
     lost_at: float | None  # when another incarnation was first seen, by the server's clock
@@ -63,7 +67,12 @@ class Facts:
         if self.encoding != "UTF8":
             found.append(f"the database is in {self.encoding}, not UTF8: some keys cannot be written")
         if self.isolation != "read committed":
-            found.append(f"sessions start in {self.isolation}: lost races are told as errors instead of as replays")
+            found.append(f"sessions start in {self.isolation}: a lost race ends in an error instead of a replay")
+        if not self.audited:
+            found.append(
+                "the table samekey_audit is missing: resolve, redact and free are refused; "
+                "make it with its statement of: samekey migrate --sql"
+            )
         if self.lost_at is not None:
             found.append("the server lost its memory (failover, restore): claims since then ask first, where one can")
         return tuple(found)
@@ -87,6 +96,7 @@ class Facts:
         return (
             ("server", f"PostgreSQL {self.server}"),
             ("schema", str(self.schema)),
+            ("audit table", "present" if self.audited else "missing"),
             ("fsync", self.fsync),
             ("full_page_writes", self.full_page_writes),
             ("synchronous_commit", self.synchronous_commit),
@@ -99,70 +109,82 @@ _SESSION = """
 SELECT set_config('synchronous_commit', %s, false), set_config('statement_timeout', %s, false),
        set_config('lock_timeout', %s, false), set_config('default_transaction_isolation', 'read committed', false),
        set_config('idle_session_timeout', '0', false),
-       -- That a commit may be missing on its standby is told by a warning.
+       -- The server reports by a warning that a commit may be missing on its standby.
        set_config('client_min_messages', 'warning', false),
-       -- A plan made while the table was empty would read all of it for ever.
+       -- A plan made while the table was empty would read the whole table for ever.
        set_config('enable_seqscan', %s, false),
-       -- Each of our statements has one good plan; to make it anew for every batch took longer than to carry it out.
+       -- Each statement has one good plan; planning each batch anew took longer than carrying it out.
        set_config('plan_cache_mode', %s, false)
 """
 
 _FACTS = """
 SELECT current_setting('server_version'), current_setting('fsync'), current_setting('full_page_writes'),
        current_setting('synchronous_commit'), current_setting('synchronous_standby_names'),
-       current_setting('server_encoding'), current_setting('default_transaction_isolation'), pg_is_in_recovery(),
-       to_regclass('samekey_meta') IS NOT NULL, (SELECT count(*) FROM pg_stat_replication)
+       current_setting('server_encoding'), current_setting('default_transaction_isolation'),
+       to_regclass('samekey_audit') IS NOT NULL, pg_is_in_recovery(), (SELECT count(*) FROM pg_stat_replication)
 """
+
+_COLUMNS = """(
+  SELECT coalesce(
+    string_agg(
+      attname || ' ' || replace(format_type(atttypid, NULL), 'double precision', 'float8'), ',' ORDER BY attnum),
+    '')
+  FROM pg_attribute WHERE attrelid = to_regclass('{}') AND attnum > 0 AND NOT attisdropped
+)"""
+_TABLES = f"SELECT {_COLUMNS.format('samekey_meta')}, {_COLUMNS.format('samekey_records')}"
 
 _SCHEMA = """
 SELECT (SELECT value FROM samekey_meta WHERE name = 'schema'),
        (SELECT value FROM samekey_meta WHERE name = 'oldest_client'),
-       -- Restored from a dump, the tables have the epoch that they had, and another oid.
+       -- Tables that were restored from a dump keep their epoch and have another oid.
        (SELECT value FROM samekey_meta WHERE name = 'epoch') || '/' || to_regclass('samekey_records')::oid
 """
 
-# The timeline of the file that is written now: the control file's own is that of the last checkpoint, and late.
+# The timeline of the WAL file that is written now: the control file's own is that of the last checkpoint, and late.
 _INCARNATION = """
 SELECT system_identifier::text || '/' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) FROM pg_control_system()
 """
 
 
-_NOT_TOLD = ("0A000", "42501", "42883", "55000")  # not supported, not permitted, not there, not now
+_UNAVAILABLE = ("0A000", "42501", "42883", "55000")  # not supported, not permitted, no such function, not now
 
 
-def greeting(
-    address: Address, durable: bool, desk: bool, before: Facts | None
+def self_check(
+    address: Address, durable: bool, operator: bool, before: Facts | None
 ) -> Generator[tuple[str, Values] | Facts, Any, None]:
-    """What is said on every new connection, one statement after the other, and at the end what was learned.
+    """Yield the statements for a new connection one after the other, and at the end the facts.
 
-    `before` is what the connection before this one had learned.
+    `before` are the facts of the connection before this one. Raises Misconfigured where the tables are missing, are not
+    samekey's, or do not fit this version.
     """
-    facts = yield _FACTS, ()
-    *known, in_recovery, migrated, followers = facts
+    *known, in_recovery, followers = yield _FACTS, ()
     if in_recovery:
         raise StoreUnavailable(f"{address.name} is a standby: claims go to the primary only")
-    if not migrated:
-        raise Misconfigured(f"{address.name} has no samekey tables. Make them with: {migrate_line(address.name)}")
+    meta, records = yield _TABLES, ()
+    _check_tables(address.name, meta, records)
     schema, oldest_client, epoch = yield _SCHEMA, ()
     check_schema(address.name, int(schema or 0), int(oldest_client or 0), SCHEMA)
     wanted = synchronous_commit(durable, known[3])
     if not address.pgbouncer:
         milliseconds = (
             f"{seconds * 1000:.0f}"
-            for seconds in ((DESK_SECONDS, DESK_LOCK_SECONDS) if desk else (STATEMENT_SECONDS, LOCK_SECONDS))
+            for seconds in (
+                (OPERATOR_SECONDS, OPERATOR_LOCK_SECONDS) if operator else (STATEMENT_SECONDS, LOCK_SECONDS)
+            )
         )
-        yield _SESSION, (wanted, *milliseconds, "on" if desk else "off", "auto" if desk else "force_generic_plan")
+        plans = ("on", "auto") if operator else ("off", "force_generic_plan")
+        yield _SESSION, (wanted, *milliseconds, *plans)
         known[6] = "read committed"
     try:
         (incarnation,) = yield _INCARNATION, ()
     except Exception as error:
-        if getattr(error, "sqlstate", None) not in _NOT_TOLD:
+        if getattr(error, "sqlstate", None) not in _UNAVAILABLE:
             raise
-        incarnation = "unknown"  # a managed server that does not tell: the tables' own epoch has to do
+        incarnation = "unknown"  # some managed servers refuse; then only the tables' own epoch identifies the data
     incarnation = f"{incarnation}/{epoch}"
     known_before = None if before is None else before.incarnation
     (lost_at,) = yield "SELECT samekey_greet(%s::text, %s::text)", (incarnation, known_before)
-    server, fsync, full_page_writes, _, standbys, encoding, isolation = known
+    server, fsync, full_page_writes, _, standbys, encoding, isolation, audited = known
     yield Facts(
         server=server.partition(" ")[0],
         fsync=fsync,
@@ -172,14 +194,25 @@ def greeting(
         followers=followers,
         encoding=encoding,
         isolation=isolation,
+        audited=audited,
         schema=int(schema),
         incarnation=incarnation,
         lost_at=lost_at,
     )
 
 
+def _check_tables(name: str, meta: str, records: str) -> None:
+    """Raise unless both tables are there, with samekey's columns first."""
+    if records and not records.startswith(",".join(COLUMNS)):
+        raise foreign_table(name, "samekey_records")
+    if meta and not meta.startswith("name text,value text"):
+        raise foreign_table(name, "samekey_meta")
+    if not (meta and records):
+        raise Misconfigured(f"{name} has no samekey tables. Make them with: {migrate_line(name)}")
+
+
 def synchronous_commit(durable: bool, found: str) -> str:
-    """What our statements commit with: never less than the promise, and as much more as the server is set to."""
+    """How samekey's statements commit: never less safely than promised, and as much safer as the server is set to."""
     if not durable:
         return "off"
     return found if found == "remote_apply" else "on"

@@ -23,7 +23,9 @@ from samekey.core.commands import Open, Read, Redact, Renew, Settle, StoreComman
 from samekey.core.errors import Misconfigured, SamekeyError, StoreUnavailable
 from samekey.core.record import Record
 from samekey.core.states import Role, State
-from samekey.drivers.postgres import connect as driver
+from samekey.drivers.postgres.address import Address
+from samekey.drivers.postgres.errors import DriverError, is_conflict, is_lost, store_error
+from samekey.drivers.postgres.exchange import Query
 from samekey.stores.postgres._rows import told
 from samekey.stores.postgres._wire import answers_in, many, record_in, single
 
@@ -37,7 +39,7 @@ CONFLICTS_MAX = 3  # deadlocks of one statement; each one means that somebody el
 class Run(NamedTuple):
     """Send this query; its rows come back, or the driver's error, or StoreUnavailable: nothing was sent."""
 
-    query: driver.Query
+    query: Query
 
 
 class Pause(NamedTuple):
@@ -150,7 +152,7 @@ _command, _digest = attrgetter("command"), attrgetter("digest")
 _role, _result = attrgetter("command.role"), attrgetter("command.result")
 
 
-def carrying_all(jobs: Sequence[Job], address: driver.Address, facts: Facts) -> Steps:
+def carrying_all(jobs: Sequence[Job], address: Address, facts: Loss) -> Steps:
     """Every job to its end; whoever stood behind another with the same question shares its answer."""
     groups, followers = plan(jobs)
     for group in groups:
@@ -162,7 +164,7 @@ def carrying_all(jobs: Sequence[Job], address: driver.Address, facts: Facts) -> 
             yield from carrying([job], address, facts)  # the failure was its own
 
 
-class Facts:
+class Loss:
     """What a lane knows of its server: set when it connects."""
 
     __slots__ = ("lost_at",)
@@ -171,7 +173,7 @@ class Facts:
         self.lost_at: float | None = None
 
 
-def carrying(jobs: list[Job], address: driver.Address, facts: Facts) -> Steps:
+def carrying(jobs: list[Job], address: Address, facts: Loss) -> Steps:
     """One group: sent together; on an error that is not the connection's, one by one."""
     query, jobs = _query(jobs, address)
     if query is None:
@@ -191,12 +193,12 @@ def carrying(jobs: list[Job], address: driver.Address, facts: Facts) -> Steps:
                 return
             yield Pause(pause)
             pause = min(pause * 2, 0.5)
-        except driver.DriverError as error:
-            if driver.is_lost(error) and not isinstance(jobs[0].command, Redact):  # a second one would be audited twice
+        except DriverError as error:
+            if is_lost(error) and not isinstance(jobs[0].command, Redact):  # a second one would be audited twice
                 deadline = deadline or time.monotonic() + REASK_SECONDS
                 if time.monotonic() < deadline:
                     continue
-            elif driver.is_conflict(error) and conflicts < CONFLICTS_MAX:
+            elif is_conflict(error) and conflicts < CONFLICTS_MAX:
                 conflicts += 1
                 continue
             elif len(jobs) > 1:
@@ -210,7 +212,7 @@ def carrying(jobs: list[Job], address: driver.Address, facts: Facts) -> Steps:
         yield from _confirming(jobs, address, facts)
 
 
-def _query(jobs: list[Job], address: driver.Address) -> tuple[driver.Query | None, list[Job]]:
+def _query(jobs: list[Job], address: Address) -> tuple[Query | None, list[Job]]:
     """The query, and whom it is for; one whose command cannot be said at all fails by itself."""
     try:
         return _said(jobs), jobs
@@ -226,7 +228,7 @@ def _query(jobs: list[Job], address: driver.Address) -> tuple[driver.Query | Non
     return (_said(left) if left else None), left
 
 
-def _said(jobs: list[Job]) -> driver.Query:
+def _said(jobs: list[Job]) -> Query:
     return single(jobs[0].command) if len(jobs) == 1 else many(list(map(_command, jobs)))
 
 
@@ -250,7 +252,7 @@ def _answer(jobs: list[Job], answer: Any, lost_at: float | None) -> None:
         job.done = True
 
 
-def _confirming(jobs: list[Job], address: driver.Address, facts: Facts) -> Steps:
+def _confirming(jobs: list[Job], address: Address, facts: Loss) -> Steps:
     for job in jobs:
         command, record = job.command, job.reply
         if (
@@ -269,7 +271,7 @@ def _fail(jobs: list[Job], error: Exception) -> None:
         job.fail(error)
 
 
-def _translated(address: driver.Address, error: BaseException) -> Exception:
-    mine = driver.store_error(address, error)
+def _translated(address: Address, error: BaseException) -> Exception:
+    mine = store_error(address, error)
     mine.__cause__ = error
     return mine

@@ -17,7 +17,9 @@ import time
 from typing import Any
 
 from samekey.core.errors import SamekeyError
-from samekey.drivers.postgres import connect as driver
+from samekey.drivers.postgres.address import Address
+from samekey.drivers.postgres.connect import CONNECT_SECONDS, connect_listener
+from samekey.drivers.postgres.errors import DriverError
 from samekey.loops import Bell, Bells, started
 
 LISTEN_SECONDS = 1.0  # how long a first waiter waits for the listener before it goes without
@@ -30,7 +32,7 @@ _log = logging.getLogger("samekey")
 class Listener:
     """Started by the first who waits; goes home when nobody does for a while."""
 
-    def __init__(self, address: driver.Address, bells: Bells) -> None:
+    def __init__(self, address: Address, bells: Bells) -> None:
         self._address, self._bells = address, bells
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -62,7 +64,7 @@ class Listener:
                 os.write(self._wake, b"x")
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
-            thread.join(driver.CONNECT_SECONDS)
+            thread.join(CONNECT_SECONDS)
 
     def _run(self) -> None:
         ears, mouth = os.pipe()
@@ -71,7 +73,7 @@ class Listener:
         try:
             while not (self._closed or self._idle()):
                 try:
-                    connection = driver.connect_listener(self._address)
+                    connection = connect_listener(self._address)
                 except SamekeyError as error:
                     _log.debug("samekey cannot listen to %s: %s", self._address.name, error)
                     time.sleep(RECONNECT_SECONDS)
@@ -80,7 +82,7 @@ class Listener:
                     self._listening.set()
                     self._bells.ring_all()  # what was notified while nobody listened
                     self._hear(connection, ears)
-                except (driver.DriverError, OSError) as error:
+                except (DriverError, OSError) as error:
                     _log.debug("samekey stopped listening to %s: %s", self._address.name, error)
                 finally:
                     self._listening.clear()

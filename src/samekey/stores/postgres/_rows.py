@@ -32,19 +32,13 @@ from samekey.core.key import Key
 from samekey.core.record import DAMAGED, Evidence, Move, Record, unreadable
 from samekey.core.register import Moment, apply, seen_at, storable
 from samekey.core.states import EXPIRES, Role, State, may
+from samekey.drivers.postgres.self_check import COLUMNS as _TABLE
 
 Statement = tuple[str, tuple[Any, ...]]
 Values = tuple[Any, ...]
 
-# As the table has them: the functions answer with its rows, and our own connections read these as they are.
-# fmt: off
-COLUMNS = (
-    "digest::text", "attempt::text", "token", "created_at", "changed_at", "lease_until", "begun_at", "first_sent_at",
-    "settled_at", "retain_until", "ask_until", "waited_for", "version", "attempts", "round", "unsure", "happened",
-    "state", "operation", "tenant", "key", "fingerprint", "form", "boundary", "fields", "attributes", "settled_by",
-    "error", "asker", "result", "moves", "evidence::text",
-)
-# fmt: on
+# The columns as this module reads them: in the order of the table, and the few types that drivers differ on as text.
+COLUMNS = tuple([_name + ("::text" if _kind in ("uuid", "jsonb") else "") for _name, _kind in map(str.split, _TABLE)])
 NOW = "date_part('epoch', clock_timestamp())"
 ROW = ", ".join(f"r.{column}" for column in COLUMNS) + f", {NOW}"
 TOKEN, CHANGED_AT, STATE = COLUMNS.index("token"), COLUMNS.index("changed_at"), COLUMNS.index("state")

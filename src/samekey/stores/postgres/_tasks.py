@@ -20,8 +20,13 @@ from functools import partial
 from typing import Any
 
 from samekey.core.errors import SamekeyError, StoreUnavailable
-from samekey.drivers.postgres import connect as driver
-from samekey.stores.postgres._batches import BATCH_MAX, Closed, Facts, Job, Pause, Run, Steps, carrying_all
+from samekey.drivers.postgres.address import Address
+from samekey.drivers.postgres.connect import connect_async, with_settings
+from samekey.drivers.postgres.connection import AsyncConnection
+from samekey.drivers.postgres.errors import DriverError, is_spent, translated
+from samekey.drivers.postgres.exchange import Query
+from samekey.drivers.postgres.self_check import Facts
+from samekey.stores.postgres._batches import BATCH_MAX, Closed, Job, Loss, Pause, Run, Steps, carrying_all
 from samekey.stores.postgres._rows import Statement
 
 
@@ -51,11 +56,11 @@ class Round:
 class AsyncLane:
     """A connection that the tasks of one event loop take turns on."""
 
-    def __init__(self, address: driver.Address, round: Round, *, durable: bool = True, desk: bool = False) -> None:
+    def __init__(self, address: Address, round: Round, *, durable: bool = True, operator: bool = False) -> None:
         self._address = address
         self._round = round
-        self._durable, self._desk = durable, desk
-        self._connection: driver.AsyncConnection | None = None
+        self._durable, self._operator = durable, operator
+        self._connection: AsyncConnection | None = None
         self._asked: deque[tuple[Callable[[], Awaitable[None]], asyncio.Future[None]]] = deque()
         self._wanted: list[tuple[Sequence[Job], asyncio.Future[None]]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -64,8 +69,8 @@ class AsyncLane:
         self._slow: asyncio.Task[None] | None = None  # kept, or the garbage collector takes it
         self._idle: asyncio.Future[None] | None = None  # whoever closes waits for it
         self._closed = False
-        self.facts: driver.Facts | None = None
-        self._known = Facts()
+        self.facts: Facts | None = None
+        self._known = Loss()
 
     def perform(self, jobs: Sequence[Job]) -> asyncio.Future[None]:
         """Carry these out together with whatever others want at the same time; done when all have their answers."""
@@ -80,7 +85,7 @@ class AsyncLane:
         """The rows of one statement that is no command, in our turn."""
         rows: list[Any] = []
 
-        async def fetch(connection: driver.AsyncConnection) -> None:
+        async def fetch(connection: AsyncConnection) -> None:
             connection.rest()
             rows.extend(await (await connection.execute(*statement, binary=True)).fetchall())
 
@@ -89,7 +94,7 @@ class AsyncLane:
         self._asked.append((lambda: self._on_connection(fetch), future))
         if not self._busy:
             self._line_up(loop)
-        with driver.translated(self._address):
+        with translated(self._address):
             await future
         return rows
 
@@ -178,11 +183,11 @@ class AsyncLane:
         if isinstance(step, Pause) or link is None or link.closed or self._closed:
             self._go_slowly(lambda: self._drive(steps, step), futures)
         else:
-            query = driver.worded(self._address, step.query, self._durable)
+            query = with_settings(self._address, step.query, self._durable)
             link.start(query, lambda answer, error: self._landed(steps, futures, answer, error))
 
     def _landed(
-        self, steps: Steps, futures: list[asyncio.Future[None]], answer: Any, error: driver.DriverError | None
+        self, steps: Steps, futures: list[asyncio.Future[None]], answer: Any, error: DriverError | None
     ) -> None:
         if futures is not self._under_way:
             return  # they were told already that it was interrupted
@@ -238,7 +243,7 @@ class AsyncLane:
             self._interrupted()
             raise
 
-    async def _drive_on(self, steps: Steps, error: driver.DriverError) -> None:
+    async def _drive_on(self, steps: Steps, error: DriverError) -> None:
         await self._give_up_spent(error)
         try:
             step = steps.throw(error)
@@ -254,9 +259,9 @@ class AsyncLane:
                         await asyncio.sleep(step.seconds)
                         reply = None
                     else:
-                        query = driver.worded(self._address, step.query, self._durable)
+                        query = with_settings(self._address, step.query, self._durable)
                         reply = await self._on_connection(partial(_ask, query))
-                except (driver.DriverError, SamekeyError) as error:
+                except (DriverError, SamekeyError) as error:
                     step = steps.throw(error)
                 else:
                     step = steps.send(reply)
@@ -265,25 +270,25 @@ class AsyncLane:
         finally:
             steps.close()
 
-    async def _on_connection(self, work: Callable[[driver.AsyncConnection], Awaitable[Any]]) -> Any:
+    async def _on_connection(self, work: Callable[[AsyncConnection], Awaitable[Any]]) -> Any:
         if self._closed:
             raise Closed(f"{self._address.name} was closed")
         if self._connection is None or self._connection.closed:
-            self._connection, self.facts = await driver.connect_async(
-                self._address, durable=self._durable, desk=self._desk, before=self.facts
+            self._connection, self.facts = await connect_async(
+                self._address, durable=self._durable, operator=self._operator, before=self.facts
             )
             self._known.lost_at = self.facts.lost_at
         try:
             return await work(self._connection)
-        except driver.DriverError as error:
+        except DriverError as error:
             await self._give_up_spent(error)
             raise
 
-    async def _give_up_spent(self, error: driver.DriverError) -> None:
-        if driver.is_spent(error) and self._connection is not None:
+    async def _give_up_spent(self, error: DriverError) -> None:
+        if is_spent(error) and self._connection is not None:
             connection, self._connection = self._connection, None
             await connection.close()
 
 
-async def _ask(query: driver.Query, link: driver.AsyncConnection) -> Any:
+async def _ask(query: Query, link: AsyncConnection) -> Any:
     return await link.ask(query)

@@ -23,9 +23,14 @@ from itertools import zip_longest
 from typing import Any
 
 from samekey.core.errors import SamekeyError, StoreUnavailable
-from samekey.drivers.postgres import connect as driver
+from samekey.drivers.postgres.address import Address
+from samekey.drivers.postgres.connect import connect, with_settings
+from samekey.drivers.postgres.connection import Connection
+from samekey.drivers.postgres.errors import DriverError, is_spent, translated
+from samekey.drivers.postgres.exchange import Query
+from samekey.drivers.postgres.self_check import Facts
 from samekey.loops import ThreadBell
-from samekey.stores.postgres._batches import BATCH_MAX, Closed, Facts, Job, Pause, Steps, carrying_all
+from samekey.stores.postgres._batches import BATCH_MAX, Closed, Job, Loss, Pause, Steps, carrying_all
 from samekey.stores.postgres._rows import Statement
 
 COME_SECONDS = 0.001  # a thread wakes up in a tenth of it; where all cores are busy nobody is waited for much longer
@@ -84,19 +89,19 @@ class Lane:
     """A connection that threads take turns on."""
 
     def __init__(
-        self, address: driver.Address, crowd: Crowd | None = None, *, durable: bool = True, desk: bool = False
+        self, address: Address, crowd: Crowd | None = None, *, durable: bool = True, operator: bool = False
     ) -> None:
         self._address = address
         self._crowd = crowd or Crowd()
-        self._durable, self._desk = durable, desk
-        self._connection: driver.Connection | None = None
+        self._durable, self._operator = durable, operator
+        self._connection: Connection | None = None
         self._mutex = threading.Lock()
         self._queue: deque[Asked] = deque()
         self._leader: Sequence[Job] | None = None  # what whoever leads wants done
         self._heir: Asked | None = None  # to whom the lead was given last
         self._closed = False
-        self.facts: driver.Facts | None = None
-        self._known = Facts()
+        self.facts: Facts | None = None
+        self._known = Loss()
 
     def perform(self, jobs: Sequence[Job]) -> None:
         """Carry these out, alone or together with whatever others want at the same time."""
@@ -131,7 +136,7 @@ class Lane:
             asked = self._line_up(turn)
             if asked is not None:
                 self._await_turn(asked)
-            with driver.translated(self._address):
+            with translated(self._address):
                 rows: list[Any] = self._on_connection(
                     lambda link: link.execute(*statement, binary=True).fetchall(), turn
                 )
@@ -248,7 +253,7 @@ class Lane:
                         reply = None
                     else:
                         reply = self._send(step.query, turn)
-                except (driver.DriverError, SamekeyError) as error:
+                except (DriverError, SamekeyError) as error:
                     step = steps.throw(error)
                 else:
                     step = steps.send(reply)
@@ -257,19 +262,21 @@ class Lane:
         finally:
             steps.close()
 
-    def _send(self, query: driver.Query, turn: Sequence[Job]) -> Any:
+    def _send(self, query: Query, turn: Sequence[Job]) -> Any:
         return self._on_connection(
-            lambda connection: connection.ask(driver.worded(self._address, query, self._durable)), turn
+            lambda connection: connection.ask(with_settings(self._address, query, self._durable)), turn
         )
 
-    def _on_connection(self, work: Callable[[driver.Connection], Any], turn: Sequence[Job]) -> Any:
+    def _on_connection(self, work: Callable[[Connection], Any], turn: Sequence[Job]) -> Any:
         if self._closed:
             raise Closed(f"{self._address.name} was closed")
         connection = self._connection
         if self._leader is not turn:
             raise self._too_late()
         if connection is None or connection.closed:
-            connection, facts = driver.connect(self._address, durable=self._durable, desk=self._desk, before=self.facts)
+            connection, facts = connect(
+                self._address, durable=self._durable, operator=self._operator, before=self.facts
+            )
             with self._mutex:
                 if self._leader is turn:
                     self._connection, self.facts, self._known.lost_at = connection, facts, facts.lost_at
@@ -278,8 +285,8 @@ class Lane:
                 raise self._too_late()
         try:
             return work(connection)
-        except driver.DriverError as error:
-            if driver.is_spent(error):
+        except DriverError as error:
+            if is_spent(error):
                 connection.close()
                 if self._connection is connection:
                     self._connection = None

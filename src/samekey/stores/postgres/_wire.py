@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from samekey.core.commands import Open, Read, Settle, StoreCommand
 from samekey.core.record import Record
-from samekey.drivers.postgres.connect import Query
+from samekey.drivers.postgres.exchange import Query
 from samekey.stores.postgres._rows import CALLS, COLUMNS, COMMIT, SQL_TYPE, record_of, told
 
 

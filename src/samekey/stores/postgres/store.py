@@ -40,7 +40,8 @@ from samekey.core.errors import RecordUnreadable, SamekeyError, StoreUnavailable
 from samekey.core.ports import Audits, Health, Query, Records, Replies
 from samekey.core.record import Record
 from samekey.core.states import Role
-from samekey.drivers.postgres import connect as driver
+from samekey.drivers.postgres.address import Address, parse_url
+from samekey.drivers.postgres.self_check import Facts
 from samekey.loops import Bells, aside
 from samekey.stores._waiting import async_wait, asyncio_loop, wait
 from samekey.stores.postgres._batches import BATCH_MAX, Job
@@ -76,7 +77,7 @@ class PostgresStore:
     """A store for `Guard`: `PostgresStore("postgresql://app@db/shop")`. It connects when it is first used."""
 
     def __init__(self, url: str) -> None:
-        self._address = driver.parse_url(url)
+        self._address = parse_url(url)
         self.name = self._address.name
         self._here = _Here(self._address)
         self._identity: str | None = None
@@ -214,14 +215,14 @@ class PostgresStore:
 class _Here:
     """Everything that belongs to one process; connections are made when they are first needed."""
 
-    def __init__(self, address: driver.Address) -> None:
+    def __init__(self, address: Address) -> None:
         self.pid = os.getpid()
         self.closed = False
         crowd = Crowd()
         self.claims = Lane(address, crowd, durable=address.durability != "fast")
         self.settles = Lane(address, crowd, durable=address.durability == "durable")
         self.reads = Lane(address, crowd)
-        self.desk = Lane(address, desk=True)
+        self.desk = Lane(address, operator=True)
         self.lanes = (self.claims, self.settles, self.reads, self.desk)
         self.bells = Bells()
         self.listener = Listener(address, self.bells)
@@ -393,14 +394,14 @@ class AsyncPostgresStore:
 class _Loop:
     """Everything that belongs to one event loop of one process."""
 
-    def __init__(self, address: driver.Address) -> None:
+    def __init__(self, address: Address) -> None:
         self.pid = os.getpid()
         self._bells: LoopBells | None = None
         round = Round()
         self.claims = AsyncLane(address, round, durable=address.durability != "fast")
         self.settles = AsyncLane(address, round, durable=address.durability == "durable")
         self.reads = AsyncLane(address, round)
-        self.desk = AsyncLane(address, round, desk=True)
+        self.desk = AsyncLane(address, round, operator=True)
         self.lanes = (self.claims, self.settles, self.reads, self.desk)
 
     def bells(self, here: _Here) -> LoopBells:
@@ -440,11 +441,11 @@ def _incarnation(lanes: Sequence[Lane | AsyncLane]) -> str:
     return _newest(known).incarnation if known else ""
 
 
-def _newest(known: Sequence[driver.Facts]) -> driver.Facts:
+def _newest(known: Sequence[Facts]) -> Facts:
     return max(known, key=lambda facts: facts.lost_at or 0.0)
 
 
-def _health(address: driver.Address, facts: driver.Facts | None, lanes: Sequence[Lane | AsyncLane]) -> Health:
+def _health(address: Address, facts: Facts | None, lanes: Sequence[Lane | AsyncLane]) -> Health:
     if facts is None:
         raise StoreUnavailable(f"{address.name} was closed")
     # A loss that another connection heard of is one for all.

@@ -13,7 +13,7 @@ import pytest
 
 from samekey import AsyncGuard, Atomic, Guard, Policy
 from samekey.core.record import Record
-from samekey.drivers.postgres.connect import migrate
+from samekey.drivers.postgres.migrate import migrate
 from samekey.testing.servers import postgres
 from tests.guard.helpers import together
 from tests.servers.postgres.atomic.libraries import LIBRARIES, Conn, Effect, finished

@@ -31,7 +31,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from samekey import AsyncGuard, Atomic, Guard, InProgress, Misconfigured, NotDone, Policy, Refused, StoreUnavailable
 from samekey.core.errors import StoreBusy
-from samekey.drivers.postgres.connect import migrate
+from samekey.drivers.postgres.migrate import migrate
 from samekey.testing.proxy import FaultProxy
 from samekey.testing.servers import NoServer
 from tests.servers.postgres.atomic.conftest import Shop

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from samekey import Atomic, Guard, Misconfigured, NotDone
-from samekey.drivers.postgres.connect import migrate
+from samekey.drivers.postgres.migrate import migrate
 from tests.servers.postgres.atomic.conftest import Shop
 from tests.servers.postgres.atomic.libraries import Conn
 from tests.servers.postgres.atomic.test_libraries import inserting
