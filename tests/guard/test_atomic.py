@@ -34,7 +34,7 @@ from samekey import (
 )
 from samekey.core.boundary import Kind, Terms
 from samekey.core.call import Call
-from samekey.guard.guards import atomic_call
+from samekey.guard.on_connection import atomic_call
 from samekey.testing.clock import ManualClock
 from tests.guard.helpers import Child, Ledger, Place, Thread, locked, together
 
@@ -337,6 +337,48 @@ def test_a_with_block_around_on_does_not_close_the_guard(sqlite: Place, guard: A
     assert guard.run("other", lambda: "still open", key="o-1", payload={}).result == "still open"
 
 
+def test_a_closed_guard_takes_no_calls_on_a_connection_either(sqlite: Place, guard: Any, connection):
+    inside = guard.on(begun(connection))
+    guard.close()
+
+    calls = {
+        "run": lambda: inside.run("order", lambda: insert(connection), key="o-1", payload={}),
+        "run_many": lambda: inside.run_many("order", lambda one: insert(connection), ["o-1"], key=str),
+        "hold": lambda: inside.hold("order", key="o-1", payload={}),
+        "on": lambda: guard.on(connection),
+    }
+    for name, call in calls.items():
+        with pytest.raises(StoreUnavailable, match="was closed"):
+            print(name, call())
+    assert connection.execute("SELECT id FROM orders").fetchall() == []
+
+
+async def test_a_closed_async_guard_takes_no_calls_on_a_connection_either(sqlite: Place, guard: Any, connection):
+    awaited = sqlite.async_guard()
+    inside = awaited.on(begun(connection))
+    await awaited.close()
+
+    async def effect(*_: Any) -> str:
+        return insert(connection)
+
+    calls = {
+        "run": lambda: inside.run("order", effect, key="o-1", payload={}),
+        "run_many": lambda: inside.run_many("order", effect, ["o-1"], key=str),
+        "hold": lambda: inside.hold("order", key="o-1", payload={}),
+    }
+    for name, call in calls.items():
+        with pytest.raises(StoreUnavailable, match="was closed"):
+            print(name, await call())
+    with pytest.raises(StoreUnavailable, match="was closed"):
+        awaited.on(connection)
+    assert connection.execute("SELECT id FROM orders").fetchall() == []
+
+
+def begun(connection: sqlite3.Connection) -> sqlite3.Connection:
+    connection.execute("BEGIN IMMEDIATE")
+    return connection
+
+
 async def test_an_async_with_block_around_on_does_not_close_the_guard_either(sqlite: Place, guard: Any, connection):
     made = sqlite.async_guard()
     await made.run("other", lambda: asyncio.sleep(0), key="first", payload={})
@@ -483,7 +525,7 @@ def test_a_batch_does_not_go_on_without_the_transaction_it_is_in(sqlite: Place, 
     with pytest.raises(sqlite3.IntegrityError, match="UNIQUE") as raised:
         guard.on(connection).run_many("order", effect, items, key="id")
 
-    assert any("transaction of the batch" in note for note in raised.value.__notes__)
+    assert any("ended the transaction during this item" in note for note in raised.value.__notes__)
     assert (ran, orders(sqlite), sqlite.look("order", "a")) == (["a", "b"], [], None)
 
 

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
-from samekey.core.attempt import attempt, note
-from samekey.core.boundary import Boundary, Kind, Opaque, Terms
+from samekey.core.attempt import attempt
+from samekey.core.boundary import Boundary, Kind, Opaque
 from samekey.core.call import Answer, Call
 from samekey.core.commands import Read
 from samekey.core.drive import adrive, drive
@@ -20,21 +20,16 @@ from samekey.core.key import as_text, make_key
 from samekey.core.policy import Policy
 from samekey.core.ports import AsyncStore, Hook, Store
 from samekey.core.record import Record
-from samekey.core.transaction import AsyncTransaction, Transaction
 from samekey.guard import off_switch
-from samekey.guard.atomic import (
-    AsyncAtomicPerformer,
-    AtomicPerformer,
-    join,
-    require_same_database,
-    require_transaction,
-)
+from samekey.guard.atomic import AsyncAtomicPerformer, AtomicPerformer, join
+from samekey.guard.base import BaseGuard
 from samekey.guard.batch import arun_some, chunks, key_of, run_some
 from samekey.guard.binding import Bound, Content, KeyRule, TenantRule
 from samekey.guard.decorated import AsyncGuarded, Guarded
 from samekey.guard.hold import AsyncHeld, Held
 from samekey.guard.lease_timer import Leases, renew_with
-from samekey.guard.operations import Attributes, Operation, Rules, as_key, check_effect, no_effect, refuse_atomic
+from samekey.guard.on_connection import AsyncOnConnection, OnConnection
+from samekey.guard.operations import Attributes, Operation, as_key, no_effect
 from samekey.guard.performer import AsyncPerformer, Performer
 
 P = ParamSpec("P")
@@ -42,7 +37,7 @@ T = TypeVar("T")
 S = TypeVar("S")
 
 
-class Guard(Rules):
+class Guard(BaseGuard):
     """The guard for sync code.
 
     >>> guard = Guard("memory://")
@@ -153,7 +148,7 @@ class Guard(Rules):
         attributes: Attributes | None = None,
     ) -> Held | Answer[Any]:
         """Take the key by hand: a `Held` to enter with `with` and `complete()`, or the `Answer` there already is."""
-        operation = self._by_hand(name, no_effect, ignore, boundary, policy)
+        operation = self._by_hand(name, no_effect, ignore, boundary, policy, "hold")
         return self.hold_call(self.new_call(operation, as_key(key, payload, operation), payload, tenant, attributes))
 
     def hold_call(self, call: Call) -> Held | Answer[Any]:
@@ -228,15 +223,8 @@ class Guard(Rules):
             if self._closed:
                 self.close()
 
-    def _by_hand(self, name: str, effect: Any, ignore: Any, boundary: Boundary, policy: Policy | None) -> Operation:
-        """The rules of an operation that no decorator has checked."""
-        self._require_open()
-        check_effect(effect, asynchronous=False)
-        refuse_atomic(boundary)
-        return self.operation(name, ignore=ignore, boundary=boundary, policy=policy)
 
-
-class AsyncGuard(Rules):
+class AsyncGuard(BaseGuard):
     """The guard for async code: the same names, awaited. asyncio, and trio on memory, SQLite and MySQL."""
 
     _asynchronous = True
@@ -331,7 +319,7 @@ class AsyncGuard(Rules):
         attributes: Attributes | None = None,
     ) -> AsyncHeld | Answer[Any]:
         """Take the key by hand: an `AsyncHeld` to enter with `async with`, or the `Answer` there already is."""
-        operation = self._by_hand(name, no_effect, ignore, boundary, policy)
+        operation = self._by_hand(name, no_effect, ignore, boundary, policy, "hold")
         return await self.hold_call(
             self.new_call(operation, as_key(key, payload, operation), payload, tenant, attributes)
         )
@@ -404,124 +392,10 @@ class AsyncGuard(Rules):
             if self._closed:
                 await self.close()
 
-    def _by_hand(self, name: str, effect: Any, ignore: Any, boundary: Boundary, policy: Policy | None) -> Operation:
-        """The rules of an operation that no decorator has checked."""
-        self._require_open()
-        check_effect(effect, asynchronous=True)
-        refuse_atomic(boundary)
-        return self.operation(name, ignore=ignore, boundary=boundary, policy=policy)
 
-
-# -- inside the caller's transaction ---------------------------------------------------------------------------
-
-
-class _GuardOn(Guard):
+class _GuardOn(OnConnection, Guard):
     """`guard.on(connection)`: the same names; effects and records commit with the caller."""
 
-    def __init__(self, guard: Guard, connection: Any) -> None:
-        transaction: Transaction = join(guard.store, connection)
-        self.__dict__.update(guard.__dict__)  # by now with the store, which both of us have
-        self._transaction = transaction
-        if transaction.stale and not transaction.in_transaction:
-            transaction.look_again()
-        require_transaction(self._transaction)
-        require_same_database(self._transaction)
 
-    def close(self) -> None:
-        """The store is the guard's, and the transaction the caller's."""
-
-    def _by_hand(self, name: str, effect: Any, ignore: Any, boundary: Boundary, policy: Policy | None) -> Operation:
-        check_effect(effect, asynchronous=False)
-        return self.operation(name, ignore=ignore, boundary=boundary, policy=policy)
-
-    def _performer(self, call: Call, effect: Callable[[], Any]) -> AtomicPerformer:
-        require_transaction(self._transaction)
-        return AtomicPerformer(atomic_call(call), effect, self._transaction, begins=False, hooks=self._hooks)
-
-    def _carry_out(self, call: Call, effect: Callable[[], Any]) -> Answer[Any]:
-        performer = self._performer(call, effect)
-        return performer.conclude(performer.whole())
-
-    def _run_some(
-        self, operation: Operation, effect: Callable[[Any], Any], some: list[Any], key: Any, tenant: str | None
-    ) -> list[Any]:
-        return [self._run_one(operation, effect, payload, key, tenant) for payload in some]
-
-    def _run_one(self, operation: Operation, effect: Any, payload: Any, key: Any, tenant: str | None) -> Any:
-        performer = None
-        try:
-            call = self.new_call(operation, key_of(payload, key, operation), payload, tenant)
-            performer = self._performer(call, functools.partial(effect, payload))
-            return performer.conclude(performer.whole())
-        except Exception as error:
-            if performer is not None and performer.ended_it:
-                note(error, _BATCH_OVER)
-                raise
-            return error
-
-
-class _AsyncGuardOn(AsyncGuard):
-    def __init__(self, guard: AsyncGuard, connection: Any) -> None:
-        transaction: AsyncTransaction = join(guard.store, connection)
-        self.__dict__.update(guard.__dict__)
-        self._transaction = transaction
-        require_transaction(self._transaction)  # whether it is the same database, the first call asks
-
-    async def close(self) -> None:
-        """The store is the guard's, and the transaction the caller's."""
-
-    def _by_hand(self, name: str, effect: Any, ignore: Any, boundary: Boundary, policy: Policy | None) -> Operation:
-        check_effect(effect, asynchronous=True)
-        return self.operation(name, ignore=ignore, boundary=boundary, policy=policy)
-
-    def _performer(self, call: Call, effect: Callable[[], Any]) -> AsyncAtomicPerformer:
-        require_transaction(self._transaction)
-        return AsyncAtomicPerformer(atomic_call(call), effect, self._transaction, begins=False, hooks=self._hooks)
-
-    async def _carry_out(self, call: Call, effect: Callable[[], Any]) -> Answer[Any]:
-        performer = self._performer(call, effect)
-        return performer.conclude(await performer.whole())
-
-    async def _run_some(
-        self, operation: Operation, effect: Callable[[Any], Any], some: list[Any], key: Any, tenant: str | None
-    ) -> list[Any]:
-        return [await self._run_one(operation, effect, payload, key, tenant) for payload in some]
-
-    async def _run_one(self, operation: Operation, effect: Any, payload: Any, key: Any, tenant: str | None) -> Any:
-        performer = None
-        try:
-            call = self.new_call(operation, key_of(payload, key, operation), payload, tenant)
-            performer = self._performer(call, functools.partial(effect, payload))
-            return performer.conclude(await performer.whole())
-        except Exception as error:
-            if performer is not None and performer.ended_it:
-                note(error, _BATCH_OVER)
-                raise
-            return error
-
-
-_BATCH_OVER = (
-    "samekey: the transaction of the batch ended with this one, so there are no answers: what was done before it went "
-    "with that transaction, and what comes behind it was not run"
-)
-
-_IN_TRANSACTION = Terms(Kind.ATOMIC)
-_IN_TRANSACTION_TEXT = _IN_TRANSACTION.text()
-
-
-def atomic_call(call: Call) -> Call:
-    """The same call, under the terms of a transaction."""
-    return Call(  # by hand: dataclasses.replace takes fifteen times as long
-        call.key,
-        call.intent,
-        call.attempt,
-        call.boundary,
-        _IN_TRANSACTION,
-        _IN_TRANSACTION_TEXT,
-        call.policy,
-        call.types,
-        call.aliases,
-        call.attributes,
-        call.store_name,
-        call.unguarded,
-    )
+class _AsyncGuardOn(AsyncOnConnection, AsyncGuard):
+    """The same, awaited."""

@@ -1,10 +1,11 @@
-"""Whether two functions are one and the same: under one name, two would answer for each other's keys.
+"""The default name of an operation, and whether two functions may share one.
 
-A function is its code and what it carries: the arguments of a partial, the object of a method, defaults, what a
-closure closes over. Two are the same if both are. Values are compared by ==, whatever can change by identity: a
-loud refusal is better than "charged" as the answer to a refund.
+Two functions under one name would answer for each other's keys. A function is its code and what it carries: the
+arguments of a partial, the object of a method, defaults, the values in a closure. Two functions are the same if both
+are equal. Values are compared by ==, and values that can change by identity: a refusal at start is better than
+"charged" as the answer to a refund.
 
-A module that is run again - reloaded, or imported anew - makes the same functions of new parts. There module and
+A module that is run again (reloaded, or imported anew) makes the same functions of new parts. There module and
 qualname are enough: within one run a second function of that name is refused.
 """
 
@@ -23,12 +24,20 @@ from samekey.core.shapes import home_of
 _NOT_YET = object()
 
 
+def default_name(function: Any) -> str:
+    """module:qualname, however the program was started; a partial or a callable object has no name of its own."""
+    module, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    if isinstance(function, functools.partial) or not module or not qualname:
+        raise TypeError(f"{function!r} has no name of its own: give it one with name=")
+    return f"{home_of(module, getattr(inspect.unwrap(function), '__globals__', None))}:{qualname}"
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Origin:
-    """Where a function comes from, and what it carried when it was decorated."""
+    """Where a function was defined, and what it carried when it was decorated."""
 
     place: tuple[str, str]
-    named: bool  # by a `def` of its own, so that its place tells it from every other
+    named: bool  # by a `def` of its own: within one run of its module no other function has its place
     code: types.CodeType | None
     carried: tuple[Any, ...]
     module: Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""The rules of operations: what a guard checks once, so that a call only has to follow them."""
+"""Operations: their rules, checked once; the registry of what a guard guards; and the `Call` made of one request."""
 
 from __future__ import annotations
 
@@ -6,38 +6,29 @@ import functools
 import inspect
 import os
 import struct
-import threading
-import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar, get_type_hints
+from typing import Any, Literal, get_type_hints
 
-from samekey.core.boundary import Atomic, Boundary, Keyed, Terms
+from samekey.core.boundary import Atomic, Boundary, Keyed, Lookup, Terms
 from samekey.core.call import Call
-from samekey.core.errors import Misconfigured, StoreUnavailable
+from samekey.core.errors import Misconfigured
 from samekey.core.fingerprint import Intent, declared_ignore
 from samekey.core.key import Key, as_text, make_key
 from samekey.core.policy import Policy
-from samekey.core.ports import Hook
 from samekey.core.record import ATTRIBUTE_MAX_CHARS, ATTRIBUTES_MAX
 from samekey.core.shapes import data_types, storable_type
 from samekey.guard import off_switch
-from samekey.guard.binding import Binding, Content, KeyRule, TenantRule, check_function, default_name
-from samekey.guard.lease_timer import Leases
-from samekey.guard.names import Origin, origin_of
-from samekey.guard.single_flight import Flights
-from samekey.guard.store_urls import absolute, check_address, check_store, open_store, public, refuse_greenlets
+from samekey.guard.binding import Binding, Content, KeyRule, TenantRule, check_function
+from samekey.guard.names import Origin, default_name, origin_of
 
-T = TypeVar("T")
-
-OPERATIONS_MAX = 1000  # names are code, not data; beyond that somebody made them of data
-SECRET_MIN_BYTES = 16
+OPERATIONS_MAX = 1000  # operations a guard remembers; a program that has more makes their names of data
 IDS_AHEAD = 64
 
 _IDS = struct.Struct("16s" * IDS_AHEAD)
 
 Attributes = Mapping[str, str]
+DeclaredBy = Literal["decorator", "run", "hold", "http", "webhook", "adapter"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,112 +47,77 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """An operation as a decorated function declared it; `named`: it was given a name= of its own."""
+    """An entry of the registry: an operation, its rules, and what declared it.
+
+    A `*` in the name stands for any text: an HTTP adapter declares its routes before it has seen a request, and may
+    not know where they are mounted (`POST */charges`). `operation` is None where the rules are chosen per request.
+    """
 
     name: str
-    named: bool
-    aliases: tuple[str, ...]
+    by: DeclaredBy
+    operation: Operation | None = None
+    named: bool = True  # False: a decorated function without name=, known by its module and its own name
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def boundary(self) -> Boundary | None:
+        return None if self.operation is None else self.operation.boundary
+
+    @property
+    def policy(self) -> Policy | None:
+        return None if self.operation is None else self.operation.policy
+
+    @property
+    def lookup(self) -> Lookup | None:
+        """The function that asks the provider, where the boundary has one."""
+        return None if self.operation is None else self.operation.boundary.asks_with
+
+    @property
+    def payload(self) -> str:
+        """What the fingerprint is made of: "arguments" of a function, an HTTP "request", an "event id", a "payload"."""
+        return {"decorator": "arguments", "http": "request", "webhook": "event id"}.get(self.by, "payload")
+
+    def covers(self, name: str) -> bool:
+        """Whether a record of this operation name is of this entry, today's name or an earlier one."""
+        before, star, after = self.name.partition("*")
+        if not star:
+            return name == self.name or name in self.aliases
+        long_enough = len(name) >= len(before) + len(after)
+        return (long_enough and name.startswith(before) and name.endswith(after)) or name in self.aliases
 
 
-class Rules:
-    """What both colours share: rules, names, secrets. No I/O in here."""
+class Operations:
+    """The rules and the registry of one guard. No I/O in here."""
 
     _asynchronous: bool
-    _leases: Leases
+    _closed: bool
 
-    def __init__(
-        self,
-        store: Any,
-        *,
-        policy: Policy = Policy(),  # noqa: B008 - frozen
-        secret: str | bytes | Collection[str | bytes] | None = None,
-        hooks: Iterable[Hook] = (),
-    ) -> None:
-        refuse_greenlets()
-        if not isinstance(policy, Policy):
-            raise Misconfigured(f"policy= takes a Policy, not {type(policy).__name__}")
+    def __init__(self, policy: Policy, secrets: tuple[bytes, ...]) -> None:
         self.policy = policy
-        # Whole from the start: opened later, after a chdir, a relative path would be another file.
-        self._address = absolute(check_address(store)) if isinstance(store, str) else None
-        self._given = None if isinstance(store, str) else check_store(store, asynchronous=self._asynchronous)
-        self._opened: Any = None
-        self._opening = threading.Lock()
-        self._closed = False  # to new calls
-        self._shut = False  # and so is the store: what was running has ended
-        self._secrets = as_secrets(secret)
-        self._hooks = as_hooks(hooks)
-        self._flights = Flights()
-        _ALL.add(self)
-        self._names: dict[str, tuple[Origin, bool, tuple[str, ...]]] = {}
+        self._secrets = secrets
+        self._opened: Any = None  # the store, once it is open
+        self._origins: dict[str, Origin] = {}
+        self._declared: dict[str, Declared] = {}
         self._operations: dict[Any, Operation] = {}
 
     @property
-    def store(self) -> Any:
-        """The store, opened by whoever first needs it."""
-        opened = self._opened
-        if opened is not None and not self._shut:
-            return opened
-        self._require_open()
-        if self._opened is None:
-            with self._opening:
-                if self._opened is None:
-                    self._opened = self._open()
-        return self._opened
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            f"a {type(self).__name__} is not copied or pickled, because its connections are not: make one in each "
-            "process, or hand it on as it is"
-        )
-
-    def as_new_process(self) -> None:
-        """Forget what only the process knows - callers in flight, holds to renew - as after a restart."""
-        self._flights = Flights()
-        self._leases.forget()
-
-    @contextmanager
-    def through(self, wrap: Callable[[Any], Any]) -> Iterator[None]:
-        """For tests: until the block ends, every command goes to `wrap(store)`."""
-        real = self.store
-        self._opened = wrap(real)
-        try:
-            yield
-        finally:
-            self._opened = real
-
-    def _after_fork(self) -> None:
-        # The parent's callers are not ours, nor is a lock that one of them held.
-        self._flights, self._opening = Flights(), threading.Lock()
-
-    def _to_be_shut(self) -> Any:
-        """The store, if the guard is closed and nothing is under way that would still have to be settled."""
-        if self._shut or self._opened is None or self._flights.under_way() or self._leases.living():
-            return None
-        self._shut = True
-        self._leases.end()
-        return self._opened
+    def store_name(self) -> str:
+        raise NotImplementedError
 
     def _require_open(self) -> None:
-        if self._closed:
-            raise StoreUnavailable(f"this guard on {self.store_name} was closed")
-
-    def _open(self) -> Any:
-        refuse_greenlets()  # again: a guard of a preloaded application is made before its worker patches
-        if self._given is not None:
-            return self._given
-        return open_store(str(self._address), asynchronous=self._asynchronous)
-
-    @property
-    def store_name(self) -> str:
-        """What to call the store in a command line; known also while it cannot be reached."""
-        known = self._opened or self._given
-        return public(str(self._address)) if known is None else str(known.name)
+        raise NotImplementedError
 
     def declared(self) -> list[Declared]:
-        """The operations of decorated functions."""
-        return [
-            Declared(name, named=named, aliases=aliases) for name, (_, named, aliases) in sorted(self._names.items())
-        ]
+        """The registry: every operation that was declared so far, by name.
+
+        Decorators, HTTP routes and webhooks declare theirs when they are made; `run` and `hold` at the first call.
+        """
+        return [one for _, one in sorted(self._declared.items())]
+
+    def declare(self, declared: Declared) -> None:
+        """Put an entry into the registry. The newest entry of a name counts; at most OPERATIONS_MAX are kept."""
+        if declared.name in self._declared or len(self._declared) < OPERATIONS_MAX:
+            self._declared[declared.name] = declared
 
     def operation(
         self,
@@ -172,8 +128,10 @@ class Rules:
         policy: Policy | None = None,
         types: tuple[type, ...] = (),
         aliases: tuple[str, ...] = (),
+        by: DeclaredBy = "adapter",
+        named: bool = True,
     ) -> Operation:
-        """The checked rules of an operation, remembered."""
+        """The checked rules of an operation, remembered and put into the registry."""
         asked: Any = None
         try:
             ignore = ignore if isinstance(ignore, str) else tuple(ignore)  # once: a generator gives its names once
@@ -181,8 +139,7 @@ class Rules:
             return self._operations[asked]
         except (KeyError, TypeError):
             pass
-        if not isinstance(boundary, Boundary):
-            raise Misconfigured(f"boundary= takes Atomic, Keyed, Asks, Repeatable or Opaque, not {boundary!r}")
+        check_boundary(boundary)
         if (
             boundary.asks_with is not None
             and inspect.iscoroutinefunction(boundary.asks_with)
@@ -204,6 +161,7 @@ class Rules:
             types=types,
             aliases=aliases,
         )
+        self.declare(Declared(found.name, by, found, named, aliases))
         try:
             if len(self._operations) < OPERATIONS_MAX:
                 self._operations[asked] = found
@@ -216,7 +174,7 @@ class Rules:
         operation: Operation,
         key: str,
         payload: Any,
-        tenant: str | None,
+        tenant: str | None = None,
         attributes: Attributes | None = None,
         written: bytes | None = None,
     ) -> Call:
@@ -241,18 +199,14 @@ class Rules:
             off_switch.depth > 0,
         )
 
-    def _register(self, name: str | None, function: Any, aliases: tuple[str, ...]) -> str:
-        """The operation's name; two different functions under one name would answer for each other."""
-        own = origin_of(function)
-        chosen = default_name(function) if name is None else make_key(name, "checked").operation
-        known = self._names.get(chosen)
-        if known is not None and not known[0].is_same(own):
-            raise Misconfigured(
-                f"two functions are called {chosen!r}: their keys would answer for each other. Give each its own name= "
-                "(with aliases= it still finds the other's keys), or make what differs between them a parameter"
-            )
-        self._names[chosen] = (own, name is not None, aliases)
-        return chosen
+    def _by_hand(
+        self, name: str, effect: Any, ignore: Any, boundary: Boundary, policy: Policy | None, by: DeclaredBy = "run"
+    ) -> Operation:
+        """The rules of an operation that no decorator has checked."""
+        self._require_open()
+        check_effect(effect, asynchronous=self._asynchronous)
+        refuse_atomic(boundary)
+        return self.operation(name, ignore=ignore, boundary=boundary, policy=policy, by=by)
 
     def _decorated(
         self,
@@ -277,14 +231,37 @@ class Rules:
                 f"the result of {getattr(function, '__qualname__', function)!s} cannot be kept: {reason}"
             )
         operation = self.operation(
-            self._register(name, function, others),
+            self._named(name, function),
             ignore=binding.ignore,
             boundary=boundary,
             policy=policy,
             types=data_types(annotation),
             aliases=others,
+            by="decorator",
+            named=name is not None,
         )
         return binding, operation
+
+    def _named(self, name: str | None, function: Any) -> str:
+        """The operation's name. Two different functions under one name would answer for each other: refused."""
+        own = origin_of(function)
+        chosen = default_name(function) if name is None else make_key(name, "checked").operation
+        known = self._origins.get(chosen)
+        if known is not None and not known.is_same(own):
+            raise Misconfigured(
+                f"two functions are called {chosen!r}: their keys would answer for each other. Give each its own name= "
+                "(with aliases= it still finds the other's keys), or make what differs between them a parameter"
+            )
+        self._origins[chosen] = own
+        return chosen
+
+
+# -- checks --------------------------------------------------------------------------------------------------------
+
+
+def check_boundary(boundary: Any) -> None:
+    if not isinstance(boundary, Boundary):
+        raise Misconfigured(f"boundary= takes Atomic, Keyed, Asks, Repeatable or Opaque, not {boundary!r}")
 
 
 def _check_window(name: str, window: float, policy: Policy) -> None:
@@ -307,7 +284,7 @@ def as_key(key: Any, payload: Any, operation: Operation) -> str:
 
 
 def check_effect(effect: Any, *, asynchronous: bool) -> None:
-    """Refuse before the claim what can be known before: what a plain function will return cannot."""
+    """Refuse before the claim an effect that can never work. What a plain function returns is only seen later."""
     if not callable(effect):
         raise Misconfigured(f"an effect is a function, not {type(effect).__name__}")
     inner = effect
@@ -326,11 +303,11 @@ def check_effect(effect: Any, *, asynchronous: bool) -> None:
 
 
 def no_effect() -> None:
-    """The effect of a hold: it is whatever the caller does in its block."""
+    """The effect of a hold: the caller's block is the effect."""
 
 
 def refuse_atomic(boundary: Boundary) -> None:
-    """Without a parameter that carries the connection, a claim outside the transaction would be called atomic."""
+    """Without a parameter that carries the connection, the claim would be made outside the transaction."""
     if isinstance(boundary, Atomic):
         raise Misconfigured(
             "Atomic needs the connection: decorate a function that takes it, or use guard.on(connection)"
@@ -338,13 +315,13 @@ def refuse_atomic(boundary: Boundary) -> None:
 
 
 def return_annotation(function: Any) -> Any:
-    """The return annotation, resolved if it can be; None when there is none or it names what is not there yet."""
+    """The return annotation, resolved if it can be; Any when there is none or one of its names is not defined yet."""
     inner = function
     while isinstance(inner, functools.partial):
         inner = inner.func
     try:
         return get_type_hints(inner, include_extras=True).get("return", Any)
-    except Exception:  # a forward reference that nothing resolves yet: judged by the first result instead
+    except Exception:  # a forward reference that cannot be resolved yet: the first result is checked instead
         return Any
 
 
@@ -377,35 +354,14 @@ def as_names(aliases: Any) -> tuple[str, ...]:
     return names
 
 
-def as_hooks(hooks: Any) -> tuple[Hook, ...]:
-    given = tuple(hooks) if isinstance(hooks, Iterable) else (None,)
-    if not all(map(callable, given)):
-        raise Misconfigured(f"hooks= takes a list of functions that take an Event, not {hooks!r}")
-    return given
-
-
-def as_secrets(secret: Any) -> tuple[bytes, ...]:
-    """The current secret first, older ones after it: records made under them still verify."""
-    if secret is None:
-        return ()
-    given = (secret,) if isinstance(secret, (str, bytes)) or not isinstance(secret, Iterable) else tuple(secret)
-    secrets = tuple(one.encode() if isinstance(one, str) else one for one in given)
-    if not secrets or any(not isinstance(one, bytes) or len(one) < SECRET_MIN_BYTES for one in secrets):
-        raise Misconfigured(
-            f"secret= takes at least {SECRET_MIN_BYTES} bytes (or several such secrets, the current one first)"
-        )
-    return secrets
-
-
 def _salt(key: Key) -> str:
     # Not the operation's name: a renamed operation with aliases= still names the fields that differ.
     return key.text if key.tenant is None else f"{key.tenant!r}/{key.text}"
 
 
-# -- what a fork must not share ------------------------------------------------------------------------------------
+# -- attempt ids ---------------------------------------------------------------------------------------------------
 
-_ALL: weakref.WeakSet[Rules] = weakref.WeakSet()
-_ids: list[str] = []  # attempt ids made ahead: asking the system for each one costs more than all of a replay
+_ids: list[str] = []  # made ahead: asking the system for each one costs more than all of a replay
 
 
 def new_attempt() -> str:
@@ -418,11 +374,6 @@ def new_attempt() -> str:
         return first
 
 
-def _after_fork_in_child() -> None:
-    _ids.clear()  # the parent gives them out
-    for rules in _ALL:
-        rules._after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+def forget_ids() -> None:
+    """In a forked child: the parent gives these ids out."""
+    _ids.clear()

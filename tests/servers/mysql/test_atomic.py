@@ -441,7 +441,7 @@ def test_a_batch_does_not_go_on_without_the_transaction_it_is_in(guard, url, aut
             ask()
         one.commit()
 
-    assert any("transaction of the batch" in note for note in raised.value.__notes__)
+    assert any("ended the transaction during this item" in note for note in raised.value.__notes__)
     assert (ran, orders(url), guard.peek("order", "3")) == ([1, 2], [], None)
 
 
