@@ -24,7 +24,7 @@ SECONDS = 100  # a busy machine starts a server within it
 # What a command may take, said after what the page says: the last word counts.
 SHORTER = {
     "bench.capacity": ["--keys", "100"],
-    "samekey.testing.simulate": ["--runs", "20", "--jobs", "1"],
+    "tests.proofs.simulate": ["--runs", "20", "--jobs", "1"],
 }
 
 

@@ -21,7 +21,7 @@ from tests.pages.commands import carry_out, console, script
         ("pytest tests/nothing", "", "there is no tests/nothing"),
         ("samekey nothing", "", "ended with 2"),
         ("samekey --version", "another", "instead of"),
-        ("python -m samekey.testing.simulate --nothing", "", "unrecognized arguments"),
+        ("python -m tests.proofs.simulate --nothing", "", "unrecognized arguments"),
     ],
 )
 def test_a_wrong_line_is_told(tmp_path, monkeypatch, line: str, printed: str, wrong: str):

@@ -22,8 +22,8 @@ from samekey.stores.layered import AsyncLayeredStore, LayeredStore
 from samekey.stores.memory import AsyncMemoryStore, MemoryStore
 from samekey.testing._store_scenarios.scene import A, B, Scene
 from samekey.testing.clock import ManualClock
-from samekey.testing.front import AsyncMemoryFront, MemoryFront
 from samekey.testing.store_suite import AsyncStoreSuite, StoreSuite
+from tests.stores.memory_front import AsyncMemoryFront, MemoryFront
 
 
 class TestLayeredStore(StoreSuite):

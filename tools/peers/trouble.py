@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, cast
 
-from samekey.testing.proxy import FaultProxy
 from samekey.testing.redis_servers import RedisServer
+from tests.servers.proxy import FaultProxy
 
 CUSTOMER = Path(__file__).parent / "customer.py"
 LEASE_SECONDS = 1.0

@@ -12,7 +12,6 @@ from samekey.testing.off import off
 from samekey.testing.probes import rows
 from samekey.testing.provider import CardStolen, Charge, Decline, InsufficientFunds, LedgerProvider
 from samekey.testing.repeats import redeliver, run_in_parallel, run_twice
-from samekey.testing.schedules import explore
 from samekey.testing.store_suite import AsyncStoreSuite, StoreSuite
 from samekey.testing.trials import Finding
 
@@ -43,5 +42,4 @@ __all__ = [
     "FaultyStore",
     "Plan",
     "StoreSuite",
-    "explore",
 ]

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from samekey.drivers.postgres.migrate import migrate
-from samekey.testing.proxy import FaultProxy
 from samekey.testing.servers import NoServer, PrivatePostgres
 from tests.proofs.chaos.judging import judged, migrated, seconds
 from tests.proofs.chaos.trial import Every, Trial
 from tests.proofs.chaos.worker import LEASE_SECONDS
+from tests.servers.proxy import FaultProxy
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

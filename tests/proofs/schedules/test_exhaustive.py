@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from samekey.core.boundary import Asks, Boundary, Keyed, Opaque, Repeatable
-from samekey.testing.schedules import (
+from tests.figures import count
+from tests.proofs.schedules.search import (
     PROMISES,
     Promise,
     Provider,
@@ -29,8 +30,7 @@ from samekey.testing.schedules import (
     replay,
     settled_is_final,
 )
-from samekey.testing.world import World, look_in_the_books
-from tests.figures import count
+from tests.proofs.schedules.world import World, look_in_the_books
 
 PROOF = os.environ.get("SAMEKEY_PROOF") == "1" or os.environ.get("SAMEKEY_BUDGET") == "full"
 

@@ -23,7 +23,8 @@ from samekey.core.errors import Fenced, InProgress
 from samekey.core.policy import Policy
 from samekey.core.record import Record
 from samekey.core.states import Role, State
-from samekey.testing.schedules import (
+from tests.figures import figure
+from tests.proofs.schedules.search import (
     PROMISES,
     Promise,
     Provider,
@@ -34,9 +35,8 @@ from samekey.testing.schedules import (
     one_effect,
     released_is_true,
 )
-from samekey.testing.world import look_in_the_books
-from tests.figures import figure
 from tests.proofs.schedules.test_others import operator
+from tests.proofs.schedules.world import look_in_the_books
 
 attempt: Any = core_attempt  # whose imported names are patched too
 Patch = Callable[[pytest.MonkeyPatch], None]

@@ -18,10 +18,10 @@ from samekey.core.call import Call
 from samekey.core.commands import Command, Read
 from samekey.core.states import State
 from samekey.ops import NOT_GIVEN, Ops, Word
-from samekey.testing._scene import KEY, FindOut, Sweep
-from samekey.testing.schedules import Provider, Report, explore, replay
-from samekey.testing.world import World, look_in_the_books
 from tests.figures import count
+from tests.proofs.schedules.scene import KEY, FindOut, Sweep
+from tests.proofs.schedules.search import Provider, Report, explore, replay
+from tests.proofs.schedules.world import World, look_in_the_books
 
 PROOF = os.environ.get("SAMEKEY_PROOF") == "1" or os.environ.get("SAMEKEY_BUDGET") == "full"
 

@@ -16,9 +16,9 @@ from samekey.core.states import State
 from samekey.ops import Ops
 from samekey.stores.memory import MemoryStore
 from samekey.testing import ManualClock
-from samekey.testing._scene import Scene
-from samekey.testing.schedules import PROMISES, Provider, explore, one_effect, replay
-from samekey.testing.world import World, look_in_the_books
+from tests.proofs.schedules.scene import Scene
+from tests.proofs.schedules.search import PROMISES, Provider, explore, one_effect, replay
+from tests.proofs.schedules.world import World, look_in_the_books
 
 BELIEF = 60.0
 DEDUPS = Provider(dedups=True)

@@ -18,10 +18,10 @@ from samekey.core.key import make_key
 from samekey.core.layers import MayStillReplay
 from samekey.drivers.postgres.migrate import migrate
 from samekey.guard.store_urls import open_store
-from samekey.testing.proxy import FaultProxy
 from samekey.testing.redis_servers import RedisServer, redis_cluster, redis_server
 from samekey.testing.servers import postgres
 from samekey.testing.store_suite import AsyncStoreSuite, StoreSuite
+from tests.servers.proxy import FaultProxy
 
 pytestmark = pytest.mark.slow
 

@@ -42,9 +42,9 @@ from samekey.stores.redis._front import RedisFront
 from samekey.stores.redis._operators import listing
 from samekey.stores.redis._servers import _SLOTS, READ
 from samekey.stores.redis.store import _Loop
-from samekey.testing.proxy import FaultProxy
 from samekey.testing.redis_servers import RedisServer, flavours, redis_cluster, redis_server, until
 from samekey.testing.servers import NoServer
+from tests.servers.proxy import FaultProxy
 from tests.stores.files import many_files
 
 FULL = os.environ.get("SAMEKEY_BUDGET") == "full"

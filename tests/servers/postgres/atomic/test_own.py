@@ -32,11 +32,11 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from samekey import AsyncGuard, Atomic, Guard, InProgress, Misconfigured, NotDone, Policy, Refused, StoreUnavailable
 from samekey.core.errors import StoreBusy
 from samekey.drivers.postgres.migrate import migrate
-from samekey.testing.proxy import FaultProxy
 from samekey.testing.servers import NoServer
 from tests.servers.postgres.atomic.conftest import Shop
 from tests.servers.postgres.atomic.libraries import LIBRARIES, Asyncpg, Django, Order, Psycopg, finished
 from tests.servers.postgres.atomic.libraries import SqlalchemySession as OrmConn
+from tests.servers.proxy import FaultProxy
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from samekey.testing import proxy as proxies
-from samekey.testing.proxy import FaultProxy
+from tests.servers import proxy as proxies
+from tests.servers.proxy import FaultProxy
 
 
 def test_a_proxy_that_is_cut_all_the_time_still_welcomes():

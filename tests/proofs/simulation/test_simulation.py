@@ -18,11 +18,11 @@ from samekey.core import register
 from samekey.core.layers import FRONT_TTL_SECONDS, Front, Look
 from samekey.core.states import State
 from samekey.guard import hold, performer
-from samekey.testing._simulation.durable import Durable
-from samekey.testing.front import MemoryFront
-from samekey.testing.simulate import boundary_of, layered_of, play, shrink, simulate
 from tests.figures import figure
 from tests.proofs.schedules import test_mutants as mutants
+from tests.proofs.simulate import boundary_of, layered_of, play, shrink, simulate
+from tests.proofs.simulation.durable import Durable
+from tests.stores.memory_front import MemoryFront
 
 PROOF = os.environ.get("SAMEKEY_BUDGET") == "full"
 RUNS = int(os.environ.get("SAMEKEY_RUNS", "1000000" if PROOF else "5000"))
@@ -67,7 +67,7 @@ def test_no_promise_is_broken_in_any_run():
 
 def test_a_seed_is_a_run():
     """In every process, whatever the seed of its hashes: the same story, to the last word."""
-    code = "from samekey.testing.simulate import play; print([play(seed, told=True).story for seed in range(40)])"
+    code = "from tests.proofs.simulate import play; print([play(seed, told=True).story for seed in range(40)])"
     told = [
         subprocess.run(
             [sys.executable, "-W", "ignore", "-c", code],

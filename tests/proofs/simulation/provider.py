@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from samekey.core.boundary import Boundary, Kind
-from samekey.testing._books import Books, Provider, Request
-from samekey.testing._scene import FRESH, Move
-from samekey.testing._simulation.faults import FLIGHT_MAX_SECONDS
+from tests.proofs.schedules.books import Books, Provider, Request
+from tests.proofs.schedules.scene import FRESH, Move
+from tests.proofs.simulation.faults import FLIGHT_MAX_SECONDS
 
 if TYPE_CHECKING:
-    from samekey.testing._simulation.stage import Simulation, Task
+    from tests.proofs.simulation.stage import Simulation, Task
 
 CALL_TIMEOUT_SECONDS = 10.0
 LOOKUP_TIMEOUT_SECONDS = 20.0

@@ -13,8 +13,8 @@ from samekey.core.boundary import Verdict, parse_terms
 from samekey.core.commands import Ask, Command, Settle, StoreCommand
 from samekey.core.key import make_key
 from samekey.core.record import Record
-from samekey.testing._books import Books, Request
-from samekey.testing._points import End, Point
+from tests.proofs.schedules.books import Books, Request
+from tests.proofs.schedules.points import End, Point
 
 LEASE_SECONDS = 30.0
 FRESH = "Z"  # the caller that comes when the faults have stopped

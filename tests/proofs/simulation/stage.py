@@ -19,10 +19,11 @@ from samekey.core.layers import FRONT_TTL_SECONDS, MayStillReplay
 from samekey.core.policy import Policy
 from samekey.core.states import State
 from samekey.guard.hold import current, leaving
-from samekey.testing._points import RESULT_MAX_BYTES, End
-from samekey.testing._scene import FRESH, KEY, NO_FAULTS, Move, Scene
-from samekey.testing._simulation.durable import Durable
-from samekey.testing._simulation.faults import (
+from tests.proofs.schedules.points import RESULT_MAX_BYTES, End
+from tests.proofs.schedules.scene import FRESH, KEY, NO_FAULTS, Move, Scene
+from tests.proofs.schedules.search import PROMISES, one_answer, one_effect
+from tests.proofs.simulation.durable import Durable
+from tests.proofs.simulation.faults import (
     BELIEF_SECONDS,
     EVENTS_MAX,
     FAILOVER_RATE,
@@ -34,11 +35,10 @@ from samekey.testing._simulation.faults import (
     RATES,
     Faults,
 )
-from samekey.testing._simulation.front import Front
-from samekey.testing._simulation.promises import Broken, Promises
-from samekey.testing._simulation.provider import Counter
-from samekey.testing._stepping import Bell, SteppedGuard, SteppedLeases, Wish
-from samekey.testing.schedules import PROMISES, one_answer, one_effect
+from tests.proofs.simulation.front import Front
+from tests.proofs.simulation.promises import Broken, Promises
+from tests.proofs.simulation.provider import Counter
+from tests.proofs.simulation.stepping import Bell, SteppedGuard, SteppedLeases, Wish
 
 Draw = Callable[[], float]
 
@@ -240,7 +240,7 @@ class Simulation:
         )
         return scene
 
-    # -- what a guard is given instead of its loop, its clock and its timer (see `_stepping.Stage`)
+    # -- what a guard is given instead of its loop, its clock and its timer (see `stepping.Stage`)
 
     def monotonic(self) -> float:
         client = self._client

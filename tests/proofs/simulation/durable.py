@@ -9,13 +9,13 @@ from samekey.core.boundary import Kind
 from samekey.core.commands import Begin, Free, Open, Read, Settle, StoreCommand, Take, Testify, Wait
 from samekey.core.errors import StoreUnavailable
 from samekey.core.record import Record
-from samekey.testing._scene import Move
-from samekey.testing._simulation.faults import FLIGHT_MAX_SECONDS, STORE_TIMEOUT_SECONDS
-from samekey.testing._simulation.promises import LOST, Truths
-from samekey.testing.schedules import one_effect
+from tests.proofs.schedules.scene import Move
+from tests.proofs.schedules.search import one_effect
+from tests.proofs.simulation.faults import FLIGHT_MAX_SECONDS, STORE_TIMEOUT_SECONDS
+from tests.proofs.simulation.promises import LOST, Truths
 
 if TYPE_CHECKING:
-    from samekey.testing._simulation.stage import Simulation, Task
+    from tests.proofs.simulation.stage import Simulation, Task
 
 
 class Waiter(NamedTuple):

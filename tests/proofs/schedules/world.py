@@ -3,7 +3,7 @@
 Theory. What runs here is the real thing: `core.attempt.attempt` decides, `core.register.apply` is the store.
 Only what surrounds them is made up: a clock, a provider with its books, requests on their way, and callers that
 crash, pause and time out. A `Scene` is the whole world at one moment and never changes; `World.moves` lists
-everything that can happen next. Which moves are played is no business of this file (`schedules.py` plays them all).
+everything that can happen next. Which moves are played is no business of this file (`search.py` plays them all).
 
 One move is one atomic thing:
 
@@ -53,9 +53,9 @@ from samekey.core.fingerprint import Intent
 from samekey.core.policy import SECONDS_MAX, Policy
 from samekey.core.record import Record
 from samekey.core.states import State
-from samekey.testing._books import Books, Ending, Provider, Request
-from samekey.testing._points import NO_ANSWER, RESULT_MAX_BYTES, Points, facts
-from samekey.testing._scene import (
+from tests.proofs.schedules.books import Books, Ending, Provider, Request
+from tests.proofs.schedules.points import NO_ANSWER, RESULT_MAX_BYTES, Points, facts
+from tests.proofs.schedules.scene import (
     FRESH,
     KEY,
     LEASE_SECONDS,

@@ -25,9 +25,9 @@ from samekey.core.boundary import Boundary, Kind
 from samekey.core.commands import Begin, Renew, Settle
 from samekey.core.record import Record
 from samekey.core.states import Role, State
-from samekey.testing._books import Provider
-from samekey.testing._scene import FRESH, Move, Scene
-from samekey.testing.world import World
+from tests.proofs.schedules.books import Provider
+from tests.proofs.schedules.scene import FRESH, Move, Scene
+from tests.proofs.schedules.world import World
 
 __all__ = ["PROMISES", "Promise", "Provider", "Report", "Violation", "World", "explore", "replay", "story"]
 

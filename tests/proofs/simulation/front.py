@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from samekey.core.errors import StoreUnavailable
 from samekey.loops import Bells
-from samekey.testing._simulation.faults import AWAY_MAX_SECONDS, FLIGHT_MAX_SECONDS, FRONT_TIMEOUT_SECONDS
-from samekey.testing.front import MemoryFront
+from tests.proofs.simulation.faults import AWAY_MAX_SECONDS, FLIGHT_MAX_SECONDS, FRONT_TIMEOUT_SECONDS
+from tests.stores.memory_front import MemoryFront
 
 if TYPE_CHECKING:
-    from samekey.testing._simulation.stage import Simulation, Task
+    from tests.proofs.simulation.stage import Simulation, Task
 
 AHEAD_MAX_SECONDS = 1000.0  # of its clock over the durable store's: nobody may compare the two
 

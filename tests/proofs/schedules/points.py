@@ -15,7 +15,7 @@ from samekey.core.call import Answer, Call, Failed
 from samekey.core.commands import Command, Raised, Returned, Sleep, Tell, Undo
 from samekey.core.envelope import encode
 from samekey.core.errors import Refused, SamekeyError, StoreUnavailable
-from samekey.testing._books import Ending
+from tests.proofs.schedules.books import Ending
 
 REPLIES_MAX = 80  # heard by one attempt; the longest honest one here needs 25
 RESULT_MAX_BYTES = 1 << 10

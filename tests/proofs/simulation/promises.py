@@ -1,8 +1,8 @@
-"""What is held against which event of a simulation.
+"""Which promise is checked after which event of a simulation.
 
-The promises are those of `schedules.py`; here it is said which of them an event can break at all: the others would
-look at facts that it leaves alone. A store in two layers has one more, in the place of "every answer is what the
-record says": every answer is what the durable store says, or said within the last `front_ttl`.
+The promises are those of `schedules/search.py`. This file lists which of them an event can break at all: the others
+look at facts that the event does not change. A layered store has another promise in the place of "every answer is what
+the record says": every answer is what the durable store says, or said within the last `front_ttl`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from math import inf
 from typing import Any, NamedTuple
 
 from samekey.core.record import Record
-from samekey.testing._scene import Move, Scene
-from samekey.testing.schedules import (
+from tests.proofs.schedules.scene import Move, Scene
+from tests.proofs.schedules.search import (
     PROMISES,
     Promise,
     closed_is_true,

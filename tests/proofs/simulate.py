@@ -1,11 +1,35 @@
 """Simulate: one seed is one run of real guards in a world of faults, and a broken promise is a short story.
 
-    python -m samekey.testing.simulate --runs 100000 --jobs 2     # seeds 0..99999
-    python -m samekey.testing.simulate --seed 4711                # that run again, told in words
+    python -m tests.proofs.simulate --runs 100000 --jobs 2     # seeds 0..99999
+    python -m tests.proofs.simulate --seed 4711                # that run again, told in words
 
-`_simulation.py` says what such a world is. Here runs are counted, shared among processes, and - where a promise broke -
-made shorter: the numbers that a run drew are its tape, and every part of the tape that can be replaced by zeros,
-with the same promise still broken, was not needed for it.
+Theory. A run has a few client processes, a store, a provider, and faults between them. The clients are real guards
+(`simulation/stepping.py`). The store is the real register; in one world of four it is the durable store of the real
+layered store. The promises are those of `schedules/search.py`; they are checked after every write and at every end of
+a call. Events wait in a heap, ordered by the time at which they happen. Each event decides what follows by drawing
+numbers. A number near zero always means the harmless choice - no fault, no delay - so a run whose numbers are replaced
+by zeros is a shorter story of the same kind.
+
+Swarm: each run first draws which kinds of fault can happen in it at all; runs with few kinds go deeper into those.
+At the end the faults stop, messages still on their way are lost, and a fresh caller comes, which must get an answer.
+
+A failover replaces the store by an asynchronous replica: the last writes are gone, and their tokens are given out
+again. Fewer promises hold then (`promises.LOST`); an effect at a provider that dedups still happens once.
+
+Three windows are not played, because guarantees.md promises nothing in them: a proxy's copy of a request that was
+declined lands after the customer topped up; a failover loses the round in which a new provider key was made; and a key
+that was freed is used again while the provider remembers a decline from before it was freed.
+
+    simulation/stage.py      the heap and the clock; clients, their tasks, crashes, pauses, cancellations
+    simulation/durable.py    the store that grants claims: its register, its clock, its waiters, its replica
+    simulation/front.py      the front of a layered store: it forgets, goes back in time, is away, is written late
+    simulation/provider.py   requests on their way, and the books
+    simulation/promises.py   which promise is checked after which event
+    simulation/faults.py     which faults there are, how likely each is, and how long it lasts
+
+This file counts runs, shares them among processes, and shortens a run that broke a promise: the numbers that a run
+drew are its tape, and every part of the tape that can be replaced by zeros, with the same promise still broken, was
+not needed for it.
 """
 
 from __future__ import annotations
@@ -22,8 +46,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from samekey.testing._simulation import BOUNDARIES, Broken, Simulation
-from samekey.testing._stepping import stepping
+from tests.proofs.simulation.promises import Broken
+from tests.proofs.simulation.stage import BOUNDARIES, Simulation
+from tests.proofs.simulation.stepping import stepping
 
 __all__ = ["Run", "Total", "boundary_of", "layered_of", "play", "shrink", "simulate", "main"]
 
@@ -52,7 +77,7 @@ class Run:
         chosen = "" if self.boundary == boundary_of(self.seed) else f" --boundary '{self.boundary}'"
         if self.layered != layered_of(self.seed):
             chosen += " --layered" if self.layered else " --no-layered"
-        again = f"again with: python -m samekey.testing.simulate --seed {self.seed}{chosen}"
+        again = f"again with: python -m tests.proofs.simulate --seed {self.seed}{chosen}"
         return "\n".join([head, *self.story, again])
 
 
@@ -61,7 +86,7 @@ class Tape:
 
     def __init__(self, seed: int, given: Iterable[float] | None = None) -> None:
         self._given = None if given is None else iter(given)
-        self._random = random.Random(seed).random  # noqa: S311 - must be repeatable
+        self._random = random.Random(seed).random
         self.drawn: list[float] = []
 
     def draw(self) -> float:
@@ -93,7 +118,7 @@ def play(
     name, story = boundary or boundary_of(seed), list[str]()
     layers = layered_of(seed) if layered is None else layered
     recorder = Tape(seed, tape) if told or tape is not None else None
-    draw = random.Random(seed).random if recorder is None else recorder.draw  # noqa: S311
+    draw = random.Random(seed).random if recorder is None else recorder.draw
     simulation = Simulation(BOUNDARIES[name], draw, layered=layers, story=story if told else None)
     broken, detail = "", ""
     with stepping(simulation):
@@ -220,7 +245,7 @@ def _silence() -> Iterator[None]:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; 0: every promise held, 1: one was broken, and its story was told."""
-    parser = argparse.ArgumentParser(prog="python -m samekey.testing.simulate", description="Simulate real guards.")
+    parser = argparse.ArgumentParser(prog="python -m tests.proofs.simulate", description="Simulate real guards.")
     parser.add_argument("--seed", type=int, help="play this one and tell its story")
     parser.add_argument("--boundary", choices=list(BOUNDARIES), default="", help="of that one, instead of its own")
     parser.add_argument("--layered", action=argparse.BooleanOptionalAction, help="and with a front, or without one")
