@@ -18,7 +18,7 @@ from samekey.testing import (
     lose_lease,
     run_in_parallel,
 )
-from samekey.testing.operations import key_field, likely_field
+from samekey.testing.handlers.operations import key_field, likely_field
 
 ORDER = {"order_id": "o", "amount": 200}
 GUESSED = "order_id was taken for what makes two operations different: give key= if it is not"

@@ -14,7 +14,7 @@ import pytest
 import samekey
 from samekey import Guard
 from samekey.testing import LedgerProvider, ManualClock, crash_everywhere, four_assumptions, lose_lease
-from samekey.testing.own_code import OwnCode, installed
+from samekey.testing.handlers.own_code import OwnCode, installed
 
 ORDER = {"order_id": "o", "amount": 1}
 

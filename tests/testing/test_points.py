@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from samekey.testing import LedgerProvider, ManualClock, crash_everywhere, four_assumptions, lose_lease, stops
-from samekey.testing.between import TELLS
-from samekey.testing.stops import POINTS_MAX
+from samekey.testing.handlers.between import TELLS
+from samekey.testing.handlers.stops import POINTS_MAX
 
 ORDER = {"order_id": "o", "amount": 1}
 

@@ -396,7 +396,7 @@ def test_to_look_where_threads_are_never_hangs():
 
 LOOKING = """
 import gc, threading, time
-from samekey.testing.threads import current_frames
+from samekey.testing.handlers.threads import current_frames
 
 def come_and_go():
     while True:

@@ -4,16 +4,16 @@ Nothing here needs pytest; its plugin is `samekey.testing.pytest`. The suites ar
 runner, can collect.
 """
 
-from samekey.testing.assumptions import Report, four_assumptions
 from samekey.testing.clock import ManualClock
-from samekey.testing.crashes import crash_everywhere, lose_lease
 from samekey.testing.faulty import AsyncFaultyStore, Crashed, Fault, FaultyStore, Plan
+from samekey.testing.handlers.assumptions import Report, four_assumptions
+from samekey.testing.handlers.crashes import crash_everywhere, lose_lease
+from samekey.testing.handlers.probes import rows
+from samekey.testing.handlers.repeats import redeliver, run_in_parallel, run_twice
+from samekey.testing.handlers.trials import Finding
 from samekey.testing.off import off
-from samekey.testing.probes import rows
 from samekey.testing.provider import CardStolen, Charge, Decline, InsufficientFunds, LedgerProvider
-from samekey.testing.repeats import redeliver, run_in_parallel, run_twice
 from samekey.testing.store_suite import AsyncStoreSuite, StoreSuite
-from samekey.testing.trials import Finding
 
 __all__ = [
     # your handlers

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from typing import Any
 
-from samekey.testing.comparing import equals_itself_only
+from samekey.testing.handlers.comparing import equals_itself_only
 from samekey.testing.provider import LedgerProvider
 
 Probe = Callable[[], Any]

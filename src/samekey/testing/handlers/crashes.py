@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from samekey.testing.probes import Probe
+from samekey.testing.handlers.probes import Probe
+from samekey.testing.handlers.stops import POINTS_MAX, Handler
+from samekey.testing.handlers.trials import Clock, Finding, Schedule, Trial, chosen
 from samekey.testing.provider import LedgerProvider
-from samekey.testing.stops import POINTS_MAX, Handler
-from samekey.testing.trials import Clock, Finding, Schedule, Trial, chosen
 
 
 def crash_everywhere(

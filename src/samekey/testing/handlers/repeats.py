@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from samekey.testing.comparing import same, untold
+from samekey.testing.handlers.comparing import same, untold
+from samekey.testing.handlers.probes import Probe, Probes
+from samekey.testing.handlers.stops import Handler, plain_call
+from samekey.testing.handlers.trials import Finding, Schedule, Trial
 from samekey.testing.off import guards_are_off
-from samekey.testing.probes import Probe, Probes
 from samekey.testing.provider import LedgerProvider
-from samekey.testing.stops import Handler, plain_call
-from samekey.testing.trials import Finding, Schedule, Trial
 
 UNSEEN = (
     "the first {} moved none of the probes, so nothing could be seen: probe what the handler does (not its arguments: "

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from numbers import Number
 from typing import Any
 
-from samekey.testing.probes import Snapshot
+from samekey.testing.handlers.probes import Snapshot
 
 CLOSE = 1e-6  # relative: money kept in floats is not off by more, and no operation repeats by less
 

@@ -18,14 +18,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from samekey.testing.comparing import same, untold
-from samekey.testing.counting import Measure
-from samekey.testing.finalizers import collect, collected_between
-from samekey.testing.off import guards_are_off
-from samekey.testing.operations import key_field, likely_field, renewed
-from samekey.testing.probes import Probe, Probes, Snapshot
-from samekey.testing.provider import LedgerProvider
-from samekey.testing.stops import (
+from samekey.testing.handlers.comparing import same, untold
+from samekey.testing.handlers.counting import Measure
+from samekey.testing.handlers.finalizers import collect, collected_between
+from samekey.testing.handlers.operations import key_field, likely_field, renewed
+from samekey.testing.handlers.probes import Probe, Probes, Snapshot
+from samekey.testing.handlers.stops import (
     CALL_SECONDS_MAX,
     POINTS_MAX,
     POINTS_MET_MAX,
@@ -37,7 +35,9 @@ from samekey.testing.stops import (
     Tapped,
     named,
 )
-from samekey.testing.threads import Bystanders, helpers_traced
+from samekey.testing.handlers.threads import Bystanders, helpers_traced
+from samekey.testing.off import guards_are_off
+from samekey.testing.provider import LedgerProvider
 
 ONLY_HERE = "every caller was in this process, where memory and locks look better than they are: give elsewhere="
 SHORTER = "at some calls it did not come to some of its points again, so it was not stopped there"

@@ -22,7 +22,7 @@ from types import FrameType
 from typing import Any
 
 from samekey.testing.faulty import Crashed
-from samekey.testing.own_code import OwnCode, installed, ours
+from samekey.testing.handlers.own_code import OwnCode, installed, ours
 
 _POOLS = f"{os.sep}anyio{os.sep}"  # an installed package whose threads run what they are given
 _LOGGERS = logging.handlers.__file__  # a QueueListener writes down what happened elsewhere

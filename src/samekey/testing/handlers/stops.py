@@ -31,10 +31,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, cast
 
-from samekey.testing.between import between
 from samekey.testing.faulty import Crashed
-from samekey.testing.own_code import OwnCode, installed, ours
-from samekey.testing.threads import CallThread, Moving, at_work, current_frames, lone, moving, threads_of
+from samekey.testing.handlers.between import between
+from samekey.testing.handlers.own_code import OwnCode, installed, ours
+from samekey.testing.handlers.threads import CallThread, Moving, at_work, current_frames, lone, moving, threads_of
 
 POLL_SECONDS = 0.005
 STILL_POLLS = 10  # polls without a single step: it waits for somebody; counted, so that a busy machine slows both

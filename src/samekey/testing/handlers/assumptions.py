@@ -17,13 +17,13 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from samekey.core.errors import Uncertain
-from samekey.testing.comparing import same, untold
-from samekey.testing.crashes import cancellations, crashes, meetings, unstopped
-from samekey.testing.probes import Probe
+from samekey.testing.handlers.comparing import same, untold
+from samekey.testing.handlers.crashes import cancellations, crashes, meetings, unstopped
+from samekey.testing.handlers.probes import Probe
+from samekey.testing.handlers.repeats import CALLERS
+from samekey.testing.handlers.stops import Handler, Outcome, named
+from samekey.testing.handlers.trials import LATER_SECONDS, Clock, Finding, Schedule, Trial
 from samekey.testing.provider import LedgerProvider
-from samekey.testing.repeats import CALLERS
-from samekey.testing.stops import Handler, Outcome, named
-from samekey.testing.trials import LATER_SECONDS, Clock, Finding, Schedule, Trial
 
 DAY_SECONDS = 23 * 3600.0  # within the retention that is usual, 24 hours
 
@@ -93,7 +93,7 @@ def four_assumptions(
     `ignore`         fields that differ from retry to retry and mean nothing: a timestamp of the client
     `provider`       the LedgerProvider that stands for yours: its books judge, and it is made to decline, to lose an
                      answer, and to be late
-    `probes`         what else judges: rows, messages, files (see `samekey.testing.probes`)
+    `probes`         what else judges: rows, messages, files (see `samekey.testing.handlers.probes`)
     `clock`          the time its store goes by; without one no lease ends and nothing is remembered for long
     `elsewhere`      makes the handler as another process has it; without it the second caller is in this process
     `guard`          the guard whose store commands are points too; that of a decorated handler is found by itself
