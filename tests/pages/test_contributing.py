@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from samekey import Guard, Opaque
-from samekey.testing._store_scenarios import PROCESS_SCENARIOS, SCENARIOS
+from samekey.testing.stores.scene import PROCESS_SCENARIOS, SCENARIOS
 from tests.pages.blocks import ROOT, block
 from tests.pages.commands import carry_out, script
 

@@ -20,9 +20,9 @@ from samekey.core.states import Role, State
 from samekey.stores import layered
 from samekey.stores.layered import AsyncLayeredStore, LayeredStore
 from samekey.stores.memory import AsyncMemoryStore, MemoryStore
-from samekey.testing._store_scenarios.scene import A, B, Scene
 from samekey.testing.clock import ManualClock
-from samekey.testing.store_suite import AsyncStoreSuite, StoreSuite
+from samekey.testing.stores import AsyncStoreSuite, StoreSuite
+from samekey.testing.stores.scene import A, B, Scene
 from tests.stores.memory_front import AsyncMemoryFront, MemoryFront
 
 

@@ -16,9 +16,9 @@ from samekey.core.ports import Query
 from samekey.core.states import State
 from samekey.stores import _waiting
 from samekey.stores.memory import AsyncMemoryStore, MemoryStore
-from samekey.testing._store_scenarios.scene import A, B, Scene, settling
 from samekey.testing.clock import ManualClock
-from samekey.testing.store_suite import AsyncStoreSuite, StoreSuite
+from samekey.testing.stores import AsyncStoreSuite, StoreSuite
+from samekey.testing.stores.scene import A, B, Scene, settling
 
 scene = Scene(0.02)
 

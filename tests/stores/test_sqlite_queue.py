@@ -14,7 +14,7 @@ import pytest
 from samekey.core.commands import Read
 from samekey.stores.sqlite import AsyncSqliteStore, SqliteStore
 from samekey.stores.sqlite._process import Job
-from samekey.testing._store_scenarios.scene import A, B, Scene
+from samekey.testing.stores.scene import A, B, Scene
 from tests.guard.helpers import Thread, until
 
 scene = Scene(0.02)

@@ -14,7 +14,7 @@ from samekey.core.register import Moment
 from samekey.core.states import Role, State
 from samekey.drivers import sqlite as driver
 from samekey.stores.sqlite._rows import SELECT, execute, record_of
-from samekey.testing._store_scenarios.scene import MARKED, B, C, Scene, settling
+from samekey.testing.stores.scene import MARKED, B, C, Scene, settling
 
 scene = Scene(0.02)
 STEPS = 3  # after the claim: enough for a doubt that is asked about and settled, or a release that is taken and settled

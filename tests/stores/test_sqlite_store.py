@@ -16,9 +16,9 @@ from samekey.core.key import Key
 from samekey.core.states import State
 from samekey.drivers import sqlite as driver
 from samekey.stores.sqlite import AsyncSqliteStore, SqliteStore, _process
-from samekey.testing._store_scenarios.scene import A, B, C, Scene, assert_same, settling
 from samekey.testing.clock import ManualClock
-from samekey.testing.store_suite import AsyncStoreSuite, StoreSuite
+from samekey.testing.stores import AsyncStoreSuite, StoreSuite
+from samekey.testing.stores.scene import A, B, C, Scene, assert_same, settling
 from tests.stores.test_memory_store import OnTrio
 
 scene = Scene(0.02)

@@ -10,10 +10,10 @@ from samekey.core.errors import StoreUnavailable
 from samekey.core.ports import AsyncStore, Query, Store
 from samekey.core.states import State
 from samekey.stores.memory import AsyncMemoryStore, MemoryStore
-from samekey.testing._store_scenarios.scene import A, B, Scene, settling
 from samekey.testing.clock import ManualClock
 from samekey.testing.faulty import AsyncFaultyStore, Crashed, Fault, FaultyStore, Plan
-from samekey.testing.store_suite import AsyncStoreSuite, StoreSuite
+from samekey.testing.stores import AsyncStoreSuite, StoreSuite
+from samekey.testing.stores.scene import A, B, Scene, settling
 
 scene = Scene(0.02)
 

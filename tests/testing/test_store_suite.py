@@ -18,7 +18,7 @@ from samekey.core.register import expired
 from samekey.stores._waiting import moved_on
 from samekey.stores.memory import MemoryStore
 from samekey.testing import ManualClock, StoreSuite
-from samekey.testing._store_scenarios import crowds
+from samekey.testing.stores import crowds
 
 WAITED = 1.0  # seconds that it takes to see that somebody waits for nothing
 

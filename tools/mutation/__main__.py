@@ -36,8 +36,8 @@ SURVIVORS = HERE / "survivors.txt"
 
 # What is quick and needs no server. The others say less about core for the time they take.
 TESTS = (
-    "tests/core", "tests/guard", "tests/proofs/schedules", "tests/proofs/simulation",
-    "tests/proofs/induction", "tests/proofs/fuzz", "tests/ops", "tests/hooks", "tests/testing", "tests/examples", "tests/http/test_exchange.py",
+    "tests/core", "tests/guard", "tests/proofs/schedules", "tests/proofs/simulation", "tests/proofs/induction",
+    "tests/proofs/fuzz", "tests/ops", "tests/hooks", "tests/testing", "tests/examples", "tests/http/test_exchange.py",
     "tests/stores/test_memory_store.py", "tests/stores/test_sqlite_store.py", "tests/stores/test_layered_store.py",
     "--ignore=tests/guard/test_processes.py", "--ignore=tests/testing/test_pytest_plugin.py",
 )  # fmt: skip

@@ -13,7 +13,7 @@ from samekey.testing.handlers.repeats import redeliver, run_in_parallel, run_twi
 from samekey.testing.handlers.trials import Finding
 from samekey.testing.off import off
 from samekey.testing.provider import CardStolen, Charge, Decline, InsufficientFunds, LedgerProvider
-from samekey.testing.store_suite import AsyncStoreSuite, StoreSuite
+from samekey.testing.stores import AsyncStoreSuite, StoreSuite
 
 __all__ = [
     # your handlers

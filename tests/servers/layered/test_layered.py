@@ -20,7 +20,7 @@ from samekey.drivers.postgres.migrate import migrate
 from samekey.guard.store_urls import open_store
 from samekey.testing.redis_servers import RedisServer, redis_cluster, redis_server
 from samekey.testing.servers import postgres
-from samekey.testing.store_suite import AsyncStoreSuite, StoreSuite
+from samekey.testing.stores import AsyncStoreSuite, StoreSuite
 from tests.servers.proxy import FaultProxy
 
 pytestmark = pytest.mark.slow

@@ -7,8 +7,8 @@ import contextlib
 import pytest
 
 from samekey.drivers.mysql import connect as driver
-from samekey.testing._store_scenarios.scene import Scene
 from samekey.testing.mariadb_servers import PrivateMariadb, mariadb
+from samekey.testing.stores.scene import Scene
 from tests.servers.mysql.helpers import opened
 from tests.stores.wire import Wire
 

@@ -6,7 +6,7 @@ import pytest
 
 from samekey.drivers.mysql.connect import migrate
 from samekey.stores.mysql import AsyncMysqlStore, MysqlStore
-from samekey.testing.store_suite import AsyncStoreSuite, StoreSuite
+from samekey.testing.stores import AsyncStoreSuite, StoreSuite
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from samekey.core.errors import Misconfigured, StoreUnavailable
 from samekey.core.states import State
 from samekey.drivers.mysql import connect as driver
 from samekey.stores.mysql import MysqlStore
-from samekey.testing._store_scenarios.scene import settling
+from samekey.testing.stores.scene import settling
 from tests.servers.mysql.helpers import opened, sql, until
 
 pytestmark = pytest.mark.slow

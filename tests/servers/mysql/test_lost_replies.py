@@ -15,7 +15,7 @@ from samekey.core.errors import StoreUnavailable
 from samekey.core.states import Role, State
 from samekey.drivers.mysql import connect as driver
 from samekey.stores.mysql import AsyncMysqlStore, _connections
-from samekey.testing._store_scenarios.scene import LEASE, A, B, Scene, settling
+from samekey.testing.stores.scene import LEASE, A, B, Scene, settling
 from tests.servers.mysql.helpers import connected, opened, sql
 from tests.stores.wire import Wire
 

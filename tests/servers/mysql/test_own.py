@@ -23,7 +23,7 @@ from samekey.core.states import State
 from samekey.drivers.mysql import connect as driver
 from samekey.ops import Ops
 from samekey.stores.mysql import MysqlStore, _connections
-from samekey.testing._store_scenarios.scene import LEASE, A, B, settling
+from samekey.testing.stores.scene import LEASE, A, B, settling
 from tests.servers.mysql.helpers import connected, opened, sql, until
 from tests.stores.interrupts import TimeLimit, interrupted_at
 

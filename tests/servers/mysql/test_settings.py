@@ -15,7 +15,7 @@ from samekey.core.ports import Query
 from samekey.core.states import State
 from samekey.drivers.mysql import connect as driver
 from samekey.guard.store_urls import open_store
-from samekey.testing._store_scenarios.scene import A, B, settling
+from samekey.testing.stores.scene import A, B, settling
 from tests.servers.mysql.helpers import opened, plain, sql
 
 pytestmark = pytest.mark.slow

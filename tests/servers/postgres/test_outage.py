@@ -23,8 +23,8 @@ from samekey.drivers.postgres import connect, connection
 from samekey.drivers.postgres.migrate import migrate
 from samekey.stores import _waiting
 from samekey.stores.postgres import AsyncPostgresStore, PostgresStore, _batches
-from samekey.testing._store_scenarios.scene import A, Scene, settling
 from samekey.testing.servers import PrivatePostgres, postgres
+from samekey.testing.stores.scene import A, Scene, settling
 from tests.guard.helpers import until
 from tests.stores.files import many_files, no_files
 

@@ -36,9 +36,9 @@ from samekey.drivers.postgres.migrate import migrate, migrations
 from samekey.ops import Ops
 from samekey.stores.postgres import AsyncPostgresStore, PostgresStore, _batches, _threads
 from samekey.stores.postgres.store import _Loop
-from samekey.testing._store_scenarios.agreement import _compare, _moment
-from samekey.testing._store_scenarios.scene import LEASE, A, B, Scene, settling
 from samekey.testing.servers import postgres
+from samekey.testing.stores.agreement import _compare, _moment
+from samekey.testing.stores.scene import LEASE, A, B, Scene, settling
 
 pytestmark = pytest.mark.slow
 
@@ -674,8 +674,8 @@ from samekey import Absent, Asks, Guard, Happened, Opaque
 from samekey.core.commands import Wait
 from samekey.stores import _waiting
 from samekey.stores.postgres import PostgresStore
-from samekey.testing._store_scenarios.agreement import _compare, _moment
-from samekey.testing._store_scenarios.scene import Scene, settling
+from samekey.testing.stores.agreement import _compare, _moment
+from samekey.testing.stores.scene import Scene, settling
 errand, url, operation, number = sys.argv[1:]
 store, scene = PostgresStore(url), Scene(0.02, operation=operation)
 me = f"{int(number):032x}" if number.isdigit() else number

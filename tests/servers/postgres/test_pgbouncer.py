@@ -19,9 +19,9 @@ from samekey.core.commands import Wait
 from samekey.core.states import State
 from samekey.drivers.postgres.migrate import migrate
 from samekey.stores.postgres import AsyncPostgresStore, PostgresStore
-from samekey.testing._store_scenarios.scene import A, Scene, settling
 from samekey.testing.servers import pgbouncer, postgres
-from samekey.testing.store_suite import AsyncStoreSuite, StoreSuite
+from samekey.testing.stores import AsyncStoreSuite, StoreSuite
+from samekey.testing.stores.scene import A, Scene, settling
 
 pytestmark = pytest.mark.slow
 

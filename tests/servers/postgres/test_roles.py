@@ -16,8 +16,8 @@ from samekey.core.ports import Query
 from samekey.core.states import Role
 from samekey.drivers.postgres.migrate import migrate
 from samekey.stores.postgres import PostgresStore
-from samekey.testing._store_scenarios.scene import Scene, settling
 from samekey.testing.servers import USER, postgres
+from samekey.testing.stores.scene import Scene, settling
 
 pytestmark = pytest.mark.slow
 

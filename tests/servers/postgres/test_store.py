@@ -9,7 +9,7 @@ import pytest
 from samekey.drivers.postgres.migrate import migrate
 from samekey.stores.postgres import AsyncPostgresStore, PostgresStore
 from samekey.testing.servers import postgres
-from samekey.testing.store_suite import AsyncStoreSuite, StoreSuite
+from samekey.testing.stores import AsyncStoreSuite, StoreSuite
 
 # Majors and partitions; the whole suite in partitions with the full budget, tests of their own in test_postgres_sweep.
 PLACES = {"postgres-15": (15, 0), "postgres-18": (18, 0)}

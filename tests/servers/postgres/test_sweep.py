@@ -20,8 +20,8 @@ from samekey.core.states import State
 from samekey.drivers.postgres.migrate import migrate
 from samekey.ops.sweeping import sweeping
 from samekey.stores.postgres import PostgresStore
-from samekey.testing._store_scenarios.scene import B, Scene, settling
 from samekey.testing.servers import postgres
+from samekey.testing.stores.scene import B, Scene, settling
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ import pytest
 
 from samekey.stores.redis import AsyncRedisStore, RedisStore
 from samekey.testing.redis_servers import redis_cluster, redis_server
-from samekey.testing.store_suite import AsyncStoreSuite, StoreSuite
+from samekey.testing.stores import AsyncStoreSuite, StoreSuite
 
 FULL = os.environ.get("SAMEKEY_BUDGET") == "full"
 ALL = ["valkey-9", "redis-7", "redis-6", "cluster"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from samekey.core.commands import Ask, Read, Testify
 from samekey.core.record import EVIDENCE_MAX
 from samekey.core.states import Role, State, may
-from samekey.testing._store_scenarios.scene import (
+from samekey.testing.stores.scene import (
     ENDED,
     LEASE,
     RETAIN,

@@ -21,7 +21,7 @@ from typing import Any
 from samekey.core.commands import Command, Read
 from samekey.core.drive import adrive, drive
 from samekey.core.states import Role, State
-from samekey.testing._store_scenarios.scene import (
+from samekey.testing.stores.scene import (
     A,
     B,
     C,
@@ -96,7 +96,7 @@ class _Process:
         factory, argument = scene.address
         assert factory, "a store that survives its process says where it is: give address() in your suite"
         facts = [factory, argument, scene.colour, scene.operation, scene.short, errand, attempt]
-        program = "from samekey.testing._store_scenarios.processes import main; main()"
+        program = "from samekey.testing.stores.processes import main; main()"
         self._popen = subprocess.Popen(  # noqa: S603 - our own interpreter, our own module
             [sys.executable, "-c", program, json.dumps(facts)],
             stdin=subprocess.PIPE,

@@ -10,7 +10,7 @@ from samekey.core.fingerprint import Fingerprint
 from samekey.core.key import KEY_MAX_BYTES, NAME_MAX_BYTES, make_key
 from samekey.core.record import ATTRIBUTE_MAX_CHARS, ATTRIBUTES_MAX, MOVES_MAX
 from samekey.core.states import Role, State
-from samekey.testing._store_scenarios.scene import (
+from samekey.testing.stores.scene import (
     LEASE,
     MARKED,
     OPAQUE,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from samekey.core.commands import Take
 from samekey.core.states import State
-from samekey.testing._store_scenarios.scene import (
+from samekey.testing.stores.scene import (
     ENDED,
     FINGERPRINT,
     LEASE,

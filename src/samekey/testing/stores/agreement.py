@@ -16,7 +16,7 @@ from samekey.core.commands import Ask, Begin, Free, Read, Redact, Renew, Settle,
 from samekey.core.record import Record
 from samekey.core.register import Moment, apply
 from samekey.core.states import Role, State
-from samekey.testing._store_scenarios.scene import (
+from samekey.testing.stores.scene import (
     LEASE,
     MARKED,
     OPAQUE,

@@ -6,7 +6,7 @@ from samekey.core.commands import Ask, Begin, Read, Renew, Take, Testify, Wait
 from samekey.core.ports import Query
 from samekey.core.record import Record
 from samekey.core.states import Role, State
-from samekey.testing._store_scenarios.scene import (
+from samekey.testing.stores.scene import (
     ENDED,
     LEASE,
     MARKED,

@@ -7,7 +7,7 @@ from samekey.core.key import make_key
 from samekey.core.ports import Health, Query
 from samekey.core.record import Audit, Record
 from samekey.core.states import Role, State
-from samekey.testing._store_scenarios.scene import (
+from samekey.testing.stores.scene import (
     ENDED,
     A,
     B,

@@ -34,8 +34,27 @@ from samekey.core.drive import adrive, drive
 from samekey.core.ports import AsyncStore, Store
 from samekey.loops import running
 from samekey.testing._asserts import told_without_asserts
-from samekey.testing._store_scenarios import PROCESS_SCENARIOS, SCENARIOS, Scenario, Scene
-from samekey.testing._store_scenarios.scene import Invoke, Pass, Pause, Show, Together
+from samekey.testing.stores import (  # noqa: F401 - each registers its scenarios in SCENARIOS; this is their order
+    agreement,
+    claims,
+    crowds,
+    holding,
+    keeping,
+    operating,
+    processes,
+    settling,
+)
+from samekey.testing.stores.scene import (
+    PROCESS_SCENARIOS,
+    SCENARIOS,
+    Invoke,
+    Pass,
+    Pause,
+    Scenario,
+    Scene,
+    Show,
+    Together,
+)
 
 
 class _Suite:

@@ -7,7 +7,7 @@ import time
 from samekey.core.commands import Ask, Command, Read, Renew, Take, Testify, Wait
 from samekey.core.record import Record
 from samekey.core.states import Role, State
-from samekey.testing._store_scenarios.scene import (
+from samekey.testing.stores.scene import (
     LEASE,
     MARKED,
     OPAQUE,

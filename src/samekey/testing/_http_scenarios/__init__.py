@@ -1,1 +1,0 @@
-"""The scenarios of the HTTP suite, by what they are about."""
