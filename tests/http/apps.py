@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from samekey.testing.http_suite import Called, Handle, Said
+from samekey.testing.http import Called, Handle, Said
 
 
 def parts_of(said: Said) -> list[bytes]:

@@ -17,8 +17,8 @@ from samekey.http import Endpoint
 from samekey.http.asgi import SamekeyMiddleware as AsgiMiddleware
 from samekey.http.flask import Samekey
 from samekey.http.wsgi import SamekeyMiddleware as WsgiMiddleware
-from samekey.testing._http_drivers import AsgiDriver, WsgiDriver
-from samekey.testing.http_suite import Called, Handle
+from samekey.testing.http import Called, Handle
+from samekey.testing.http.drivers import AsgiDriver, WsgiDriver
 from tests.http.apps import METHODS, bare_asgi, bare_wsgi, django_answer, flask_view
 
 

@@ -13,8 +13,8 @@ from litestar.response import Stream
 from samekey import AsyncGuard, Guard, Misconfigured, Opaque, Policy, State, current
 from samekey.http import Endpoint
 from samekey.http.asgi import SamekeyMiddleware
-from samekey.testing._http_drivers import Sent, asgi_send
-from samekey.testing.http_suite import Handle, HttpAdapterSuite
+from samekey.testing.http import Handle, HttpAdapterSuite
+from samekey.testing.http.drivers import Sent, asgi_send
 from tests.http.apps import METHODS, bare_asgi, starlette_endpoint
 
 

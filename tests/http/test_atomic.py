@@ -24,7 +24,7 @@ from samekey.http import Endpoint
 from samekey.http.asgi import SamekeyMiddleware
 from samekey.http.django import guarded
 from samekey.http.fastapi import samekey_route
-from samekey.testing._http_drivers import Got, Sent, asgi_send
+from samekey.testing.http.drivers import Got, Sent, asgi_send
 from samekey.testing.servers import postgres
 
 

@@ -15,8 +15,8 @@ import pytest
 
 from samekey import Opaque
 from samekey.http import Endpoint
-from samekey.testing._http_drivers import Sent
-from samekey.testing.http_suite import Called, Said
+from samekey.testing.http import Called, Said
+from samekey.testing.http.drivers import Sent
 from tests.http.sites import ADAPTERS, driven
 
 JSON, FORM = "application/json", "application/x-www-form-urlencoded"

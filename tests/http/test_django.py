@@ -21,9 +21,9 @@ from samekey import Atomic, Guard, Misconfigured, Opaque, Policy, State
 from samekey.http import Endpoint, rules
 from samekey.http._rules import rules_of
 from samekey.http.django import guarded
-from samekey.testing._http_drivers import Sent, WsgiDriver
-from samekey.testing._http_scenarios.scene import Breaking
-from samekey.testing.http_suite import Called, Handle, HttpAdapterSuite, Scene
+from samekey.testing.http import Called, Handle, HttpAdapterSuite, Scene
+from samekey.testing.http.drivers import Sent, WsgiDriver
+from samekey.testing.http.scene import Breaking
 from tests.django_settings import APIView, Response, ValidationError, ViewSet, api_view
 from tests.http.apps import django_answer
 

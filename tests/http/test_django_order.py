@@ -19,7 +19,7 @@ from django.utils import translation
 import tests.django_settings  # noqa: F401
 from samekey import AsyncGuard, Guard, Opaque, State
 from samekey.http import Endpoint, rules
-from samekey.testing._http_drivers import Got, Sent, WsgiDriver, asgi_send
+from samekey.testing.http.drivers import Got, Sent, WsgiDriver, asgi_send
 
 OURS, LOCALE = "samekey.http.django.SamekeyMiddleware", "django.middleware.locale.LocaleMiddleware"
 HOSTS = f"{__name__}.Hosts"

@@ -15,7 +15,7 @@ import tests.django_settings  # noqa: F401
 from samekey import Guard, Misconfigured, Opaque, Policy, State, current
 from samekey.http import Endpoint
 from samekey.http.flask import Samekey
-from samekey.testing._http_drivers import Sent, WsgiDriver
+from samekey.testing.http.drivers import Sent, WsgiDriver
 
 ENDPOINT = Endpoint(boundary=Opaque(), single_tenant=True, policy=Policy(result_max_bytes=1000))
 SENT = Sent("POST", "/charges", "", (("Idempotency-Key", "k-1"),))

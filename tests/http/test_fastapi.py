@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from samekey import AsyncGuard, Opaque, State
 from samekey.http import Endpoint, rules
 from samekey.http.fastapi import samekey_route
-from samekey.testing.http_suite import Handle, HttpAdapterSuite, Scene
+from samekey.testing.http import Handle, HttpAdapterSuite, Scene
 from tests.http.apps import METHODS, starlette_endpoint
 
 

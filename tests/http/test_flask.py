@@ -13,8 +13,8 @@ from werkzeug.middleware.dispatcher import DispatcherMiddleware
 from samekey import Guard, Misconfigured, NotDone, Opaque, Policy, Refused, State
 from samekey.http import Endpoint, rules
 from samekey.http.flask import Samekey
-from samekey.testing._http_scenarios.scene import Breaking
-from samekey.testing.http_suite import Handle, HttpAdapterSuite, Scene
+from samekey.testing.http import Handle, HttpAdapterSuite, Scene
+from samekey.testing.http.scene import Breaking
 from tests.http.apps import METHODS, flask_view
 
 

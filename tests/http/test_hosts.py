@@ -16,7 +16,7 @@ from samekey import AsyncGuard, Guard, Opaque
 from samekey.http import Endpoint
 from samekey.http.asgi import SamekeyMiddleware as AsgiMiddleware
 from samekey.http.flask import Samekey
-from samekey.testing._http_drivers import Sent, WsgiDriver, asgi_send
+from samekey.testing.http.drivers import Sent, WsgiDriver, asgi_send
 
 NAMES = ("shop", "bank")
 

@@ -17,8 +17,8 @@ import pytest
 
 from samekey import Opaque
 from samekey.http import Endpoint
-from samekey.testing._http_drivers import Got, Sent
-from samekey.testing.http_suite import Called, Said
+from samekey.testing.http import Called, Said
+from samekey.testing.http.drivers import Got, Sent
 from tests.http.sites import ADAPTERS, driven
 
 CASES_MIN = 318

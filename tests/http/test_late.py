@@ -14,8 +14,8 @@ from samekey.http.asgi import SamekeyMiddleware as AsgiMiddleware
 from samekey.http.wsgi import SamekeyMiddleware as WsgiMiddleware
 from samekey.stores.memory import AsyncMemoryStore, MemoryStore
 from samekey.testing import ManualClock
-from samekey.testing._http_drivers import Got, Sent, WsgiDriver, asgi_send, both
-from samekey.testing._http_scenarios.scene import same_answer
+from samekey.testing.http.drivers import Got, Sent, WsgiDriver, asgi_send, both
+from samekey.testing.http.scene import same_answer
 
 SENT = Sent("POST", "/charges", "", (("Idempotency-Key", "k-1"),))
 # The provider says that the first attempt was declined: the second one runs, and is refused for good.

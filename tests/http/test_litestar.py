@@ -19,8 +19,8 @@ from samekey import AsyncGuard, Opaque, current
 from samekey.http import Endpoint, rules
 from samekey.http.asgi import SamekeyMiddleware
 from samekey.http.litestar import SamekeyPlugin
-from samekey.testing._http_drivers import Sent, asgi_send
-from samekey.testing.http_suite import Called, Handle, HttpAdapterSuite, Said, Scene
+from samekey.testing.http import Called, Handle, HttpAdapterSuite, Said, Scene
+from samekey.testing.http.drivers import Sent, asgi_send
 
 
 def handler(handle: Handle, path: str, **options: Any) -> Any:

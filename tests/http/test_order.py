@@ -29,7 +29,7 @@ from samekey import AsyncGuard, Guard, Opaque
 from samekey.http import Endpoint
 from samekey.http.asgi import SamekeyMiddleware
 from samekey.http.litestar import SamekeyPlugin
-from samekey.testing._http_drivers import Got, Sent, WsgiDriver, asgi_send
+from samekey.testing.http.drivers import Got, Sent, WsgiDriver, asgi_send
 
 ENDPOINT = Endpoint(boundary=Opaque(), single_tenant=True)
 LONG = "paid " * 200

@@ -33,8 +33,8 @@ from samekey.http.fastapi import samekey_route
 from samekey.http.flask import Samekey
 from samekey.http.litestar import SamekeyPlugin
 from samekey.http.wsgi import SamekeyMiddleware as WsgiMiddleware
-from samekey.testing._http_drivers import AsgiDriver, Got, WsgiDriver
-from samekey.testing._http_scenarios.scene import Site, same_answer
+from samekey.testing.http.drivers import AsgiDriver, Got, WsgiDriver
+from samekey.testing.http.scene import Site, same_answer
 from tests.django_settings import APIException, Response, api_view
 
 

@@ -25,7 +25,7 @@ from samekey.http.fastapi import samekey_route
 from samekey.http.flask import Samekey
 from samekey.http.litestar import SamekeyPlugin
 from samekey.http.wsgi import SamekeyMiddleware as WsgiMiddleware
-from samekey.testing._http_drivers import Got, Sent, WsgiDriver, asgi_send
+from samekey.testing.http.drivers import Got, Sent, WsgiDriver, asgi_send
 
 ENDPOINT = Endpoint(boundary=Opaque(), single_tenant=True)
 URL = "/orders/17/pay"

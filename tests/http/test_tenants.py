@@ -16,8 +16,8 @@ from samekey.http._operation import operation_name, short
 from samekey.http.asgi import SamekeyMiddleware as AsgiMiddleware
 from samekey.http.endpoint import tenant_of
 from samekey.http.wsgi import SamekeyMiddleware as WsgiMiddleware
-from samekey.testing._http_drivers import Got, Sent, WsgiDriver, asgi_send
-from samekey.testing.http_suite import Called, Said
+from samekey.testing.http import Called, Said
+from samekey.testing.http.drivers import Got, Sent, WsgiDriver, asgi_send
 from tests.http.apps import bare_wsgi
 
 LONG = "a" * 300

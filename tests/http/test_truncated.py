@@ -12,8 +12,8 @@ from django.test import override_settings
 
 from samekey import AsyncGuard, Opaque, Policy
 from samekey.http import Endpoint
-from samekey.testing._http_drivers import AsgiDriver, Sent
-from samekey.testing.http_suite import Called, Said
+from samekey.testing.http import Called, Said
+from samekey.testing.http.drivers import AsgiDriver, Sent
 from tests.http.apps import django_answer
 from tests.http.sites import ADAPTERS, driven
 

@@ -15,8 +15,8 @@ from samekey import AsyncGuard, Guard, Opaque, Refused, current
 from samekey.http import Endpoint
 from samekey.http.asgi import SamekeyMiddleware as AsgiMiddleware
 from samekey.http.wsgi import SamekeyMiddleware as WsgiMiddleware
-from samekey.testing._http_drivers import AsgiDriver, Sent, WsgiDriver
-from samekey.testing.http_suite import Called, Said
+from samekey.testing.http import Called, Said
+from samekey.testing.http.drivers import AsgiDriver, Sent, WsgiDriver
 from tests.http.sites import ADAPTERS, driven
 
 POST = Sent("POST", "/charges", headers=(("Idempotency-Key", "k"),))

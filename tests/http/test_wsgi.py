@@ -10,8 +10,8 @@ import pytest
 from samekey import Guard, Opaque, Policy, State
 from samekey.http import Endpoint
 from samekey.http.wsgi import SamekeyMiddleware
-from samekey.testing._http_drivers import Sent, WsgiDriver
-from samekey.testing.http_suite import Handle, HttpAdapterSuite
+from samekey.testing.http import Handle, HttpAdapterSuite
+from samekey.testing.http.drivers import Sent, WsgiDriver
 from tests.http.apps import bare_wsgi
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from samekey.testing.http_suite import HttpAdapterSuite
+from samekey.testing.http import HttpAdapterSuite
 
 ROOT = Path(__file__).parents[2]
 ROWS = re.findall(r"^\| (C\d\d) \|.*\| ([^|]*) \|$", (ROOT / "docs/http-scenarios.md").read_text(), re.MULTILINE)

@@ -35,7 +35,7 @@ MODULES = [
     *(f"samekey.clients.{name}" for name in ("aiohttp", "httpx", "httpx2", "requests")),
     *(f"samekey.http.{name}" for name in ("asgi", "django", "fastapi", "flask", "litestar", "webhook", "wsgi")),
     *(f"samekey.stores.{name}" for name in ("memory", "mysql", "postgres", "redis", "sqlite")),
-    *("samekey.hooks.logging", "samekey.testing.http_suite", "samekey.testing.servers"),
+    *("samekey.hooks.logging", "samekey.testing.http", "samekey.testing.servers"),
 ]
 LISTED = MODULES[:5]  # those whose every name is a promise
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from samekey.http.wsgi import SamekeyMiddleware
-from samekey.testing.http_suite import Handle, HttpAdapterSuite
+from samekey.testing.http import Handle, HttpAdapterSuite
 from tests.http.apps import bare_wsgi
 
 Wraps = Callable[[Any], Any]

@@ -11,7 +11,7 @@ from samekey import AsyncGuard, Guard, Opaque, Policy, Record
 from samekey.http import Endpoint, Request
 from samekey.http._body import PATH
 from samekey.testing._asserts import told_without_asserts
-from samekey.testing._http_drivers import AsgiDriver, Got, Sent, WsgiDriver, both
+from samekey.testing.http.drivers import AsgiDriver, Got, Sent, WsgiDriver, both
 
 JSON = "application/json"
 

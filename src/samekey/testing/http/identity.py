@@ -8,7 +8,7 @@ from typing import Any
 
 from samekey import AsyncGuard, Guard, Opaque
 from samekey.http import Endpoint, Request
-from samekey.testing._http_scenarios.scene import Scene, Shop, problem, same_answer
+from samekey.testing.http.scene import Scene, Shop, problem, same_answer
 
 FORM = "application/x-www-form-urlencoded"
 OLD, NEW = "the secret of yesterday", "the secret of today"

@@ -6,8 +6,9 @@ import threading
 from typing import Any
 
 from samekey import AsyncGuard, Guard, Opaque, Policy, Repeatable, State, current
-from samekey.testing._http_drivers import Got
-from samekey.testing._http_scenarios.scene import (
+from samekey.testing.faulty import AsyncFaultyStore, Fault, FaultyStore
+from samekey.testing.http.drivers import Got
+from samekey.testing.http.scene import (
     QUICK,
     Breaking,
     Called,
@@ -18,7 +19,6 @@ from samekey.testing._http_scenarios.scene import (
     problem,
     same_answer,
 )
-from samekey.testing.faulty import AsyncFaultyStore, Fault, FaultyStore
 
 
 class Slow:

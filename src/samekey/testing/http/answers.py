@@ -7,7 +7,7 @@ from typing import Any
 
 from samekey import Asks, Happened, Keyed, NotDone, Policy, Refused, Repeatable, State, current
 from samekey.http import answer
-from samekey.testing._http_scenarios.scene import Called, Said, Scene, Shop, problem, same_answer
+from samekey.testing.http.scene import Called, Said, Scene, Shop, problem, same_answer
 
 SUCCESSES = (
     Said(200, b"{}", (("Content-Type", "application/json; charset=utf-8"),)),

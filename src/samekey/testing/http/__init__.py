@@ -1,6 +1,6 @@
 """The HTTP suite: everything an adapter promises, as tests to inherit.
 
-    from samekey.testing.http_suite import Called, HttpAdapterSuite
+    from samekey.testing.http import Called, HttpAdapterSuite
 
     class TestMyAdapter(HttpAdapterSuite):
         protocol = "asgi"                      # or "wsgi"
@@ -17,10 +17,10 @@ around each test, as pytest does.
 
 from __future__ import annotations
 
-from samekey.testing._http_scenarios.answers import Answers
-from samekey.testing._http_scenarios.identity import Identity
-from samekey.testing._http_scenarios.scene import Called, Handle, Said, Scene
-from samekey.testing._http_scenarios.trouble import Trouble
+from samekey.testing.http.answers import Answers
+from samekey.testing.http.identity import Identity
+from samekey.testing.http.scene import Called, Handle, Said, Scene
+from samekey.testing.http.trouble import Trouble
 
 __all__ = ["Called", "Handle", "HttpAdapterSuite", "Said", "Scene"]
 
