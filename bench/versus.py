@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from samekey.cli.migrate import migrate
-from samekey.testing.redis_servers import redis_server
-from samekey.testing.servers import PrivatePostgres, postgres
+from samekey.testing.servers import PrivatePostgres, postgres, redis_server
 
 HERE = Path(__file__).parents[1]
 TICK = os.sysconf("SC_CLK_TCK")

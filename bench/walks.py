@@ -180,7 +180,7 @@ def _database() -> Iterator[str]:
 
 @contextmanager
 def _redis() -> Iterator[str]:
-    from samekey.testing.redis_servers import redis_server
+    from samekey.testing.servers import redis_server
 
     with redis_server(appendonly="yes") as server:
         yield server.url()

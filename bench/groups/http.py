@@ -13,7 +13,7 @@ from bench.measure import Effort, Work, added_microseconds, interleave
 from samekey import AsyncGuard, Keyed
 from samekey.http import Endpoint, Request
 from samekey.http.asgi import App, Receive, SamekeyMiddleware
-from samekey.testing.redis_servers import redis_server
+from samekey.testing.servers import redis_server
 
 CALLERS = 32
 REPLAYED_KEYS = 100

@@ -20,7 +20,7 @@ from typing import Any
 
 from bench.figures import Experiment, Figure, Reading, at_least, exactly
 from bench.measure import Effort
-from samekey.testing.redis_servers import redis_server
+from samekey.testing.servers import redis_server
 
 ROOT = Path(__file__).parents[2]
 CALLERS = 32

@@ -24,8 +24,7 @@ from bench.measure import Effort, Lap, Prepare, Work, interleave, microseconds, 
 from samekey import AsyncGuard, Guard
 from samekey.core.commands import Open
 from samekey.drivers.postgres.migrate import migrate
-from samekey.testing.redis_servers import redis_server
-from samekey.testing.servers import PrivatePostgres, postgres
+from samekey.testing.servers import PrivatePostgres, postgres, redis_server
 
 CALLERS = 32
 REPLAYED_KEYS = 100

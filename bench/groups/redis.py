@@ -36,7 +36,7 @@ from samekey.core.commands import Open, Settle
 from samekey.core.record import Record
 from samekey.core.states import Role, State
 from samekey.stores.redis import AsyncRedisStore, RedisStore
-from samekey.testing.redis_servers import RedisServer, redis_server
+from samekey.testing.servers import RedisServer, redis_server
 
 CALLERS = 32
 RETAIN_SECONDS = 60.0

@@ -28,7 +28,7 @@ from bench.peers import CALLERS, EFFECT_SECONDS, Effect, Run, obey, require, rus
 from bench.postgres import new_text
 from bench.postgres.pairs import Rush, among_tasks, among_threads
 from samekey import AsyncGuard
-from samekey.testing.redis_servers import redis_server
+from samekey.testing.servers import redis_server
 
 REPLAYED_KEYS = 100
 AsyncEffect = Callable[[], Awaitable[Any]]

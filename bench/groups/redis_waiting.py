@@ -18,7 +18,7 @@ from samekey import AsyncGuard
 from samekey.core.commands import Wait
 from samekey.core.record import Record
 from samekey.stores.redis import AsyncRedisStore, RedisStore
-from samekey.testing.redis_servers import redis_server
+from samekey.testing.servers import redis_server
 
 WAITERS = 500
 WAITS_MAX = 15

@@ -15,7 +15,7 @@ from samekey import StoreUnavailable, __version__
 from samekey.cli._root import COMMANDS
 from samekey.cli.exits import Exit
 from samekey.ops import Ops
-from samekey.testing.redis_servers import redis_server
+from samekey.testing.servers import redis_server
 
 
 def test_the_table_of_exit_codes_is_this_one():

@@ -67,14 +67,14 @@ def with_tables(page: dict[str, Any]) -> None:
 
 
 def redis(page: dict[str, Any]) -> None:
-    from samekey.testing.redis_servers import redis_server
+    from samekey.testing.servers import redis_server
 
     server = page["_left"].enter_context(redis_server())
     page["INSTEAD"] |= {"redis://localhost:6379/0": server.url(), "redis://cache:6379/0": server.url()}
 
 
 def mariadb(page: dict[str, Any]) -> None:
-    from samekey.testing.mariadb_servers import mariadb
+    from samekey.testing.servers import mariadb
 
     server = page["_left"].enter_context(mariadb(innodb_flush_log_at_trx_commit="1"))
     address = server.create_database()

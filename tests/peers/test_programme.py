@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from samekey.testing.redis_servers import redis_server
+from samekey.testing.servers import redis_server
 from tools.peers.trouble import SCENARIOS, Outcome, play
 
 pytestmark = pytest.mark.slow

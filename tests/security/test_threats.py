@@ -150,7 +150,7 @@ def test_hostile_text_is_data_in_postgresql(samekey_postgres):
 def test_hostile_text_is_data_in_redis_and_before_postgresql(place, samekey_postgres):
     """Its scripts are constants; keys and values are arguments."""
     from samekey.drivers.postgres.migrate import migrate
-    from samekey.testing.redis_servers import redis_server
+    from samekey.testing.servers import redis_server
 
     with redis_server() as server:
         address = server.url()
@@ -165,7 +165,7 @@ def test_hostile_text_is_data_in_redis_and_before_postgresql(place, samekey_post
 @pytest.mark.slow
 def test_hostile_text_is_data_in_mariadb():
     from samekey.drivers.mysql import connect
-    from samekey.testing.mariadb_servers import mariadb
+    from samekey.testing.servers import mariadb
 
     with mariadb() as server:
         database = server.create_database()

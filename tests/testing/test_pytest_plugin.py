@@ -13,7 +13,7 @@ import pytest
 from samekey import AsyncGuard, Guard
 from samekey.guard import off_switch
 from samekey.testing import LedgerProvider, ManualClock, four_assumptions
-from samekey.testing.redis_servers import Redis, redis_server
+from samekey.testing.servers import Redis, redis_server
 
 TEST = """
 from samekey import Guard
@@ -29,16 +29,16 @@ def test_guarded():
 
 NOWHERE = """
 import shutil
-from samekey.testing import redis_servers, servers
+from samekey.testing.servers import _postgres, _redis
 
-servers.majors = redis_servers.flavours = dict
+_postgres.majors = _redis.flavours = dict
 shutil.which = lambda *_, **__: None
 """
 
 SERVERS = """
 import pytest
-from samekey.testing.mariadb_servers import mariadb
-from samekey.testing.redis_servers import redis_server
+from samekey.testing.servers import mariadb
+from samekey.testing.servers import redis_server
 from samekey.testing.servers import postgres
 
 @pytest.mark.parametrize("server", ["postgres", "mariadb", "redis"])

@@ -18,8 +18,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from samekey.drivers.postgres.migrate import migrate
-from samekey.testing.redis_servers import RedisServer, redis_server
-from samekey.testing.servers import Postgres, postgres
+from samekey.testing.servers import Postgres, RedisServer, postgres, redis_server
 from tools.peers.trouble import SCENARIOS, Outcome, play
 
 PAGE = Path(__file__).parents[2] / "docs" / "programme.md"

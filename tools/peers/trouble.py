@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, cast
 
-from samekey.testing.redis_servers import RedisServer
+from samekey.testing.servers import RedisServer
 from tests.servers.proxy import FaultProxy
 
 CUSTOMER = Path(__file__).parent / "customer.py"

@@ -16,11 +16,9 @@ import pytest
 from samekey import AsyncGuard, Guard
 from samekey.guard import off_switch
 from samekey.testing.clock import ManualClock
-from samekey.testing.mariadb_servers import Mariadb, mariadb
 from samekey.testing.off import off
 from samekey.testing.provider import LedgerProvider
-from samekey.testing.redis_servers import Redis, shared_redis
-from samekey.testing.servers import NoServer, Postgres, postgres
+from samekey.testing.servers import Mariadb, NoServer, Postgres, Redis, mariadb, postgres, shared_redis
 
 EPOCH = 1_700_000_000  # where the clock of a test starts: a day like any other
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from samekey.testing.redis_servers import redis_server
+from samekey.testing.servers import redis_server
 from tests.proofs.chaos.judging import FULL, judged, migrated, seconds
 from tests.proofs.chaos.trial import Every, Trial
 

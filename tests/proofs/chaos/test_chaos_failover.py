@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from samekey.drivers.postgres.migrate import migrate
-from samekey.testing.redis_servers import RedisServer, redis_server
-from samekey.testing.servers import PrivatePostgres
+from samekey.testing.servers import PrivatePostgres, RedisServer, redis_server
 from tests.proofs.chaos.judging import FULL, judged, private_postgres, seconds
 from tests.proofs.chaos.trial import Trial
 from tests.servers.proxy import FaultProxy

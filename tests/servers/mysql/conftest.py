@@ -7,7 +7,7 @@ import contextlib
 import pytest
 
 from samekey.drivers.mysql import connect as driver
-from samekey.testing.mariadb_servers import PrivateMariadb, mariadb
+from samekey.testing.servers import PrivateMariadb, mariadb
 from samekey.testing.stores.scene import Scene
 from tests.servers.mysql.helpers import opened
 from tests.stores.wire import Wire

@@ -24,7 +24,7 @@ from samekey.core.record import Record
 from samekey.core.states import Role, State
 from samekey.drivers.redis.connect import Wire
 from samekey.stores.redis import AsyncRedisStore, RedisStore, _threads
-from samekey.testing.redis_servers import RedisServer, redis_server, until
+from samekey.testing.servers import RedisServer, redis_server, until
 from tests.servers.proxy import FaultProxy
 from tests.stores.interrupts import TimeLimit, interrupted_at
 

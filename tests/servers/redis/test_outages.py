@@ -14,7 +14,7 @@ from samekey.core.errors import RecordUnreadable, StoreUnavailable
 from samekey.core.record import Record
 from samekey.stores.redis import AsyncRedisStore, RedisStore
 from samekey.testing.proxy import FaultProxy
-from samekey.testing.redis_servers import RedisServer, redis_server, until
+from samekey.testing.servers import RedisServer, redis_server, until
 from tests.stores.reports import assert_apart, frames
 
 CALLERS = 20

@@ -42,8 +42,7 @@ from samekey.stores.redis._front import RedisFront
 from samekey.stores.redis._operators import listing
 from samekey.stores.redis._servers import _SLOTS, READ
 from samekey.stores.redis.store import _Loop
-from samekey.testing.redis_servers import RedisServer, flavours, redis_cluster, redis_server, until
-from samekey.testing.servers import NoServer
+from samekey.testing.servers import NoServer, RedisServer, flavours, redis_cluster, redis_server, until
 from tests.servers.proxy import FaultProxy
 from tests.stores.files import many_files
 

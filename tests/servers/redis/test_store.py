@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from samekey.stores.redis import AsyncRedisStore, RedisStore
-from samekey.testing.redis_servers import redis_cluster, redis_server
+from samekey.testing.servers import redis_cluster, redis_server
 from samekey.testing.stores import AsyncStoreSuite, StoreSuite
 
 FULL = os.environ.get("SAMEKEY_BUDGET") == "full"

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from samekey.testing.servers import NoServer, _free_port
+from samekey.testing.servers._process import NoServer, free_port
 
 START_SECONDS = 30.0
 SLOTS = 16384
@@ -140,7 +140,7 @@ class RedisServer(Redis):
 
     def __init__(self, program: Path, folder: Path, settings: dict[str, str], *, sentinel: bool = False) -> None:
         self.folder = folder
-        self.port = _free_port()
+        self.port = free_port()
         super().__init__(f"redis://127.0.0.1:{self.port}/0")
         self.socket = folder / "redis.sock"
         self._sentinel = sentinel
@@ -149,7 +149,7 @@ class RedisServer(Redis):
         self._program.symlink_to(program)
         self._settings = {name.replace("_", "-"): value for name, value in settings.items()}
         if "cluster-enabled" in self._settings:  # or its bus is at the port plus 10000, and that may be no port
-            self._settings["cluster-port"] = str(_free_port())
+            self._settings["cluster-port"] = str(free_port())
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:

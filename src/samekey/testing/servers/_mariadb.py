@@ -25,7 +25,7 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
 
-from samekey.testing.servers import START_SECONDS, STOP_SECONDS, USER, NoServer, _free_port, _unprivileged
+from samekey.testing.servers._process import START_SECONDS, STOP_SECONDS, USER, NoServer, free_port, unprivileged
 
 # A claim is in the kernel's hands when it is answered (2), so a killed server keeps it; say 1 where a test is about
 # power losses. Small, because tests start several.
@@ -127,13 +127,13 @@ class PrivateMariadb(Mariadb):
 
     def __init__(self, program: str, folder: Path, settings: Mapping[str, str]) -> None:
         self.folder = folder
-        self.port = _free_port()
+        self.port = free_port()
         self.socket = folder / "s"
         super().__init__(f"mysql://{USER}@127.0.0.1:{self.port}/")
         self._program = program
         self._settings = {**SETTINGS, **{name.replace("_", "-"): value for name, value in settings.items()}}
         self._process: subprocess.Popen[bytes] | None = None
-        self._as_user: dict[str, Any] = _unprivileged()
+        self._as_user: dict[str, Any] = unprivileged()
         if self._as_user:
             os.chown(folder, self._as_user["user"], self._as_user["group"])
 

@@ -19,7 +19,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -29,26 +28,13 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
 
-START_SECONDS = 60.0  # a busy machine takes long for an initdb
-STOP_SECONDS = 30.0
-USER = "samekey"
+from samekey.testing.servers._process import START_SECONDS, STOP_SECONDS, USER, NoServer, free_port, unprivileged
 
 # Tests start many databases and trust none of them after a power cut. `immediate` stops are survived all the same:
 # what a process wrote is in the kernel's hands. Say fsync="on" where a test is about durability.
 SETTINGS = {"fsync": "off", "max_connections": "200", "shared_buffers": "64MB"}
 
 STOPS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
-
-
-class NoServer(Exception):
-    """There is no such server here; the message says what to install.
-
-    A test or fixture that lets it pass is skipped by our pytest plugin, or fails where `server` is required.
-    """
-
-    def __init__(self, why: str, server: str = "postgres") -> None:
-        super().__init__(why)
-        self.server = server
 
 
 def majors() -> dict[int, Path]:
@@ -143,11 +129,11 @@ class PrivatePostgres(Postgres):
     def __init__(self, programs: Path, folder: Path, settings: Mapping[str, str]) -> None:
         self.folder = folder
         self.data = folder / "data"
-        self.port = _free_port()
+        self.port = free_port()
         super().__init__(f"postgresql://{USER}@127.0.0.1:{self.port}/postgres")
         self._settings = {**SETTINGS, **settings}
         self._process: subprocess.Popen[bytes] | None = None
-        self._as_user: dict[str, Any] = _unprivileged()
+        self._as_user: dict[str, Any] = unprivileged()
         if self._as_user:
             os.chown(folder, self._as_user["user"], self._as_user["group"])
         self.programs = self._reachable(programs)
@@ -265,106 +251,9 @@ class PrivatePostgres(Postgres):
 
 # -- PgBouncer ---------------------------------------------------------------------------------------------
 
+
 # Two server connections for everybody: whatever a statement leaves behind in its session, a stranger finds.
-BOUNCER = """\
-[databases]
-* = host=127.0.0.1 port={server}
-[pgbouncer]
-listen_addr = 127.0.0.1
-listen_port = {port}
-unix_socket_dir =
-auth_type = trust
-auth_file = {folder}/users
-pool_mode = transaction
-default_pool_size = 2
-max_client_conn = 500
-server_reset_query_always = 0
-logfile = {folder}/log
-"""
-
-
-@contextlib.contextmanager
-def pgbouncer(server: Postgres) -> Iterator[PgBouncer]:
-    """A PgBouncer in transaction mode before this server, which must be one of our own."""
-    if not isinstance(server, PrivatePostgres):
-        raise NoServer("SAMEKEY_TEST_PG names a server that PgBouncer knows nothing of")
-    program = shutil.which("pgbouncer", path=os.environ.get("PATH", "") + os.pathsep + "/usr/sbin")
-    if program is None:
-        raise NoServer("no PgBouncer here: apt-get install pgbouncer", "pgbouncer")
-    with tempfile.TemporaryDirectory(prefix="samekey-pgb-", dir="/tmp", ignore_cleanup_errors=True) as folder:
-        bouncer = PgBouncer(program, Path(folder), server.port)
-        try:
-            bouncer.start()
-            yield bouncer
-        finally:
-            bouncer.stop()
-
-
-class PgBouncer:
-    def __init__(self, program: str, folder: Path, server_port: int) -> None:
-        self.port = _free_port()
-        self._program, self._folder, self._server_port = program, folder, server_port
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def url(self, address: str) -> str:
-        """This address of the server, through us."""
-        return address.replace(f":{self._server_port}/", f":{self.port}/")
-
-    def start(self) -> None:
-        """Start it and wait until it answers."""
-        as_user: dict[str, Any] = _unprivileged()
-        if as_user:
-            os.chown(self._folder, as_user["user"], as_user["group"])
-        settings = BOUNCER.format(server=self._server_port, port=self.port, folder=self._folder)
-        (self._folder / "pgbouncer.ini").write_text(settings)
-        (self._folder / "users").write_text(f'"{USER}" ""\n')
-        for name in ("pgbouncer.ini", "users"):
-            (self._folder / name).chmod(0o644)
-        self._process = subprocess.Popen(
-            [self._program, "-q", str(self._folder / "pgbouncer.ini")],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            **as_user,  # it refuses root, as the server does
-        )
-        deadline = time.monotonic() + START_SECONDS
-        while not self._answers():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                self.stop()
-                raise NoServer(f"PgBouncer did not start:\n{(self._folder / 'log').read_text()[-2000:]}", "pgbouncer")
-            time.sleep(0.02)
-
-    def stop(self) -> None:
-        process, self._process = self._process, None
-        if process is not None and process.poll() is None:
-            process.terminate()  # at once, with whoever is connected
-            process.wait(STOP_SECONDS)
-
-    def _answers(self) -> bool:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
-            return True
-        return False
-
-
-def _unprivileged() -> dict[str, int]:
-    """As whom the server runs: ourselves, or nobody when we are root."""
-    if os.geteuid() != 0:
-        return {}
-    import pwd
-
-    nobody = pwd.getpwnam("nobody")
-    return {"user": nobody.pw_uid, "group": nobody.pw_gid}
-
-
 def _major(programs: Path) -> int:
     done = subprocess.run([str(programs / "postgres"), "--version"], capture_output=True, text=True, check=True)
     found = re.search(r"(\d+)", done.stdout)
     return int(found.group(1)) if found else 0
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
