@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from samekey.testing import LedgerProvider, ManualClock, crash_everywhere, four_assumptions, lose_lease, stops
+from samekey.testing import LedgerProvider, ManualClock, crash_everywhere, four_assumptions, lose_lease
+from samekey.testing.handlers import stops
 from samekey.testing.handlers.between import TELLS
 from samekey.testing.handlers.stops import POINTS_MAX
 

@@ -22,8 +22,9 @@ from fastapi.testclient import TestClient
 
 from samekey import AsyncGuard, Guard
 from samekey.stores.memory import AsyncMemoryStore, MemoryStore
-from samekey.testing import ManualClock, crash_everywhere, four_assumptions, rows, stops, threads
+from samekey.testing import ManualClock, crash_everywhere, four_assumptions, rows
 from samekey.testing.faulty import Crashed
+from samekey.testing.handlers import stops, threads
 
 ORDER = {"order_id": "o", "amount": 1}
 
