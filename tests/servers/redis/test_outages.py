@@ -13,8 +13,8 @@ from samekey.core.commands import Wait
 from samekey.core.errors import RecordUnreadable, StoreUnavailable
 from samekey.core.record import Record
 from samekey.stores.redis import AsyncRedisStore, RedisStore
-from samekey.testing.proxy import FaultProxy
 from samekey.testing.servers import RedisServer, redis_server, until
+from tests.servers.proxy import FaultProxy
 from tests.stores.reports import assert_apart, frames
 
 CALLERS = 20
