@@ -1,14 +1,17 @@
 """A small shop over HTTP that keeps every promise about its keys; and the same shop with one mistake planted in it.
 
-POST /charges        charges; with `X-Fail: before` it declines, with `X-Fail: after` it charges and then fails
+POST or PUT /charges charges; with `X-Fail: before` it declines, with `X-Fail: after` it charges and then fails
 POST /streamed       charges, and answers in pieces
+POST /anything-else  charges
 GET  /count          how many charges there were
 POST /break, /heal   the card is declined from now on, or no longer
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import secrets
 import select
 import socket
 import threading
@@ -45,6 +48,22 @@ MISTAKES = (
     "a client that hangs up leaves its claim",
     "after thirty requests everybody is refused",
     "bad keys are told to come later",
+    "keys are compared without case",
+    "keys are cut at 64 characters",
+    "dashes are dropped from keys",
+    "cookies are replayed",
+    "the path is not compared",
+    "the query is not compared",
+    "the method is not compared",
+)
+# Habits that are no mistakes: the examiner finds nothing wrong with them.
+HABITS = (
+    "keys over 64 characters are refused",
+    "every answer sets the same cookie",
+    "unknown queries are refused",
+    "another query is another operation",
+    "only POST is served",
+    "only known paths are served",
 )
 ROWS = 20  # that a charge writes, where rows are counted
 
@@ -73,7 +92,7 @@ class Shop:
     gap: threading.Barrier = field(default_factory=lambda: threading.Barrier(2))
 
     def has(self, mistake: str) -> bool:
-        assert mistake in MISTAKES
+        assert mistake in (*MISTAKES, *HABITS)
         return self.mistake == mistake
 
     def charge(self, payload: Any, fail: str) -> tuple[int, bytes, bool]:
@@ -134,7 +153,7 @@ class Shop:
             if entry is None:
                 self.entries[key] = entry = Entry(intent)
                 return entry
-            if entry.intent not in (None, intent) and not self.has("bodies are not compared"):
+            if entry.intent not in (None, intent):
                 return 422, b'{"error": "another body"}', False
             if self.has("losers are answered 500") and entry.state == "started":
                 raise KeyError(key)
@@ -165,8 +184,14 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.say(200, str(self.shop.count).encode())
 
+    def do_PUT(self) -> None:
+        if self.shop.has("only POST is served"):
+            return self.say(405, b"{}")
+        return self.do_POST()
+
     def do_POST(self) -> None:
         shop = self.shop
+        path, _, query = self.path.partition("?")
         shop.seen.append((self.path, self.headers.get("Authorization", "")))
         if self.path in ("/break", "/heal"):
             shop.declining = self.path == "/break"
@@ -178,9 +203,17 @@ class Handler(BaseHTTPRequestHandler):
         except Malformed:
             return self.say(429 if shop.has("bad keys are told to come later") else 400, b'{"error": "key"}')
         length = int(self.headers.get("Content-Length", 0))
+        if query and shop.has("unknown queries are refused"):
+            self.rfile.read(length)
+            return self.say(400, b'{"error": "query"}')
+        if shop.has("only known paths are served") and path not in ("/charges", "/streamed"):
+            self.rfile.read(length)
+            return self.say(404, b"{}")
         who = None if shop.has("tenants share keys") else self.headers.get("Authorization")
         if shop.has("no key at all") or (shop.has("large bodies are not guarded") and length > BODY_MAX_BYTES):
             key = None
+        if key is not None and shop.has("another query is another operation"):
+            key = f"{key} {query}"
         if key is not None and length > BODY_MAX_BYTES:
             return self.say(413, b'{"error": "large"}')
         early = None
@@ -229,6 +262,14 @@ class Handler(BaseHTTPRequestHandler):
         if not found:
             return None
         value = found[0].strip()
+        if shop.has("keys are compared without case"):
+            value = value.lower()
+        if shop.has("keys are cut at 64 characters"):
+            value = value[:64]
+        if shop.has("dashes are dropped from keys"):
+            value = value.replace("-", "")
+        if len(value) > 64 and shop.has("keys over 64 characters are refused"):
+            raise Malformed
         if len(found) > 1 and not shop.has("the first of two keys is taken"):
             raise Malformed
         if len(value) > 1 and value[0] == value[-1] == '"' and not shop.has("quotes belong to the key"):
@@ -242,12 +283,30 @@ class Handler(BaseHTTPRequestHandler):
         return value
 
     def intent(self, payload: Any) -> Any:
-        browser = self.headers.get("User-Agent") if self.shop.has("the browser belongs to the intent") else None
-        return self.path, browser, json.dumps(payload, sort_keys=True)
+        shop = self.shop
+        path, _, query = self.path.partition("?")
+        return (
+            None if shop.has("the method is not compared") else self.command,
+            None if shop.has("the path is not compared") else path,
+            None if shop.has("the query is not compared") else query,
+            self.headers.get("User-Agent") if shop.has("the browser belongs to the intent") else None,
+            None if shop.has("bodies are not compared") else json.dumps(payload, sort_keys=True),
+        )
+
+    def cookie(self, body: bytes) -> str:
+        """A new value for every answer, also for a replay: the safe habit."""
+        if self.shop.has("every answer sets the same cookie"):
+            return "currency=usd"
+        if self.shop.has("cookies are replayed"):
+            return f"visit={hashlib.sha256(body).hexdigest()}; Path=/; HttpOnly"
+        return f"visit={secrets.token_hex(8)}; Path=/; HttpOnly"
 
     def say(self, status: int, body: bytes, *, replayed: bool = False) -> None:
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
+        if status == 201:
+            self.send_header("Set-Cookie", "theme=dark")
+            self.send_header("Set-Cookie", self.cookie(body))
         if replayed:
             self.send_header("Idempotent-Replayed", "true")
         if status == 413:

@@ -6,13 +6,17 @@ import socket
 import sys
 import threading
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from html.parser import HTMLParser
 
 import pytest
 
+import samekey
 from samekey import Misconfigured
 from samekey.prove import (
     SCENARIOS,
     Budget,
+    Finding,
     NotYours,
     Probe,
     Report,
@@ -22,7 +26,7 @@ from samekey.prove import (
     check_ours,
     examine,
 )
-from tests.prove.shops import MISTAKES, opened
+from tests.prove.shops import HABITS, MISTAKES, opened
 
 ALICE = (("Authorization", "Bearer alice-secret"),)
 BOB = (("Authorization", "Bearer bob-secret"),)
@@ -81,6 +85,13 @@ NAMED = {
     "equal requests without a key are one": {("no-key", "Intent")},
     "streams are not kept": {("streamed-answer", "Memory")},
     "losers are answered 500": {("in-parallel", "Claim"), ("after-a-timeout", "Boundary")},
+    "keys are compared without case": {("similar-keys", "Intent")},
+    "keys are cut at 64 characters": {("similar-keys", "Intent")},
+    "dashes are dropped from keys": {("similar-keys", "Intent")},
+    "cookies are replayed": {("replayed-cookie", "Memory")},
+    "the path is not compared": {("another-path", "Intent")},
+    "the query is not compared": {("another-query", "Intent")},
+    "the method is not compared": {("another-method", "Intent")},
 }
 
 
@@ -94,6 +105,70 @@ def test_a_mistake_is_named_and_nothing_else(mistake):
 
     assert NAMED[mistake] - BY_CHANCE <= broken(report) <= NAMED[mistake]
     assert report.complete
+
+
+@pytest.mark.parametrize("habit", HABITS)
+def test_a_habit_that_loses_nothing_is_not_called_a_mistake(habit):
+    report = prove(habit)
+
+    assert not broken(report)
+    assert report.complete
+
+
+def evidence(report, scenario):
+    return next(one.evidence for one in report.findings if one.scenario == scenario)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "what"),
+    [
+        ("keys are compared without case", "in upper case"),
+        ("keys are cut at 64 characters", "the last of 300 characters"),
+        ("dashes are dropped from keys", "without its dashes"),
+    ],
+)
+def test_which_keys_are_taken_for_one_is_named(mistake, what):
+    """The second of two purchases was swallowed: the report says which pair of keys did it."""
+    found = evidence(prove(mistake), "similar-keys")
+
+    assert what in found
+    assert "taken for the first key" in found
+
+
+@pytest.mark.parametrize("mistake", ["keys are compared without case", "the query is not compared"])
+def test_mistakes_of_keys_and_addresses_are_found_without_a_probe(mistake):
+    assert broken(prove(mistake, count=False)) == NAMED[mistake]
+
+
+def test_a_replayed_cookie_is_named_without_its_value():
+    report = prove("cookies are replayed")
+    found = evidence(report, "replayed-cookie")
+
+    assert "visit" in found
+    assert "theme" not in found
+    assert "HttpOnly" not in str(report.to_dict())
+
+
+def test_a_path_that_is_not_served_shows_nothing_and_the_report_asks_for_another():
+    report = prove("only known paths are served", stream_url=None)
+
+    assert unknown(report) == {"another-path"}
+    assert "--other-url" in evidence(report, "another-path")
+
+
+def test_a_guard_in_front_of_the_routes_that_ignores_the_path_is_found_on_a_path_that_is_not_served():
+    assert broken(prove("the path is not compared", stream_url=None)) == {("another-path", "Intent")}
+
+
+def test_the_other_address_of_the_user_is_tried():
+    with opened("the path is not compared") as (url, shop):
+        report = examine(
+            aim(url, stream_url=None, other_url=f"{url}/refunds", skip=frozenset(SCENARIOS) - {"another-path"}),
+            probe=Probe(url=f"{url}/count"),
+        )
+
+    assert broken(report) == {("another-path", "Intent")}
+    assert {path for path, _ in shop.seen} == {"/charges", "/refunds"}
 
 
 def test_a_part_that_is_done_again_is_no_rounding_error():
@@ -197,7 +272,7 @@ def test_an_answer_that_says_too_much_for_now_is_no_answer_about_the_key():
     report = prove("bad keys are told to come later")
 
     assert not broken(report)
-    assert unknown(report) == {"malformed-keys", "doubled-keys"}
+    assert unknown(report) == {"malformed-keys", "doubled-keys", "similar-keys"}
 
 
 def test_what_there_is_nothing_to_try_with_is_skipped_with_its_reason():
@@ -261,6 +336,39 @@ def test_commands_break_and_heal_the_endpoint():
 
     assert broken(report) == {("after-a-failure", "Memory")}
     assert not shop.declining
+
+
+def test_a_break_command_that_fails_keeps_the_other_results():
+    """The second command makes the endpoint fail and finds the mistake; the first one's failure is reported."""
+    with opened("a decline is remembered") as (url, shop):
+        report = examine(
+            aim(url, fail_headers=(), breaks=2, skip=frozenset(SCENARIOS) - {"in-sequence", "after-a-failure"}),
+            probe=Probe(url=f"{url}/count"),
+            break_commands=("false --password secret", f"{POST} {url}/break"),
+            heal_command=f"{POST} {url}/heal",
+        )
+
+    assert broken(report) == {("after-a-failure", "Memory")}
+    assert report.standing("Claim") is Standing.HOLDS
+    assert "the command 'false' failed: exit code 1" in str(report.to_dict())
+    assert not report.complete
+    assert not shop.declining
+    assert "secret" not in str(report.to_dict())
+
+
+@pytest.mark.parametrize("breaks", ["false", "true"])
+def test_a_heal_command_that_fails_keeps_the_other_results_and_says_that_the_endpoint_may_be_broken(breaks):
+    with opened() as (url, _):
+        report = examine(
+            aim(url, fail_headers=(), breaks=1),
+            probe=Probe(url=f"{url}/count"),
+            break_commands=(breaks,),
+            heal_command="false",
+        )
+
+    assert unknown(report) == {"after-a-failure"}
+    assert "may still be broken" in evidence(report, "after-a-failure")
+    assert report.standing("Claim") is Standing.HOLDS
 
 
 def test_an_examination_that_ends_in_between_heals_what_it_broke():
@@ -475,6 +583,61 @@ def test_the_page_quotes_nothing_as_markup():
 
     assert "<script>" not in page
     assert "<b>" not in page
+
+
+class Page(HTMLParser):
+    """The text of a page, and the attributes of its elements."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.text, self.found, self.open, self.style = "", [], [], ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+        if tag not in ("meta", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open[-1:] == ["style"]:
+            self.style += data
+        else:
+            self.text += data
+
+
+@pytest.mark.parametrize(
+    ("mistake", "options", "verdict"),
+    [
+        ("", {}, "All four assumptions hold"),
+        ("bodies are not compared", {}, "Broken: Intent"),
+        ("", {"fail_headers": ()}, "Nothing is known to be broken. Not everything could be tried: Memory, Boundary"),
+        ("", {"skip": frozenset({"after-a-timeout", "after-a-failure"})}, "What was tried holds. Skipped: Boundary"),
+    ],
+)
+def test_a_page_says_verdict_date_and_version(mistake, options, verdict):
+    before = datetime.now(UTC)
+    report = prove(mistake, **options)
+    page = Page(report.to_html())
+
+    assert page.open == []
+    assert verdict in page.text
+    assert verdict == report.to_dict()["verdict"]
+    assert report.examined_at in (f"{one:%Y-%m-%d %H:%M} UTC" for one in (before, datetime.now(UTC)))
+    assert f"Examined on {report.examined_at} by samekey {samekey.__version__}" in page.text
+
+
+def test_a_page_reads_on_a_phone():
+    """Rows become blocks on a narrow screen, and each cell that loses its column has its name."""
+    page = Page(Report("http://localhost/", (Finding("no-key", "Intent", Standing.HOLDS, "fine"),), "", 0).to_html())
+
+    assert ("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}) in page.found
+    narrow = page.style.partition("@media (max-width: 40rem)")[2]
+    assert "table, tbody, tr, th, td { display: block; }" in narrow
+    assert "content: attr(data-name)" in narrow
+    assert [one["data-name"] for tag, one in page.found if "data-name" in one] == ["assumption", "scenario", "standing"]
 
 
 def test_a_broken_assumption_has_its_story():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import socket
 import threading
 from collections.abc import Iterator
@@ -39,13 +40,15 @@ def under_asgi(store: str, *, guarded: bool = True) -> Iterator[str]:
         body = json.dumps({"charge": len(charges)})
         if request.url.path == "/streamed":
             return StreamingResponse(iter([body[:5], body[5:]]), 201, media_type="application/json")
-        return PlainTextResponse(body, 201)
+        answer = PlainTextResponse(body, 201)
+        answer.set_cookie("visit", secrets.token_hex(8))
+        return answer
 
     async def count(request: Request) -> Any:
         return PlainTextResponse(str(len(charges)))
 
     app: Any = Starlette(
-        routes=[Route("/charges", charge, methods=["POST"]), Route("/streamed", charge, methods=["POST"])]
+        routes=[Route("/charges", charge, methods=["POST", "PUT"]), Route("/streamed", charge, methods=["POST"])]
     )
     app.add_route("/count", count)
     if guarded:
@@ -68,7 +71,9 @@ def under_wsgi(store: str) -> Iterator[str]:
 
     def app(environ: Any, start_response: Any) -> Any:
         def say(status: str, body: str) -> list[bytes]:
-            start_response(status, [("Content-Type", "application/json"), ("Content-Length", str(len(body)))])
+            cookie = ("Set-Cookie", f"visit={secrets.token_hex(8)}")
+            head = [("Content-Type", "application/json"), ("Content-Length", str(len(body))), cookie]
+            start_response(status, head)
             return [body.encode()]
 
         if environ["PATH_INFO"] == "/count":

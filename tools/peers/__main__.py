@@ -17,9 +17,9 @@ from samekey.prove import ASSUMPTIONS, SCENARIOS, Probe, Report, Standing, Targe
 HERE = Path(__file__).parent
 PAGE = HERE.parent.parent / "docs" / "peers.md"
 
-# What each says of itself, so that nobody is blamed for what was never meant; read in its released documentation.
+# What the released documentation of each says: no library is blamed for what it never promised.
 INTENT = {
-    "samekey": "every endpoint declares whose key it is and what stands behind it",
+    "samekey": "every endpoint declares the principal of a key and the boundary of its effect",
     "asgi-idempotency-header": "answers are kept and replayed, modelled after Stripe, so failures are, too; JSON only; "
     "two users with one key are said to be treated as one",
     "django-idempotency-key": "key required; success is replayed, here with its own status; "
@@ -40,7 +40,8 @@ same options. A charge takes 20 ms. It is made to fail before a charge (402) and
 
 Read it with what each library says of itself: a scenario can be broken on purpose. `quoted-and-bare` and `doubled-keys`
 are about the header as the IETF draft writes it, which none of the others parses. What one process and a memory store
-cannot show - crashes, leases, two machines - is not in this table, for anybody."""
+cannot show - crashes, leases, two machines - is not in this table, for any of them.
+`replayed-cookie` is skipped (`-`): the shop sets no cookie, because one of the libraries keeps no answer that sets one."""
 MARKS = {Standing.HOLDS: "holds", Standing.BROKEN: "**broken**", Standing.UNKNOWN: "unknown", Standing.SKIPPED: "-"}
 
 

@@ -2,7 +2,8 @@
 
     python tools/peers/shop.py NAME FD      serves on the listening socket FD
 
-    POST /charges, /streamed    charges; fails as it was told
+    POST, PUT /charges          charges; fails as it was told
+    POST /streamed              the same in a stream
     GET  /count                 how many charges there were
     GET  /fail/WHEN             from now on a charge fails "before" or "after" it is made, or "never"
 
@@ -61,7 +62,7 @@ def fastapi_app(guarded: Any = lambda handler: handler) -> Any:
 
     # `from __future__ import annotations` hides names of this function from FastAPI.
     charge.__annotations__["request"] = streamed.__annotations__["request"] = Request
-    app.post("/charges")(guarded(charge))
+    app.api_route("/charges", methods=["POST", "PUT"])(guarded(charge))
     app.post("/streamed")(guarded(streamed))
     app.get("/count")(count)
     app.get("/fail/{when}")(fail)

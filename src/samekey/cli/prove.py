@@ -102,6 +102,7 @@ def _path(ctx: click.Context, param: click.Parameter, value: str | None) -> tupl
 @click.option("--heal-cmd", metavar="COMMAND", help="Undoes --break-cmd.")
 @click.option("--failures-kept", is_flag=True, help="It documents that failures are replayed (the draft, Stripe v1).")
 @click.option("--stream-url", metavar="URL", help="The same operation, answered in a stream.")
+@click.option("--other-url", metavar="URL", help="Another operation of the same application.")
 @click.option(
     "--skip",
     multiple=True,
@@ -156,7 +157,8 @@ def prove(url: str, html_file: Path | None, yes_this_is_mine: bool, as_json: boo
     \b
     Scenarios (--skip):
       in-sequence in-parallel another-body reordered-fields volatile-headers quoted-and-bare
-      another-principal no-key malformed-keys doubled-keys unfinished-body oversized-body
+      similar-keys another-path another-query another-method another-principal no-key
+      malformed-keys doubled-keys unfinished-body oversized-body replayed-cookie
       streamed-answer after-a-timeout after-a-failure
 
     \b
@@ -172,7 +174,7 @@ def prove(url: str, html_file: Path | None, yes_this_is_mine: bool, as_json: boo
         _target(url, given),
         Probe(url=given["count_url"], command=given["count_cmd"], field=given["count_field"]),
     )
-    check_ours(url, given["count_url"], given["stream_url"], said=yes_this_is_mine)
+    check_ours(url, given["count_url"], given["stream_url"], given["other_url"], said=yes_this_is_mine)
     report = examine(
         target,
         probe=probe,
@@ -223,6 +225,7 @@ def _target(url: str, given: dict[str, Any]) -> Target:
         breaks=len(given["break_cmd"]),
         failures_kept=given["failures_kept"],
         stream_url=given["stream_url"],
+        other_url=given["other_url"],
         identity=given["identity"],
         callers=given["parallel"],
         rounds=given["rounds"],
@@ -255,3 +258,4 @@ def _print(report: Report) -> None:
     for name, says in ASSUMPTIONS.items():
         out.line(f"{name:<9} {report.standing(name):<8} {says}")
     out.line(f"{report.requests} requests; effects counted by {report.counted_by}")
+    out.line(report.verdict)

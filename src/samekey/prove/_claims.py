@@ -26,9 +26,6 @@ def in_sequence(trial: Trial) -> Play:
         trial.wrong(MEMORY, f"the first was answered {first.status}, and the same again {second.told}")
     elif differs := difference(first, second):
         trial.wrong(MEMORY, f"the second answer is not the first: {differs}")
-    cookie = second.header("set-cookie")
-    if cookie and cookie == first.header("set-cookie"):
-        trial.note("Set-Cookie came again with the same value: a replayed cookie can be somebody's old session")
 
 
 def in_parallel(trial: Trial) -> Play:

@@ -143,15 +143,26 @@ class Client:
                 return time.sleep(min(seconds, max(0.0, self._ends - self._clock())))
             case Break(way):
                 self._is_broken = True
-                return self._run(self._breaks[way])
+                return self._trouble(self._breaks[way])
             case Heal():
-                return self.leave_in_order()
+                if trouble := self.leave_in_order():
+                    raise ProbeFailed(trouble)  # no scenario can be tried on an endpoint that may be broken
+                return None
 
-    def leave_in_order(self) -> None:
-        """Heal what was broken: also where the examination ended in between."""
-        if self._is_broken:
-            self._is_broken = False
-            self._run(self._heal or "")
+    def leave_in_order(self) -> str:
+        """Heal what was broken, also where the examination ended early; return why that failed, or ""."""
+        if not self._is_broken:
+            return ""
+        self._is_broken = False
+        trouble = self._trouble(self._heal or "")
+        return f"{trouble}; the endpoint may still be broken" if trouble else ""
+
+    def _trouble(self, command: str) -> str:
+        try:
+            self._run(command)
+        except ProbeFailed as failed:
+            return failed.message
+        return ""
 
     # -- requests --------------------------------------------------------------------------------------------------
 
@@ -210,17 +221,17 @@ class Client:
         kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         return kind(parts.hostname or "", parts.port, timeout=min(self._timeout, max(0.1, self._ends - self._clock())))
 
-    def _head(self, connection: HTTPConnection, request: Request, method: str = "") -> None:
+    def _head(self, connection: HTTPConnection, request: Request) -> None:
         parts = urlsplit(request.url)
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         named = any(name.lower() == "host" for name, _ in request.headers)
-        connection.putrequest(method or self._target.method, path, skip_host=named, skip_accept_encoding=True)
+        connection.putrequest(request.method, path, skip_host=named, skip_accept_encoding=True)
         for name, value in request.headers:
             connection.putheader(name, value)
         for key in request.keys:
             connection.putheader(self._target.key_header, key)
         connection.putheader("Connection", "close")
-        if not method:
+        if request.method != "GET":
             connection.putheader("Content-Length", str(len(request.body)))
         connection.endheaders()
 
@@ -270,10 +281,10 @@ class Client:
     def _count(self) -> int:
         if self._probe.command is not None:
             return _number(self._run(self._probe.command), self._probe)
-        request = Request(self._probe.url or "", (), b"", self._target.headers)
+        request = Request(self._probe.url or "", (), b"", self._target.headers, "GET")
         connection = self._connection(request.url)
         try:
-            self._head(connection, request, "GET")
+            self._head(connection, request)
             reply = self._read(connection, self._clock() + self._timeout, COUNT_MAX_BYTES)
         except (OSError, HTTPException) as error:
             raise ProbeFailed(f"{self._probe} does not answer: {_told(error)}") from error

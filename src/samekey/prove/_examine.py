@@ -5,9 +5,11 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from fractions import Fraction
+from importlib.metadata import version
 
-from samekey.prove import _claims, _intents, _memories
+from samekey.prove import _addresses, _claims, _intents, _memories
 from samekey.prove._client import Budget, Client, OutOfBudget, Probe, ProbeFailed, Unreachable
 from samekey.prove._report import Finding, Report, Standing
 from samekey.prove._steps import Target
@@ -32,12 +34,17 @@ SCENARIOS = {
     "reordered-fields": Scenario(_intents.reordered_fields, ("Intent",), "the same intent"),
     "volatile-headers": Scenario(_intents.volatile_headers, ("Intent",), "the same intent"),
     "quoted-and-bare": Scenario(_intents.quoted_and_bare, ("Intent",), '"k" and k are one key'),
+    "similar-keys": Scenario(_intents.similar_keys, ("Intent",), "keys that are nearly equal are two keys"),
+    "another-path": Scenario(_addresses.another_path, ("Intent",), "never given the answer to the first"),
+    "another-query": Scenario(_addresses.another_query, ("Intent",), "never given the answer to the first"),
+    "another-method": Scenario(_addresses.another_method, ("Intent",), "never given the answer to the first"),
     "another-principal": Scenario(_intents.another_principal, ("Intent",), "keys of two principals are two keys"),
     "no-key": Scenario(_intents.no_key, ("Intent",), "two requests without a key are two"),
     "malformed-keys": Scenario(_claims.malformed_keys, ("Claim",), "refused, or guarded; never ignored"),
     "doubled-keys": Scenario(_claims.doubled_keys, ("Claim",), "two keys in one request are refused"),
     "unfinished-body": Scenario(_claims.unfinished_body, ("Claim",), "half a request claims nothing"),
     "oversized-body": Scenario(_claims.oversized_body, ("Claim",), "refused, or guarded; never let through"),
+    "replayed-cookie": Scenario(_memories.replayed_cookie, ("Memory",), "a replay sets no cookie of the first answer"),
     "streamed-answer": Scenario(_memories.streamed_answer, ("Memory",), "replayed whole, or said not to be kept"),
     "after-a-timeout": Scenario(_memories.after_a_timeout, ("Boundary",), "the client gave up and asked: one effect"),
     "after-a-failure": Scenario(
@@ -91,7 +98,14 @@ def examine(
         if name == "two-keys":
             over = over or _cannot_begin(trial)
     # A query may hold what belongs in no report.
-    return Report(target.url.partition("?")[0], tuple(findings), str(probe), budget.used_requests)
+    return Report(
+        url=target.url.partition("?")[0],
+        findings=tuple(findings),
+        counted_by=str(probe),
+        requests=budget.used_requests,
+        examined_at=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+        version=version("samekey"),
+    )
 
 
 def _play(trial: Trial, scenario: Scenario, client: Client) -> str:
@@ -111,7 +125,10 @@ def _play(trial: Trial, scenario: Scenario, client: Client) -> str:
             trial.cannot_tell(one, ended.message)
         return ended.message
     finally:
-        client.leave_in_order()
+        trouble = client.leave_in_order()
+        if trouble:
+            for one in scenario.assumptions:
+                trial.cannot_tell(one, trouble)
 
 
 def _to_its_end(trial: Trial, scenario: Scenario) -> Play:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from typing import Any
+
 from samekey.prove._bodies import another, rewritten
-from samekey.prove._steps import Reply, Request
+from samekey.prove._steps import Reply, Request, Step
 from samekey.prove._trial import UNTOLD, Play, Trial, difference, told_effects
 
 INTENT = "Intent"
+
+# Longest first: an endpoint that refuses long keys is tried with shorter ones. 300 is more than a column of 255 holds.
+LONG_KEYS = (300, 255, 129, 65)
 
 # What proxies, tracers and newer clients change from one attempt to the next.
 VOLATILE = (
@@ -14,6 +20,40 @@ VOLATILE = (
     ("traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),
     ("X-Request-Id", "3f1c2b9e-second-attempt"),
 )
+
+
+def similar_keys(trial: Trial) -> Play:
+    """Keys are compared as they are: keys that are nearly equal are two keys, and two purchases."""
+    for what, change in (("in upper case", str.upper), ("without its dashes", lambda key: key.replace("-", ""))):
+        key = next(trial.keys)
+        yield from _two_operations(trial, f"the same key {what}", key, change(key))
+    for size in LONG_KEYS:
+        key = next(trial.keys).ljust(size, "k")
+        served = yield from _two_operations(
+            trial, f"a key that differs in the last of {size} characters", key, key[:-1] + "x"
+        )
+        if served:
+            return
+
+
+def _two_operations(trial: Trial, told: str, key: str, similar: str) -> Generator[Step, Any, bool]:
+    """Send one request under each of two keys; return whether the first was served."""
+    yield from trial.start_count()
+    first = yield from trial.send("a request", trial.request(key))
+    if not first.good:
+        trial.note(f"a key of {len(key)} characters is answered {first.told}")
+        return False
+    second = yield from trial.send(told, trial.request(similar))
+    effects = yield from trial.effects()
+    if not second.good and second.refused:
+        trial.note(f"{told} is refused with {second.status}")
+    elif not second.good:
+        trial.wrong(INTENT, f"{told} is answered {second.told}")
+    elif not trial.telling:
+        trial.cannot_tell(INTENT, UNTOLD)
+    elif effects < 2:
+        trial.wrong(INTENT, f"{told} is taken for the first key: two requests made {told_effects(effects)}")
+    return True
 
 
 def another_body(trial: Trial) -> Play:

@@ -63,7 +63,12 @@ def _one_failure(trial: Trial, way: tuple[str, str] | int) -> Play:
     key = next(trial.keys)
     request = trial.request(key)
     if isinstance(way, int):
-        yield Break(way)
+        trouble: str = yield Break(way)
+        if trouble:
+            for assumption in (MEMORY, BOUNDARY):
+                trial.cannot_tell(assumption, f"not tried ({told}): {trouble}")
+            yield Heal()  # the command may have broken something before it failed
+            return
         failed = yield from trial.send(f"a request that fails ({told})", request, fails=True)
         yield Heal()
     else:
@@ -107,6 +112,31 @@ def _one_failure(trial: Trial, way: tuple[str, str] | int) -> Play:
             )
     else:
         trial.wrong(MEMORY, f"after a failure ({told}, {failed.status}) a retry is answered {retry.told}")
+
+
+def replayed_cookie(trial: Trial) -> Play:
+    """A cookie is for the client that got the answer: replayed, it can hand an old session to another browser.
+
+    A cookie that every answer sets to the same value is no memory of the key. So a request under another key shows
+    which values are new for each answer.
+    """
+    request = trial.request(next(trial.keys))
+    first = yield from trial.send("a request", request)
+    if not first.good:
+        trial.cannot_tell(MEMORY, f"an ordinary request was answered {first.told}")
+        return
+    if not first.cookies:
+        trial.does_not_apply(MEMORY, "the answer sets no cookie")
+        return
+    again = yield from trial.send("the same again", request)
+    fresh = yield from trial.send("a request under another key", trial.request(next(trial.keys)))
+    if not again.good or not fresh.good:
+        bad = fresh if again.good else again
+        trial.cannot_tell(MEMORY, f"a request was answered {bad.told}")
+        return
+    kept = again.cookies.items() & first.cookies.items()
+    if named := sorted(name for name, _ in kept - fresh.cookies.items()):
+        trial.wrong(MEMORY, f"the replay sets the cookie of the first answer again: {', '.join(named)}")
 
 
 def streamed_answer(trial: Trial) -> Play:

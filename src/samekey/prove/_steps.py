@@ -17,6 +17,7 @@ class Request:
     keys: tuple[bytes, ...]
     body: bytes
     headers: tuple[tuple[str, str], ...]
+    method: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,12 @@ class Reply:
     @property
     def chunked(self) -> bool:
         return "chunked" in self.header("transfer-encoding").lower()
+
+    @property
+    def cookies(self) -> dict[str, str]:
+        """The value of each cookie that the answer sets, by name."""
+        pairs = (value.partition(";")[0].partition("=") for name, value in self.headers if name == "set-cookie")
+        return {name.strip(): value.strip() for name, _, value in pairs}
 
     def header(self, name: str) -> str:
         return next((value for found, value in self.headers if found == name), "")
@@ -109,7 +116,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """From now on the endpoint fails, by the user's command of this number -> None."""
+    """From now on the endpoint fails, by the user's command of this number -> str: why that failed, or ""."""
 
     way: int
 
@@ -139,6 +146,7 @@ class Target:
     breaks: int = 0  # so many commands make it fail
     failures_kept: bool = False  # it documents that failures are replayed, as the draft and Stripe v1 do
     stream_url: str | None = None  # answers in a stream
+    other_url: str | None = None  # another operation of the same application
     identity: tuple[str, ...] = ()  # where the answer names its effect; () is the whole body
     callers: int = 8  # at once
     rounds: int = 3  # of them

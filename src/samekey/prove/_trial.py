@@ -53,7 +53,7 @@ class Trial:
         body: bytes | None = None,
         more: tuple[tuple[str, str], ...] = (),
         url: str | None = None,
-        raw: bool = False,
+        method: str | None = None,
     ) -> Request:
         """An ordinary request under these keys; `more` headers replace those of the same name."""
         names = {name.lower() for name, _ in more}
@@ -62,15 +62,16 @@ class Trial:
             headers = (("Content-Type", self.target.content_type), *headers)
         return Request(
             url or self.target.url,
-            tuple(self._form(key, raw=raw) for key in keys),
+            tuple(map(self._form, keys)),
             self.target.body if body is None else body,
             (*(pair for pair in headers if pair[0].lower() not in names), *more),
+            method or self.target.method,
         )
 
-    def _form(self, key: str | bytes, *, raw: bool) -> bytes:
+    def _form(self, key: str | bytes) -> bytes:
         if isinstance(key, bytes):
             return key
-        return f'"{key}"'.encode() if self.target.quoted and not raw else key.encode()
+        return f'"{key}"'.encode() if self.target.quoted else key.encode()
 
     def send(self, told: str, request: Request, *, fails: bool = False) -> Generator[Step, Any, Reply]:
         """The answer; `fails` where we made it fail, so that a bad one says nothing."""
