@@ -41,7 +41,7 @@ same options. A charge takes 20 ms. It is made to fail before a charge (402) and
 Read it with what each library says of itself: a scenario can be broken on purpose. `quoted-and-bare` and `doubled-keys`
 are about the header as the IETF draft writes it, which none of the others parses. What one process and a memory store
 cannot show - crashes, leases, two machines - is not in this table, for any of them.
-`replayed-cookie` is skipped (`-`): the shop sets no cookie, because one of the libraries keeps no answer that sets one."""
+`replayed-cookie` is skipped (`-`): the shop sets no cookie, because one library keeps no answer that sets one."""
 MARKS = {Standing.HOLDS: "holds", Standing.BROKEN: "**broken**", Standing.UNKNOWN: "unknown", Standing.SKIPPED: "-"}
 
 
