@@ -139,6 +139,40 @@ async def state_of(guard: AsyncGuard) -> State | None:
     return None if record is None else record.state
 
 
+@pytest.mark.parametrize("parts", [[b"12345"], [b"123", b"45"]], ids=["whole", "in parts"])
+async def test_a_body_shorter_than_its_content_length_is_refused(parts: list[bytes]):
+    """Granian ends an HTTP/2 body that broke off as if it were whole; WSGI compares the length, and so does ASGI."""
+    messages = [
+        {"type": "http.request", "body": part, "more_body": at + 1 < len(parts)} for at, part in enumerate(parts)
+    ]
+
+    async def receive() -> dict[str, Any]:
+        return messages.pop(0)
+
+    sink, guard = Sink(), AsyncGuard("memory://")
+    short = scope(headers=[(b"idempotency-key", b"k-1"), (b"content-length", b"10")])
+    await SamekeyMiddleware(answering(sink), guard=guard, endpoint=ENDPOINT)(short, receive, sink)
+
+    assert (sink.status, await state_of(guard)) == (400, None)
+    assert b"body-incomplete" in sink.messages[1]["body"]
+
+
+async def test_an_idempotency_key_header_of_the_application_is_not_sent_twice():
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"Idempotency-Key", b"of the app")]})
+        await send({"type": "http.response.body", "body": b"done"})
+
+    guard = AsyncGuard("memory://")
+    kept = Endpoint(boundary=Opaque(), single_tenant=True, keep_headers=("Idempotency-Key",))
+    sinks = [Sink(), Sink()]
+    for sink in sinks:
+        await SamekeyMiddleware(app, guard=guard, endpoint=kept)(scope(), body, sink)
+
+    for sink in sinks:
+        named = [value for name, value in sink.messages[0]["headers"] if name.lower() == b"idempotency-key"]
+        assert named == [b'"k-1"']
+
+
 async def test_the_answer_waits_for_the_application_to_return():
     """What runs after the answer may still fail: a commit, a task."""
     sink, guard = Sink(), AsyncGuard("memory://")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from samekey import Atomic, Keyed, KeyMalformed, Misconfigured, Opaque
 from samekey.core.canonical import canonical
 from samekey.core.key import make_key
 from samekey.http import Endpoint, Reply, Request, answer, rules
-from samekey.http._body import payload_of
+from samekey.http._body import digest, payload_of
 from samekey.http._environ import headers_in
 from samekey.http._kept import pack, unpack
 from samekey.http._key import parse_key
@@ -23,7 +24,7 @@ from samekey.http._operation import operation_name
 from samekey.http._problems import PROBLEMS
 from samekey.http._remember import PRESETS, meaning_of
 from samekey.http._rules import check_rules, choose
-from samekey.http.endpoint import key_header
+from samekey.http.endpoint import key_header, tenant_of
 
 JSON = b"application/json"
 
@@ -139,7 +140,39 @@ def test_the_media_type_belongs_to_the_intent():
     assert not same(b"{}", b"{}", JSON, b"application/merge-patch+json")
     assert not same(b"a=1", b"a=1", b"application/x-www-form-urlencoded", b"text/plain")
     assert same(b"{}", b"{}", JSON, b"Application/JSON; charset=utf-8")
-    assert written(b"{}", JSON, b"gzip") != written(b"{}", JSON, b"identity") == written(b"{}", JSON)
+
+
+@pytest.mark.parametrize("kind", [JSON, b"application/x-www-form-urlencoded", b"text/plain"])
+def test_a_compressed_body_is_the_same_intent_as_the_plain_one(kind: bytes):
+    plain, other = b'{"amount": 200}', b'{"amount": 500}'
+
+    assert written(plain, kind, b"identity") == written(plain, kind)
+    for encoding in (b"gzip", b"GZIP", b"x-gzip"):
+        assert written(gzip.compress(plain), kind, encoding) == written(plain, kind)
+        assert written(gzip.compress(plain, 1), kind, encoding) == written(gzip.compress(plain, 9), kind, encoding)
+        assert written(gzip.compress(other), kind, encoding) != written(plain, kind)
+
+
+def test_a_damaged_or_unknown_encoding_is_compared_as_bytes():
+    whole = gzip.compress(b"{}")
+    damaged = [b"{}", whole[:-1], whole + b"x", whole + whole, whole[:-4] + b"abcd", b""]
+
+    for body in damaged:
+        assert payload_of(body, JSON, b"gzip")[0] == {1: digest(body), 2: "application/json gzip"}
+    for encoding in (b"br", b"gzip, gzip", b"gzip, identity"):
+        assert payload_of(whole, JSON, encoding)[0] == {1: digest(whole), 2: f"application/json {encoding.decode()}"}
+
+
+def test_a_compressed_body_above_the_limit_is_413():
+    endpoint = Endpoint(boundary=Opaque(), single_tenant=True, body_max_bytes=1000)
+    headers = [(b"content-encoding", b"gzip"), (b"content-type", JSON)]
+    most, bomb = (gzip.compress(b'"' + b"x" * size + b'"') for size in (998, 999))
+    fits = endpoint.asked(Request("POST", "/", headers=headers, body=most), "k", None)
+    refused = endpoint.asked(Request("POST", "/", headers=headers, body=bomb), "k", None)
+
+    assert not isinstance(fits, Reply)
+    assert isinstance(refused, Reply)
+    assert refused.status == 413
 
 
 def test_forms_keep_the_order_of_equal_names():
@@ -286,7 +319,7 @@ class Hold:
     ("preset", "meanings"),
     [
         ("success_only", {200: "keep", 303: "keep", 400: "release", 429: "release", 500: "unknown", 503: "unknown"}),
-        ("ietf_draft", {200: "keep", 303: "keep", 400: "keep", 429: "keep", 500: "keep", 503: "keep"}),
+        ("ietf_draft", {200: "keep", 303: "keep", 400: "keep", 429: "release", 500: "keep", 503: "unknown"}),
         ("stripe_v1", {200: "keep", 402: "keep", 400: "release", 401: "release", 429: "release", 500: "keep"}),
         ("stripe_v2", {200: "keep", 402: "release", 429: "release", 500: "unknown"}),
     ],
@@ -438,6 +471,17 @@ class Awaitable:
 def test_what_is_no_name_at_all_is_a_mistake(who: Any):
     with pytest.raises(Misconfigured, match="principal= gives"):
         Endpoint(boundary=Opaque(), principal=lambda request: who).asked(Request("POST", "/"), "k", who)
+
+
+def test_a_caller_may_have_a_name_of_several_parts():
+    """A tenant and a user of it; no two pairs become one name."""
+    names = [tenant_of(who) for who in (("a", "b"), ("a/b", "c"), ("a", "b/c"), ("a", 7), ("a\\", "b"))]
+
+    assert len({*names} - {None}) == 5, names
+    assert tenant_of(("a", 7)) == tenant_of(["a", "7"])
+    assert [tenant_of(()), tenant_of(("a", ""))] == [None, None]
+    with pytest.raises(Misconfigured, match="principal= gives"):
+        tenant_of(("a", None))
 
 
 def test_every_problem_has_its_heading():

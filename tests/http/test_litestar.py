@@ -188,3 +188,36 @@ def test_a_mounted_application_has_its_mount_in_its_templates(around: str):
         return got.status, await guard.peek("POST /shop/orders/{}/pay", "k") is not None
 
     assert asyncio.run(main()) == (201, True)
+
+
+@pytest.mark.parametrize(
+    ("template", "paths", "operation"),
+    [
+        ("/c/a", ("/c/a", "/c/a/", "/c//a", "//c/a"), "POST /c/a"),
+        ("/c/{number:int}", ("/c/7", "/c/7/", "/c//7"), "POST /c/{}"),
+    ],
+)
+@pytest.mark.parametrize("mount", ["", "/shop"])
+def test_paths_that_litestar_routes_to_one_handler_are_one_operation(
+    template: str, paths: tuple[str, ...], operation: str, mount: str
+):
+    guard, effects = AsyncGuard("memory://"), list[int]()
+    plugin = SamekeyPlugin(guard=guard, endpoint=Endpoint(boundary=Opaque(), single_tenant=True))
+
+    @post(template)
+    async def pay() -> str:
+        effects.append(1)
+        return "paid"
+
+    app: Any = Litestar([pay], plugins=[plugin], openapi_config=None)
+    if mount:
+        app = Starlette(routes=[Mount(mount, app)])
+
+    async def main() -> list[Any]:
+        sent = [Sent("POST", mount + path, headers=(("Idempotency-Key", "k"),)) for path in paths]
+        answers = [await asgi_send(app, one) for one in sent]
+        assert await guard.peek(operation.replace(" ", " " + mount), "k") is not None
+        return [(one.status, one.header("idempotent-replayed")) for one in answers]
+
+    assert asyncio.run(main()) == [(201, None), *[(201, "true")] * (len(paths) - 1)]
+    assert len(effects) == 1

@@ -1,17 +1,19 @@
 """What a request says: its body as a payload, so that a retry which was written anew is still the same intent.
 
-JSON is read, forms and multipart are taken apart, anything else is its digest. A body that claims to be one of
-these and is not - malformed, ambiguous, compressed - is its digest too: equal bytes are the same intent, and the
-application answers what it answers. Nothing is ever decompressed.
+JSON is read as values, forms and multipart bodies as their fields. Any other body is compared by its digest. So is a
+body that claims to be one of these and is not (malformed, ambiguous): equal bytes are the same intent, and the
+application decides what it answers to them. A gzip body is decompressed first, up to the limit of a body; one that is
+damaged, or has another encoding, is compared by its digest.
 
-A JSON object is the payload itself, so that a mismatch can name its fields. What stands beside the body (the
-query, chosen headers, another media type) has keys that are not text: no JSON object can imitate them.
+A JSON object is the payload itself, so that a mismatch can name its fields. What is compared in addition to the body
+(the query, chosen headers, another media type) has keys that are not text, so no JSON object can imitate it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+import zlib
 from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote_to_bytes
@@ -21,6 +23,9 @@ from samekey.core.errors import PayloadRefused
 from samekey.core.json_text import read_json
 
 FIELDS_MAX = 1000  # of a form or a multipart body; beyond it the bytes are compared as they are
+
+GZIP = (b"gzip", b"x-gzip")
+GZIP_WINDOW = 31  # zlib's number for the gzip format with the largest window
 
 # Keys of what is not a member of a JSON object.
 WHOLE, KIND, QUERY, PATH, VARIES = 1, 2, 3, 4, 5
@@ -35,15 +40,27 @@ _NAMED = re.compile(
 Read = tuple[dict[Any, Any], bytes]  # a payload, and its canonical bytes
 
 
+class TooLarge(Exception):
+    """A compressed body whose content is larger than a body may be."""
+
+
 def payload_of(
-    body: bytes, content_type: bytes, content_encoding: bytes | None = None, beside: dict[int, Any] | None = None
+    body: bytes,
+    content_type: bytes,
+    content_encoding: bytes | None = None,
+    beside: dict[int, Any] | None = None,
+    max_bytes: int = 1 << 20,
 ) -> Read:
     """The payload of a body of this type together with what stands `beside` it."""
     kind = media_of(content_type)
     read: Read | None = None
+    plain: bytes | None = body
     if content_encoding and content_encoding.lower() != b"identity":
-        kind = f"{kind} {content_encoding.decode('latin-1')}"
+        plain = decompressed(body, max_bytes) if content_encoding.lower() in GZIP else None
+    if plain is None:
+        kind = f"{kind} {(content_encoding or b'').decode('latin-1')}"
     else:
+        body = plain
         try:
             if kind == "application/json" or kind.endswith("+json"):
                 read = from_json(body)
@@ -63,6 +80,18 @@ def payload_of(
     for key in sorted(beside) if len(beside) > 1 else beside:
         written = b"%b%b%d:%b}" % (written[:-1], b"" if written == b"{}" else b",", key, canonical(beside[key]))
     return payload, written
+
+
+def decompressed(body: bytes, max_bytes: int) -> bytes | None:
+    """The content of a gzip body; None if it is damaged, or is not exactly one gzip member."""
+    reader = zlib.decompressobj(GZIP_WINDOW)
+    try:
+        plain = reader.decompress(body, max_bytes + 1)
+    except zlib.error:
+        return None
+    if len(plain) > max_bytes:
+        raise TooLarge
+    return plain if reader.eof and not reader.unused_data else None
 
 
 @lru_cache(maxsize=256)

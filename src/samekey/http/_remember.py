@@ -2,7 +2,7 @@
 
                      2xx 3xx   listed final   4xx                             5xx         exception
     success_only     keep      close          release, or unknown             unknown     unknown
-    ietf_draft       keep      close          keep                            keep        unknown
+    ietf_draft       keep      close          keep, 429 as success_only       keep, 503 unknown   unknown
     stripe_v1        keep      close          keep, or release (see below)    keep        keep
     stripe_v2        keep      close          release, or unknown             unknown     unknown
 
@@ -20,6 +20,8 @@ Remember = Literal["success_only", "ietf_draft", "stripe_v1", "stripe_v2"]
 
 PRESETS: tuple[str, ...] = get_args(Remember)
 BEFORE_EXECUTION = frozenset({400, 401, 409, 422, 429})  # validation, authentication, conflicts, rate limits
+
+TRY_LATER = frozenset({429, 503})  # a replay of one would refuse every retry for the whole retention
 
 
 class Spoken(Protocol):
@@ -40,7 +42,7 @@ def meaning_of(status: int, remember: str, final: frozenset[int], held: Spoken) 
         return "keep"
     if status in final:
         return "close"
-    if remember == "ietf_draft":
+    if remember == "ietf_draft" and status not in TRY_LATER:
         return "keep"
     if remember == "stripe_v1":
         # Stripe keeps whatever came after execution began: by our word, once the provider may have heard of it.

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable, MutableMapping
+from types import FrameType
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
@@ -42,6 +43,10 @@ RAISED = "samekey.raised"
 Raised = list[tuple[Exception, bool]]
 STARLETTE_HANDLERS = "starlette.exception_handlers"
 
+# The modules whose responses have a `background` task, and how far from `send` such a response is looked for.
+RESPONSES = ("starlette.responses", "litestar.response")
+FRAMES_MAX = 20
+
 # Ways around `http.response.body`: an answer sent through them could not be kept.
 SHORTCUTS = ("http.response.pathsend", "http.response.zerocopysend", "http.response.trailers")
 
@@ -68,11 +73,21 @@ class Passage:
         self._door = AsyncDoor(guard)
 
     def __call__(
-        self, app: App, rules: Rules | None, scope: Scope, receive: Receive, send: Send, *, route: str | None = None
+        self,
+        app: App,
+        rules: Rules | None,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        *,
+        route: str | None = None,
+        path: str | None = None,
     ) -> Awaitable[None]:
-        """One request to `app`; `route` is its template, where the framework knows it already."""
+        """One request to `app`; `route` is its template, and `path` how the framework reads its path, if it differs."""
         query, headers = scope.get("query_string", b""), scope.get("headers", ())
-        request = Request(scope["method"].upper(), path_of(scope), query, headers, b"", route, scope)
+        if path is None:
+            path = path_of(scope)
+        request = Request(scope["method"].upper(), path, query, headers, b"", route, scope)
         endpoint = rules if type(rules) is Endpoint else choose(rules, request)
         key = None if endpoint is None else endpoint.opening(request)
         if endpoint is None or key is None:
@@ -95,6 +110,8 @@ class Passage:
                 return  # the client is gone, and nothing was claimed
         if len(body) > max_bytes:
             return await send_reply(send, endpoint.too_large(key))
+        if length.isdigit() and len(body) < int(length[:20]):
+            return await send_reply(send, endpoint.incomplete(key))  # some servers end a body that broke off
         if type(body) is not bytes:
             body = bytes(body)
         request.body = body
@@ -116,6 +133,8 @@ class Passage:
             await exchange.failed(error)
         else:
             await exchange.settle()
+        if exchange.background_error is not None:
+            raise exchange.background_error  # the answer is out: this is for the log of the server
 
 
 def path_of(scope: Scope) -> str:
@@ -127,9 +146,8 @@ def path_of(scope: Scope) -> str:
     return unquote_to_bytes(raw.partition(b"?")[0]).decode("utf-8", "backslashreplace")
 
 
-def whole_template(scope: Scope, own: str, template: str) -> str:
-    """The template of a route that knows its `own` part of the path, behind wherever it is mounted."""
-    whole = path_of(scope)
+def whole_template(scope: Scope, whole: str, own: str, template: str) -> str:
+    """The template of a route that knows its `own` part of the `whole` path, with the mount before it."""
     return (whole[: -len(own)] if own and whole.endswith(own) else scope.get("root_path", "")) + template
 
 
@@ -144,6 +162,39 @@ async def read_on(message: Message, receive: Receive, max_bytes: int) -> bytes |
             return b"".join(parts)
         message = await receive()
     return None
+
+
+def catch_background_errors(frame: FrameType | None, exchange: _Exchange) -> None:
+    """Replace the background task of the response that is being sent by one that keeps its exception to itself.
+
+    A response runs its task after its last byte. Its exception would travel through the `yield` dependencies of the
+    handler, which would roll back, and then look like a failure of the handler. A middleware is not shown the
+    response, so it is looked up in the frames that are sending; where it is not found, the exception counts.
+    """
+    for _ in range(FRAMES_MAX):
+        if frame is None:
+            return
+        if frame.f_globals.get("__name__", "").startswith(RESPONSES):
+            response = frame.f_locals.get("self")
+            task = getattr(response, "background", None)
+            if response is not None and task is not None:
+                response.background = _Background(task, exchange)
+            return
+        frame = frame.f_back
+
+
+class _Background:
+    """A background task whose exception is raised again after the record is settled and the answer is sent."""
+
+    def __init__(self, task: Any, exchange: _Exchange) -> None:
+        # An application may return one response object for every request.
+        self._task, self._exchange = task._task if isinstance(task, _Background) else task, exchange
+
+    async def __call__(self) -> None:
+        try:
+            await self._task()
+        except Exception as error:
+            self._exchange.background_error = error
 
 
 class _Overheard:
@@ -179,6 +230,7 @@ class _Exchange:
     _gone = False
     _bell: Any = None
     _size = 0  # of the body so far
+    background_error: Exception | None = None
 
     def __init__(self, visit: AsyncVisit, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
         self._visit, self._scope = visit, scope
@@ -223,6 +275,7 @@ class _Exchange:
                     await self._flow(more=more)
             if not more:
                 self._complete = True
+                catch_background_errors(sys._getframe().f_back, self)
                 # Settled before anybody hears of the end: a framework that listens for it would cancel us.
                 if self._visit.endpoint.settle == "before-send":
                     await self.settle()

@@ -16,9 +16,9 @@ from typing import Any, Literal, NamedTuple
 from samekey.core.boundary import Atomic, Boundary, Kind
 from samekey.core.errors import KeyMalformed, KeyMissing, Misconfigured, NotDone, Refused, ResultUnreadable
 from samekey.core.fingerprint import declared_ignore
-from samekey.core.key import make_key, part_text
+from samekey.core.key import as_text, make_key
 from samekey.core.policy import Policy
-from samekey.http._body import PATH, QUERY, VARIES, payload_of
+from samekey.http._body import PATH, QUERY, VARIES, TooLarge, payload_of
 from samekey.http._declared import (
     header_name,
     methods_of,
@@ -162,7 +162,7 @@ class Endpoint:
         self.problems_at = text_of(problems_at, "problems_at")
         self._header = request_header(header, "header")
         self._vary_on = tuple(sorted({request_header(name, "vary_on") for name in several(vary_on, "vary_on")}))
-        self._kept = KEPT_HEADERS | kept
+        self._kept = (KEPT_HEADERS | kept) - {self._header}
 
     # -- opening: before the body is read --------------------------------------------------------------------------
 
@@ -214,7 +214,10 @@ class Endpoint:
         if len(named) < len(request.headers):  # of several, each framework picks another one: together they are none
             kind = b", ".join(request.values(b"content-type"))
             encoding = b", ".join(request.values(b"content-encoding"))
-        payload, written = payload_of(request.body, kind, encoding, beside)
+        try:
+            payload, written = payload_of(request.body, kind, encoding, beside, self.body_max_bytes)
+        except TooLarge:
+            return self.too_large(key)
         if self.operation is not None:
             name = self.operation
         elif request.route is not request.path:
@@ -247,7 +250,9 @@ class Endpoint:
     def first(self, reply: Reply, key: str, *, stored: bool = True) -> Reply:
         """The application's own answer."""
         status, headers, body = reply
-        said = [*headers, (self._header, key_header(key))]
+        ours = self._header
+        said = [one for one in headers if one[0].lower() != ours]  # the application may answer with the header itself
+        said.append((ours, key_header(key)))
         if not stored:
             said.append(NOT_STORED)
         return new_tuple(Reply, (status, said, body))
@@ -300,13 +305,16 @@ def tenant_of(who: Any) -> str | None:
     if who is None or who is False:
         return None
     try:
-        tenant = part_text(who, "principal")
-    except KeyMalformed as error:
+        tenant = as_text(who)
+    except (KeyMalformed, KeyMissing) as error:
+        if isinstance(error, KeyMissing) and not (isinstance(who, (tuple, list)) and None in who):
+            return None  # no parts, or an empty one
         if isinstance(who, Coroutine):
             who.close()
         # Not a stranger but a mistake: it would be the same for everybody.
         raise Misconfigured(
-            f"principal= gives the caller's name (a str, an int or a UUID) or None, not {type(who).__name__}"
+            "principal= gives the caller's name (a str, an int, a UUID, or a tuple of them) or None, "
+            f"not {shown_type(who)}"
         ) from error
     try:
         if tenant.isprintable():
@@ -314,6 +322,12 @@ def tenant_of(who: Any) -> str | None:
         return make_key("principal", "checked", short(tenant)).tenant  # joiners and no-break spaces are fine, too
     except (UnicodeEncodeError, KeyMalformed, KeyMissing):
         return None
+
+
+def shown_type(who: Any) -> str:
+    if isinstance(who, (tuple, list)):
+        return f"{type(who).__name__} of {', '.join(type(part).__name__ for part in who)}"
+    return type(who).__name__
 
 
 def key_header(key: str) -> bytes:

@@ -21,7 +21,7 @@ from samekey.guard.guards import AsyncGuard
 from samekey.http._openapi import Extra, extra
 from samekey.http._operation import PARAMETER
 from samekey.http._rules import Rules, check_rules, rules_of
-from samekey.http.asgi import Passage, Receive, Scope, Send, whole_template
+from samekey.http.asgi import Passage, Receive, Scope, Send, path_of, whole_template
 from samekey.http.endpoint import Endpoint
 
 # Newer versions of FastAPI keep an included route beside the original, and tell it of the inclusion - of responses and
@@ -79,7 +79,7 @@ def template_of(route: APIRoute, scope: Scope) -> str | None:
         template = included.path_format
     name, shape = shape_of(template)
     own = path[len(mount) :]
-    return whole_template(scope, own, name) if shape.fullmatch(own) else None
+    return whole_template(scope, path_of(scope), own, name) if shape.fullmatch(own) else None
 
 
 @lru_cache(maxsize=1024)

@@ -15,11 +15,12 @@ from litestar.exceptions import HTTPException
 from litestar.middleware import ASGIMiddleware
 from litestar.plugins import InitPlugin
 from litestar.types import ASGIApp, Receive, Scope, Send
+from litestar.utils.path import normalize_path
 
 from samekey.guard.guards import AsyncGuard
 from samekey.http._operation import PARAMETER
 from samekey.http._rules import Rules, check_rules, rules_of
-from samekey.http.asgi import RAISED, Passage, whole_template
+from samekey.http.asgi import RAISED, Passage, path_of, whole_template
 
 _BRACES = re.compile(r"\{[^}]*\}")
 
@@ -49,10 +50,13 @@ class _Middleware(ASGIMiddleware):
             handler.opt["samekey"] if "samekey" in handler.opt else rules_of(handler, rules_of(handler.fn, self._rules))
         )
         known[RAISED] = []
+        # Litestar routes /a/, //a and /a to one handler, so they are one operation and one path.
+        path = normalize_path(path_of(known))
         template, route = known.get("path_template"), None
         if template and "{" in template:
-            route = whole_template(known, known["path"], _BRACES.sub(PARAMETER, template))
-        await self._passage(cast(Any, next_app), rules, known, cast(Any, receive), cast(Any, send), route=route)
+            route = whole_template(known, path, known["path"], _BRACES.sub(PARAMETER, template))
+        through: Any = self._passage
+        await through(next_app, rules, known, receive, send, route=route, path=path)
 
 
 async def _raised(error: Exception, scope: Scope) -> None:
