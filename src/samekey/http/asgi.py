@@ -188,7 +188,8 @@ class _Background:
 
     def __init__(self, task: Any, exchange: _Exchange) -> None:
         # An application may return one response object for every request.
-        self._task, self._exchange = task._task if isinstance(task, _Background) else task, exchange
+        self._task: Any = task._task if isinstance(task, _Background) else task
+        self._exchange = exchange
 
     async def __call__(self) -> None:
         try:
