@@ -18,7 +18,7 @@ from samekey.http import Endpoint
 from samekey.http.asgi import SamekeyMiddleware
 from samekey.http.fastapi import samekey_route
 from samekey.http.litestar import SamekeyPlugin
-from samekey.testing._http_drivers import Got, Sent, asgi_send
+from samekey.testing.http.drivers import Got, Sent, asgi_send
 
 ENDPOINT = Endpoint(boundary=Opaque(), single_tenant=True)
 POST = Sent("POST", "/charges", headers=(("Idempotency-Key", "k-1"),))
