@@ -462,15 +462,21 @@ def test_a_hold_on_a_connection_rolls_back_what_its_block_did(sqlite: Place, gua
     assert (None if record is None else record.state) is state
 
 
-def test_a_hold_on_a_connection_that_is_never_entered_claims_nothing(sqlite: Place, guard: Any, connection):
+@pytest.mark.parametrize("ends", ["ROLLBACK", "COMMIT"])
+def test_a_hold_on_a_connection_that_is_never_entered_is_left_to_the_end_of_the_transaction(
+    sqlite: Place, guard: Any, connection, caplog: pytest.LogCaptureFixture, ends: str
+):
+    """The garbage collector must not write to the caller's connection: the transaction may be another one by then."""
     connection.execute("BEGIN IMMEDIATE")
     held = guard.on(connection).hold("order", key="o-1", payload={})
     assert held is not None
     del held
-    connection.execute("COMMIT")
+    guard.on(connection).run("order", int, key="o-2", payload={})  # the connection is free again
+    connection.execute(ends)
 
     record = sqlite.look("order", "o-1")
-    assert record is None or record.state is State.RELEASED
+    assert (None if record is None else record.state) is (State.STARTED if ends == "COMMIT" else None)
+    assert "a hold of order was never entered, and stays claimed: roll its transaction back" in caplog.text
 
 
 @pytest.mark.parametrize("begun", [True, False])

@@ -1,28 +1,84 @@
-"""Inside somebody's transaction: what a database store offers there, in either colour.
+"""Inside a transaction of the caller: what a database store offers there, and the phases of a guarded call in it.
 
-A trip is a few acts in one go - savepoints, and at most one command - because between a program and its database
-the trips are what costs. `guard.on(connection)` and `Atomic` are made of nothing else: see `samekey.guard.atomic`.
+A trip to the database carries a few acts at once: savepoints, and at most one command. Trips are what costs between a
+program and its database. `guard.on(connection)` and `Atomic` consist of such trips: see `samekey.guard.atomic`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Protocol
 
 from samekey.core.commands import StoreCommand
 from samekey.core.errors import Misconfigured, StoreError
+from samekey.core.key import Key
 from samekey.core.record import Record
 
 CLAIM, EFFECT = "claim", "effect"  # the two savepoints: before the claim, and before the effect
-DROP = "drop"  # and where one is that may find them gone
+
+
+# -- phases ------------------------------------------------------------------------------------------------------
+
+
+class Phase(Enum):
+    """How far a guarded call has come on the connection it was given."""
+
+    AWAY = "away"  # nothing of this call is on the connection
+    ARRIVED = "arrived"  # the connection is taken, nothing was sent yet
+    BEGUN = "begun"  # our own transaction may have begun
+    OPEN = "open"  # there may be a claim: after the savepoint CLAIM, or in our own transaction
+    MARKED = "marked"  # the savepoint EFFECT is set after the claim
+    WAITING = "waiting"  # the hold was handed out, and the caller has not entered it yet
+    RUNNING = "running"  # the effect runs
+    RAN = "ran"  # the effect ended, and its outcome is not written yet
+    SETTLED = "settled"  # the outcome is written, and the savepoints are released
+    COMMITTING = "committing"  # our own COMMIT was sent
+    DONE = "done"  # the call ended and what it wrote stays, as far as its transaction does
+    UNDONE = "undone"  # claim and effect are rolled back
+    STUCK = "stuck"  # there was nothing to roll back to: the transaction is not the one that we marked
+
+    __hash__ = object.__hash__  # Enum's own hashes the name, in Python
+
+
+_UNDO = frozenset({Phase.UNDONE, Phase.STUCK})
+
+# Every move that a call may make. Staying in a phase is not a move.
+NEXT: dict[Phase, frozenset[Phase]] = {
+    Phase.AWAY: frozenset({Phase.ARRIVED}),
+    Phase.ARRIVED: frozenset({Phase.BEGUN, Phase.OPEN, Phase.AWAY}),
+    Phase.BEGUN: frozenset({Phase.OPEN}) | _UNDO,
+    Phase.OPEN: frozenset({Phase.MARKED, Phase.COMMITTING, Phase.DONE}) | _UNDO,
+    # Back to OPEN with every further command: the savepoint EFFECT must come after the last one.
+    Phase.MARKED: frozenset({Phase.OPEN, Phase.WAITING, Phase.RUNNING, Phase.COMMITTING, Phase.DONE}) | _UNDO,
+    Phase.WAITING: frozenset({Phase.RUNNING, Phase.AWAY}) | _UNDO,
+    Phase.RUNNING: frozenset({Phase.RAN}) | _UNDO,
+    Phase.RAN: frozenset({Phase.SETTLED, Phase.DONE}) | _UNDO,
+    Phase.SETTLED: frozenset({Phase.OPEN, Phase.COMMITTING, Phase.DONE}) | _UNDO,
+    Phase.COMMITTING: frozenset({Phase.DONE}) | _UNDO,
+    Phase.DONE: frozenset(),
+    Phase.UNDONE: frozenset({Phase.ARRIVED}),  # a transaction of our own that lost against another one: once more
+    Phase.STUCK: frozenset({Phase.ARRIVED}),
+}
+MOVE = {(now, to): to for now, moves in NEXT.items() for to in moves}  # a KeyError is a move that is not allowed
+
+OFF_CONNECTION = frozenset({Phase.AWAY, Phase.DONE, Phase.UNDONE, Phase.STUCK})  # another call may use the connection
+OVER = frozenset({Phase.DONE, Phase.UNDONE, Phase.STUCK})
+# Where a savepoint CLAIM is set in a transaction of the caller; before it there is nothing, and SETTLED released it.
+CLAIM_SET = frozenset({Phase.OPEN, Phase.MARKED, Phase.WAITING, Phase.RUNNING, Phase.RAN})
+# Where a transaction of our own may be open.
+OWN_OPEN = CLAIM_SET | {Phase.BEGUN, Phase.SETTLED, Phase.COMMITTING}
+
+
+# -- acts --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Savepoint:
-    """Come back to here, if it must be."""
+    """A place to which the transaction can be rolled back."""
 
     name: str
-    depth: int  # inside so many effects: theirs are other savepoints
+    depth: int  # inside how many effects: the effects around have savepoints of the same names
 
     @property
     def sql(self) -> str:
@@ -31,10 +87,10 @@ class Savepoint:
 
 @dataclass(frozen=True, slots=True)
 class RollbackTo:
-    """Undo everything since the savepoint; it stays."""
+    """Undo everything since the savepoint; the savepoint stays."""
 
     name: str
-    depth: int  # inside so many effects: theirs are other savepoints
+    depth: int
 
     @property
     def sql(self) -> str:
@@ -43,10 +99,10 @@ class RollbackTo:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Forget the savepoint, and those set after it; what was done stays done."""
+    """Remove the savepoint and those set after it; what was done stays done."""
 
     name: str
-    depth: int  # inside so many effects: theirs are other savepoints
+    depth: int
 
     @property
     def sql(self) -> str:
@@ -55,7 +111,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """The last act in a transaction that we began, where `commits_along` says that it may travel with the others."""
+    """The last act in a transaction that we began, where `commits_along` allows it to share a trip."""
 
     sql = "COMMIT"
 
@@ -72,25 +128,24 @@ class RecordGone(StoreError):
     """What was claimed in this transaction is not there: the connection sees other tables now."""
 
 
-class Unsaid(Misconfigured):
-    """The acts cannot be said over this connection: nothing of them was sent, not even a savepoint."""
-
-
 class TransactionAborted(StoreError):
     """A statement failed before, and the database refuses every other one until a rollback."""
+
+
+# -- what a store offers -----------------------------------------------------------------------------------------
 
 
 class Transaction(Protocol):
     """A store inside a transaction of the caller's connection."""
 
     name: str
-    marks_ahead: bool  # a savepoint behind a claim costs no trip of its own
-    commits_along: bool  # and a commit behind a settle neither
-    writes_late: bool  # the library may still have something to write that was asked of it before the claim
+    marks_ahead: bool  # a savepoint after a claim costs no trip of its own
+    commits_along: bool  # nor does a commit after a settle
+    writes_late: bool  # the library may still have to write what was asked of it before the claim
 
     @property
     def connection(self) -> Any:
-        """Whose transactions these are: what the caller gave, or the one thing that it stands for."""
+        """The connection that the caller gave; if that is a proxy, the connection it leads to."""
 
     @property
     def in_transaction(self) -> bool:
@@ -113,7 +168,9 @@ class Transaction(Protocol):
     def same_database(self) -> bool:
         """Whether the connection leads to the very tables that the store writes."""
 
-    def begin(self) -> None: ...
+    def begin(self, patience: float) -> None:
+        """Begin a transaction; wait for others no longer than `patience` seconds."""
+
     def commit(self) -> None: ...
     def rollback(self) -> None: ...
 
@@ -132,9 +189,6 @@ class Transaction(Protocol):
     def conflicts(self, error: BaseException) -> bool:
         """Whether the transaction lost against another one, and may be run again as a whole."""
 
-    def worth_waiting(self, error: StoreError) -> bool:
-        """Whether another transaction is in the way and may soon be out of it, and nobody waited for that yet."""
-
 
 class AsyncTransaction(Protocol):
     """The same, awaited."""
@@ -143,7 +197,7 @@ class AsyncTransaction(Protocol):
     marks_ahead: bool
     commits_along: bool
     writes_late: bool
-    immediate: bool  # nothing in it waits for anything: an abandoned hold can be undone by the garbage collector
+    immediate: bool  # rolling back awaits nothing, so a coroutine that is being closed can do it
 
     @property
     def connection(self) -> Any: ...
@@ -157,11 +211,56 @@ class AsyncTransaction(Protocol):
     def stale(self) -> bool: ...
     async def look_again(self) -> None: ...
     async def same_database(self) -> bool: ...
-    async def begin(self) -> None: ...
+    async def begin(self, patience: float) -> None: ...
     async def commit(self) -> None: ...
     async def rollback(self) -> None: ...
     async def carry_out(self, *acts: Act, patience: float) -> Record | None: ...
     async def write_pending(self) -> None: ...
     async def effect_returned(self) -> None: ...
     def conflicts(self, error: BaseException) -> bool: ...
-    def worth_waiting(self, error: StoreError) -> bool: ...
+
+
+# -- what the caller reads ---------------------------------------------------------------------------------------
+
+
+def broken(key: Key, error: StoreError | None, *, lost: bool) -> str:
+    """Why record and effect could not be kept together."""
+    if isinstance(error, TransactionAborted):
+        return (
+            f"a statement in the effect of {key} failed and its error was swallowed, so the database "
+            "aborted the transaction: nothing of the effect is kept. Let the error out, or put the statement "
+            "into a savepoint of its own"
+        )
+    if isinstance(error, RecordGone):
+        return (
+            f"the record of {key} is not where it was claimed: the effect changed which tables its "
+            "connection sees (search_path, USE), or its transaction was rolled back on the way, so nothing of it "
+            "is kept. Put the tables back before it returns, and let the error out that ended the transaction"
+        )
+    if lost:
+        return f"the connection was lost while the effect of {key} ran: record and effect are rolled back"
+    return (
+        f"the effect of {key} committed or rolled back the transaction it was given: "
+        "record and effect are no longer one. Leave the commit to the guard or to the caller"
+    )
+
+
+def occupied(other: Key) -> Misconfigured:
+    return Misconfigured(
+        f"the connection is in the middle of another guarded call ({other}): one at a time, "
+        "or one inside the effect of the other. Give each task and each thread a connection of its own"
+    )
+
+
+def another_database(name: str) -> Misconfigured:
+    return Misconfigured(
+        f"the connection belongs to another database than {name}: it cannot be atomic. "
+        "Give a connection to that one, or a guard of this one"
+    )
+
+
+def aborted() -> Misconfigured:
+    return Misconfigured(
+        "the transaction is aborted: a statement failed in it before the guard was asked. "
+        "Roll it back, or put what may fail into a savepoint of its own"
+    )

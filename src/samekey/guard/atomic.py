@@ -1,22 +1,28 @@
 """Inside the caller's transaction: claim, effect and result in one commit.
 
-Two savepoints do it. One before the claim: an error nobody can classify rolls back to it, record and effect
-together, as if nothing had run (in a transaction that we began, its beginning is that savepoint). One after the
-claim: whatever the effect did before it raised is undone, and `Refused` and `NotDone` keep their word in the
-record. There is no single flight and no lease here: nobody else sees the record before the commit.
+Two savepoints make it possible. The savepoint CLAIM is set before the claim: an error that the policy cannot classify
+rolls back to it, record and effect together, as if nothing had run. In a transaction that we began ourselves its
+beginning serves as CLAIM. The savepoint EFFECT is set after the claim: it undoes what an effect did before it raised,
+so that `Refused` and `NotDone` can be written to the record. There is no single flight and no lease here, because no
+other connection sees the record before the commit.
 
-What is to be done is said once, as steps for both colours: each yields something to call, and whoever drives the
-steps calls it, or calls and awaits it.
+`core.transaction.Phase` says how far a call has come; `NEXT` there has every allowed move.
+
+The steps are written once for both colours, as generators. Each `yield` hands out something to call; `drive` calls it,
+`adrive` calls and awaits it.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from functools import partial
+from operator import call
 from typing import Any
+from weakref import ref
 
 from samekey.core.attempt import attempt, note
 from samekey.core.call import Answer, Call, Failed
@@ -39,11 +45,16 @@ from samekey.core.ports import Hook
 from samekey.core.record import Record
 from samekey.core.transaction import (
     CLAIM,
-    DROP,
+    CLAIM_SET,
     EFFECT,
+    MOVE,
+    OFF_CONNECTION,
+    OVER,
+    OWN_OPEN,
     Act,
     AsyncTransaction,
     Commit,
+    Phase,
     RecordGone,
     Release,
     RollbackTo,
@@ -51,466 +62,428 @@ from samekey.core.transaction import (
     SavepointGone,
     Transaction,
     TransactionAborted,
-    Unsaid,
+    aborted,
+    another_database,
+    broken,
+    occupied,
 )
-from samekey.guard.connections import AtWork, occupied
-from samekey.guard.hold import AsyncHeld, Held, depth
+from samekey.guard.hold import AsyncHeld, Held, depth, lineage
 from samekey.guard.operations import new_attempt
 from samekey.guard.performer import AsyncPerformer, Performer
 from samekey.loops import running
 
-BUSY_PAUSE_SECONDS = 0.002  # while another transaction holds what ours needs
-TRANSACTIONS_MAX = 20  # whole transactions tried, where we began them and they lost against others; 2 is the rule
+TRANSACTIONS_MAX = 20  # tries of a whole transaction that we began, while others win against it; 2 are the rule
 WAIT_MIN_SECONDS = 0.001  # a database takes 0 for "for ever"
 
 _log = logging.getLogger("samekey")
 
 Steps = Generator[Any, Any, Any]  # yields what is to be called
+do: Any = call  # as the `perform` of such steps
+
+# The innermost guarded call on each connection, by the connection's id, which is valid as long as its performer lives.
+_on_connection: dict[int, ref[_InTransaction]] = {}
+_mutex = threading.RLock()  # reentrant: the garbage collector may drop a hold in here, and that departs
 
 
-class _InTransaction(AtWork):
+class _InTransaction:
     """What both colours share: savepoints around the core's commands."""
 
+    call: Call
+    _phase = Phase.AWAY
+    _own = False  # the transaction is one that we began
+    _outcome: Outcome | None = None  # of the effect, in phase RAN
+    _outer: ref[_InTransaction] | None = None  # the call inside whose effect we use the same connection
     _patience_ends: float
-
-    def _prepare(self, transaction: Transaction | AsyncTransaction, begins: bool) -> None:
-        self._transaction = transaction
-        self._begins = begins  # what nobody else began
-        self._depth = depth()  # the effects around us may have savepoints on the same connection
-        self._began = self._claim_marked = self._effect_marked = self._checked = self._undone = False
-        self._stuck = self._joined = False  # there was nothing to come back to; there had been a transaction
-        self._over = False  # our own transaction was committed together with what was settled
-        self._outcome: Outcome | None = None  # of the effect, until its savepoint is dealt with
-
-    # -- from the beginning to the end ---------------------------------------------------------------------
-
-    def _whole(self, work: Callable[[], Any]) -> Steps:
-        """One attempt in one transaction; what we began ourselves and lost against another is begun again."""
-        for tries_left in reversed(range(TRANSACTIONS_MAX)):
-            waiting = self._arrive()
-            if waiting is not None:
-                yield from self._overtake(waiting)
-            if self._begins and self._transaction.stale:
-                yield self._transaction.look_again
-            begins = self._begins and not self._transaction.in_transaction
-            again = begins and tries_left > 0
-            self._undone = self._over = False
-            try:
-                if begins:
-                    self._began = True  # from here on there may be something to roll back
-                    yield from self._patiently(self._transaction.begin)
-                ended = yield work
-                yield from self._end()
-            except TransactionConflict:
-                yield from self._leave()
-                if not again or not self._patience_left():
-                    raise
-            else:
-                lost = self._undone and isinstance(ended, Failed) and self._transaction.conflicts(ended.error)
-                if not (lost and again and self._patience_left()):
-                    return ended
-            self.call = replace(self.call, attempt=new_attempt())  # an id is used for one hold only
-        raise AssertionError("the last try returns or raises")
-
-    def _end(self) -> Steps:
-        """The core came to an end: give the savepoints back, and commit what we began."""
-        if self._claim_marked and self._transaction.in_transaction:
-            yield partial(self._carry_out, Release(CLAIM, self._depth))  # and with it the one inside
-        self._claim_marked = False
-        if self._began and self._transaction.in_transaction:
-            self._committing = True
-            yield self._transaction.commit
-        self._began = False
-        self._depart()
-
-    def _leave(self) -> Steps:
-        """It did not come to an end: nothing of it stays."""
-        self._outcome = None
-        try:
-            if self._began:
-                yield self._transaction.rollback
-            elif self._claim_marked and self._transaction.in_transaction:
-                yield partial(self._carry_out, RollbackTo(CLAIM, self._depth), Release(CLAIM, self._depth))
-        except StoreError:
-            # The connection is gone, and the transaction with it; or it is not the transaction that we marked.
-            self._stuck = not self._transaction.lost
-        except Misconfigured as error:  # no other: an interrupt may be an Exception, and then it is done again
-            note(error, f"samekey: {self.call.key} could not be undone over this connection: roll its transaction back")
-            self._began = self._claim_marked = self._effect_marked = False
-            self._depart()
-            raise
-        self._began = self._claim_marked = self._effect_marked = False  # not before: interrupted, it is done again
-        self._depart()
-
-    def _drop(self) -> Steps:
-        """A hold was thrown away unentered. By then another transaction may be open, which shall not be harmed."""
-        try:
-            if self._claim_marked and self._transaction.in_transaction:
-                back = RollbackTo(CLAIM, self._depth), Release(CLAIM, self._depth)
-                try:
-                    yield partial(self._carry_out, Savepoint(DROP, self._depth), *back)
-                except SavepointGone:
-                    yield partial(self._carry_out, RollbackTo(DROP, self._depth), Release(DROP, self._depth))
-        finally:
-            self._claim_marked = False
-            self._depart()
-
-    def _overtake(self, other: AtWork) -> Steps:
-        """Go past a hold that was not entered while its transaction lasted: what it had claimed is gone with it."""
-        if self._transaction.in_transaction:
-            try:
-                if not (yield self._transaction.same_database):
-                    raise another_database(self._transaction)
-                record = yield partial(self._carry_out, Read(other.call.key))
-            except TransactionAborted as error:
-                raise aborted() from error
-            if record is not None and record.attempt == other.call.attempt:
-                raise occupied(other.call)
-        other.passed_by()
-        if self._arrive() is not None:
-            raise occupied(other.call)
-
-    def passed_by(self) -> None:
-        self._claim_marked = self._effect_marked = False
-        self._depart()
-
-    @property
-    def ended_it(self) -> bool:
-        """Whether the caller's transaction came to an end under this call: going on would commit its other half."""
-        return self._stuck or (self._joined and not self._transaction.in_transaction)
-
-    def too_late(self) -> Misconfigured | None:
-        """A hold is about to be entered: whether its transaction is over, and nothing may be done with it."""
-        self._waits = False
-        if self._working and self._transaction.in_transaction:
-            return None
-        self.passed_by()
-        return Misconfigured(
-            f"the hold on {self.call.key} was entered when the transaction in which it was taken had ended: nothing is "
-            "claimed. Ask again in the transaction that is open now"
-        )
-
-    # -- the core's commands -------------------------------------------------------------------------------
-
-    def _obey(self, command: Command) -> Steps:
-        match command:
-            case Wait():
-                return command.seen  # others' uncommitted work cannot be waited for in here
-            case Undo(claim_too):
-                if claim_too:
-                    yield from self._back_to_claim()
-                return None  # back to before the effect it goes together with what is settled
-            case StoreCommand() if self._outcome is not None:
-                return (yield from self._settle_effect(command))
-            case StoreCommand():
-                return (yield from self._ask(command))
-        raise TypeError(f"{type(command).__name__} has no place in a transaction")
-
-    def _ask(self, command: StoreCommand) -> Steps:
-        """Before the effect: claim, and set the savepoints around the claim."""
-        if self._over:
-            raise StoreUnavailable(f"the transaction of {self.call.key} is committed already")
-        try:
-            if not self._checked:
-                if not (yield self._transaction.same_database):
-                    raise another_database(self._transaction)
-                if self._transaction.writes_late:
-                    yield self._transaction.write_pending  # the caller's own: before there is anything of ours
-                self._checked = True
-            ahead = isinstance(command, Open | Take) and self._transaction.marks_ahead
-            acts: list[Act] = [command, Savepoint(EFFECT, self._depth)] if ahead else [command]
-            if not self._began and not self._claim_marked:
-                acts.insert(0, Savepoint(CLAIM, self._depth))
-                self._claim_marked = self._joined = True  # from here on there may be something to come back to
-            record = yield from self._patiently(partial(self._carry_out, *acts))
-        except Unsaid:
-            self._claim_marked = self._claim_marked and not isinstance(acts[0], Savepoint)
-            raise
-        except TransactionAborted as error:
-            raise aborted() from error
-        self._effect_marked = ahead
-        return record
-
-    def _mark_effect(self) -> Steps:
-        if not self._effect_marked:
-            yield partial(self._carry_out, Savepoint(EFFECT, self._depth))
-            self._effect_marked = True
-
-    def _judge(self, outcome: Outcome) -> Steps:
-        """The effect ended: what the library still has to write for it is the effect's, too."""
-        if isinstance(outcome, Returned) and self._transaction.in_transaction:
-            try:
-                yield self._transaction.effect_returned
-            except (SavepointGone, TransactionAborted) as error:
-                outcome = Raised(Misconfigured(self._broken(error)))
-            except Exception as error:
-                outcome = Raised(error)
-        self._outcome = outcome
-        return outcome
-
-    def _settle_effect(self, command: StoreCommand) -> Steps:
-        """After the effect: undo it if it raised, settle, and give the savepoints back, all in one trip."""
-        outcome, self._outcome = self._outcome, None
-        acts: list[Act] = [RollbackTo(EFFECT, self._depth)] if isinstance(outcome, Raised) else []
-        acts += [command, Release(CLAIM if self._claim_marked else EFFECT, self._depth)]
-        last = self._began and self._transaction.commits_along
-        if last:
-            acts.append(Commit())
-        try:
-            if not self._transaction.in_transaction:
-                raise SavepointGone("no transaction")
-            record = yield from self._patiently(partial(self._carry_out, *acts))
-        except (SavepointGone, RecordGone, TransactionAborted) as error:
-            told = self._broken(error)
-            if isinstance(outcome, Raised):
-                note(outcome.error, f"samekey: {told}")  # its own error matters more
-                raise StoreUnavailable(told) from error
-            raise Misconfigured(told) from error
-        self._claim_marked = False
-        self._over = last
-        self._began = self._began and not last
-        return record
-
-    def _back_to_claim(self) -> Steps:
-        """Effect and claim are undone; an effect that ended the transaction itself is told so."""
-        outcome = self._outcome
-        there = self._transaction.in_transaction
-        yield from self._leave()
-        self._undone = True
-        if isinstance(outcome, Raised) and (self._stuck or not there) and not self._transaction.lost:
-            note(outcome.error, f"samekey: {self._broken(None)}")  # `with connection:` rolls back on every error
-
-    def _broken(self, error: StoreError | None) -> str:
-        if isinstance(error, TransactionAborted):
-            return (
-                f"a statement in the effect of {self.call.key} failed and its error was swallowed, so the database "
-                "aborted the transaction: nothing of the effect is kept. Let the error out, or put the statement "
-                "into a savepoint of its own"
-            )
-        if isinstance(error, RecordGone):
-            return (
-                f"the record of {self.call.key} is not where it was claimed: the effect changed which tables its "
-                "connection sees (search_path, USE), or its transaction was rolled back on the way, so nothing of it "
-                "is kept. Put the tables back before it returns, and let the error out that ended the transaction"
-            )
-        if self._transaction.lost:
-            return f"the connection was lost while the effect of {self.call.key} ran: record and effect are rolled back"
-        return (
-            f"the effect of {self.call.key} committed or rolled back the transaction it was given: "
-            "record and effect are no longer one. Leave the commit to the guard or to the caller"
-        )
-
-    # -- waiting -------------------------------------------------------------------------------------------
-
-    def _carry_out(self, *acts: Act) -> Any:
-        return self._transaction.carry_out(*acts, patience=max(WAIT_MIN_SECONDS, self._patience_left()))
-
-    def _patiently(self, work: Callable[[], Any]) -> Steps:
-        while True:
-            try:
-                return (yield work)
-            except StoreUnavailable as error:
-                if not (self._transaction.worth_waiting(error) and self._patience_left()):
-                    raise
-            yield self._pause
-
-    def _patience_left(self) -> float:
-        return max(0.0, self._patience_ends - time.monotonic())
-
-    def _pause(self) -> Any:
-        raise TypeError("a performer has a colour")
-
-    def finish(self) -> None:
-        """There is no flight in here that anybody could wait for."""
-
-
-def _do(work: Any) -> Any:
-    return work()
-
-
-class AtomicPerformer(_InTransaction, Performer):
-    """Carries out commands on the caller's connection."""
-
-    def __init__(
-        self, call: Call, effect: Callable[[], Any], transaction: Transaction, *, begins: bool, hooks: tuple[Hook, ...]
-    ) -> None:
-        Performer.__init__(self, call, effect, guard=None, flights=None, leases=None, hooks=hooks)
-        self._prepare(transaction, begins)
-
-    def whole(self) -> Answer[Any] | Failed:
-        """The attempt in the caller's transaction, or in one of our own."""
-        ended: Answer[Any] | Failed = self._or_leave(
-            lambda: self._go(self._whole(lambda: drive(attempt(self.call), self.perform)))
-        )
-        return ended
-
-    def hold(self) -> Held | Answer[Any]:
-        steps = attempt(self.call)
-
-        def work() -> Any:
-            waiting = self._arrive()
-            if waiting is not None:
-                self._go(self._overtake(waiting))
-            reached = drive(steps, self.perform, until=RunEffect)
-            self._go(self._mark_effect() if isinstance(reached, RunEffect) else self._end())
-            self._waits = self._working
-            return self.handed_out(reached, steps)
-
-        held: Held | Answer[Any] = self._or_leave(work)
-        return held
-
-    def end(self, steps: Generator[Command, Any, Any], outcome: Outcome) -> Any:
-        def work() -> Any:
-            ended = drive(steps, self.perform, reply=self.after_effect(outcome))
-            self._go(self._end())
-            return ended
-
-        return self._or_leave(work)
-
-    def abandon(self) -> None:
-        """A hold thrown away unentered claims nothing."""
-        try:
-            self._go(self._drop())
-        except Exception:  # the collector may run in another thread than the connection's
-            _log.warning("a hold of %s was never entered, and stays claimed", self.call.key.operation)
-
-    def perform(self, command: Any) -> Any:
-        if isinstance(command, (StoreCommand, Undo)):
-            return self._go(self._obey(command))
-        return super().perform(command)
-
-    def _run_effect(self, command: RunEffect) -> Outcome:
-        if not self._effect_marked:
-            self._go(self._mark_effect())
-        return self.after_effect(super()._run_effect(command))
-
-    def after_effect(self, outcome: Outcome) -> Outcome:
-        """What the core shall hear of an effect's end."""
-        judged: Outcome = self._go(self._judge(outcome))
-        return judged
-
-    def _straight(self, command: Any) -> Record | None:
-        record: Record | None = self._carry_out(command)
-        return record
-
-    def _or_leave(self, work: Callable[[], Any]) -> Any:
-        try:
-            return work()
-        except BaseException:
-            try:
-                self._go(self._leave())
-            finally:
-                self._go(self._leave())  # that may have been interrupted; done twice is done once
-            raise
-
-    def _go(self, steps: Steps) -> Any:
-        return drive(steps, _do)
-
-    def _pause(self) -> None:
-        time.sleep(BUSY_PAUSE_SECONDS)
-
-
-class AsyncAtomicPerformer(_InTransaction, AsyncPerformer):
-    """The same, awaited."""
+    _run_effect: Any
+    _surely: Any
+    handed_out: Any
+    perform: Any
 
     def __init__(
         self,
         call: Call,
         effect: Callable[[], Any],
-        transaction: AsyncTransaction,
+        transaction: Transaction | AsyncTransaction,
         *,
         begins: bool,
         hooks: tuple[Hook, ...],
     ) -> None:
-        AsyncPerformer.__init__(self, call, effect, guard=None, flights=None, leases=None, hooks=hooks)
-        self._prepare(transaction, begins)
-        self._immediate = transaction.immediate
+        super().__init__(call, effect, None, None, None, hooks)  # type: ignore[call-arg]  # of Performer or AsyncPerformer
+        self._transaction: Any = transaction
+        self._begins = begins  # a transaction of its own, where the caller has none open
+        self._depth = depth()  # the effects around us may have savepoints on the same connection
+
+    # -- one call at a time on a connection --------------------------------------------------------------------
+    # Savepoints are a stack. Rolling back to one of them undoes what other calls did on top of it, and two calls that
+    # do not know of each other use the same names. So a connection has one guarded call at a time, or one inside the
+    # effect of the other.
+
+    def _arrive(self) -> Steps:
+        """Take the connection, or be refused."""
+        waiting = self._take_connection()
+        if waiting is not None:
+            yield from self._overtake(waiting)
+
+    def _take_connection(self) -> _InTransaction | None:
+        """Take the connection. If a hold that was not entered has it, return that one: it may be out of date."""
+        place = id(self._transaction.connection)
+        with _mutex:
+            known = _on_connection.get(place)
+            other = None if known is None else known()
+            if other is not None and other._phase not in OFF_CONNECTION and not other._has_committed():
+                if other.call.attempt not in lineage():
+                    if other._phase is Phase.WAITING:
+                        return other
+                    raise occupied(other.call.key)
+                self._outer = known
+            self._phase = MOVE[self._phase, Phase.ARRIVED]
+            _on_connection[place] = ref(self)
+        return None
+
+    def _overtake(self, other: _InTransaction) -> Steps:
+        """Take the connection from a hold whose transaction ended before it was entered: its claim ended with it."""
+        if self._transaction.in_transaction:
+            try:
+                if not (yield self._transaction.same_database):
+                    raise another_database(self._transaction.name)
+                record = yield self._trip(Read(other.call.key))
+            except TransactionAborted as error:
+                raise aborted() from error
+            if record is not None and record.attempt == other.call.attempt:
+                raise occupied(other.call.key)
+        other._depart(Phase.AWAY)
+        if self._take_connection() is not None:
+            raise occupied(other.call.key)
+
+    def _has_committed(self) -> bool:
+        """What a library calls as it commits (Django's `on_commit`) comes after this call, not inside it."""
+        return self._phase is Phase.COMMITTING and not self._transaction.in_transaction
+
+    def _depart(self, to: Phase) -> None:
+        """The call is over on this connection."""
+        if self._phase in OFF_CONNECTION:
+            return
+        place = id(self._transaction.connection)
+        with _mutex:
+            self._phase = MOVE[self._phase, to]
+            if _on_connection.get(place) == ref(self):
+                del _on_connection[place]
+                if self._outer is not None:
+                    _on_connection[place] = self._outer
+
+    # -- from the beginning to the end ---------------------------------------------------------------------------
+
+    def _whole(self) -> Steps:
+        """One attempt in one transaction. A transaction of our own that lost against another one is begun again."""
+        for tries_left in reversed(range(TRANSACTIONS_MAX)):
+            yield from self._arrive()
+            if self._begins and self._transaction.stale:
+                yield self._transaction.look_again
+            self._own = self._begins and not self._transaction.in_transaction
+            again = self._own and tries_left > 0
+            try:
+                if self._own:
+                    self._phase = MOVE[self._phase, Phase.BEGUN]  # from here on there may be something to roll back
+                    patience = max(WAIT_MIN_SECONDS, self._patience_ends - time.monotonic())
+                    yield partial(self._transaction.begin, patience)
+                ended = yield from self._attempt(attempt(self.call))
+                yield from self._end()
+            except TransactionConflict:
+                yield from self._leave()
+                if not (again and self._patience_ends > time.monotonic()):
+                    raise
+            else:
+                undone = self._phase is not Phase.DONE and isinstance(ended, Failed)
+                lost = undone and self._transaction.conflicts(ended.error)
+                if not (lost and again and self._patience_ends > time.monotonic()):
+                    return ended
+            self.call = replace(self.call, attempt=new_attempt())  # an id is used for one hold only
+        raise AssertionError("the last try returns or raises")
+
+    def _hold(self) -> Steps:
+        """As far as the effect, which is the caller's; or the answer that there is without it."""
+        yield from self._arrive()
+        steps = attempt(self.call)
+        reached = yield from self._attempt(steps, until=RunEffect)
+        if not isinstance(reached, RunEffect):
+            yield from self._end()
+        elif reached.held is not None:
+            yield from self._mark()
+            self._phase = MOVE[self._phase, Phase.WAITING]
+        return self.handed_out(reached, steps)
+
+    def _rest(self, steps: Generator[Command, Any, Any], outcome: Outcome) -> Steps:
+        """The rest of an attempt whose hold was handed out and has been left."""
+        ended = yield from self._attempt(steps, (yield from self._judge(outcome)))
+        yield from self._end()
+        return ended
+
+    def _end(self) -> Steps:
+        """The core came to an end: release the savepoints, and commit a transaction that we began."""
+        phase = self._phase
+        if phase in OVER:
+            return
+        if self._own:
+            self._phase = MOVE[self._phase, Phase.COMMITTING]
+            if self._transaction.in_transaction:
+                yield self._transaction.commit
+        elif phase in CLAIM_SET and self._transaction.in_transaction:
+            yield self._trip(Release(CLAIM, self._depth))  # EFFECT is inside it and goes with it
+        self._depart(Phase.AWAY if phase is Phase.ARRIVED else Phase.DONE)
+
+    def _leave(self) -> Steps:
+        """The call did not come to an end: roll back what it did. Interrupted, this is done again from the start."""
+        phase, self._outcome, stuck = self._phase, None, False
+        try:
+            if self._own:
+                if phase in OWN_OPEN:
+                    yield self._transaction.rollback
+            elif phase in CLAIM_SET and self._transaction.in_transaction:
+                yield self._trip(RollbackTo(CLAIM, self._depth), Release(CLAIM, self._depth))
+        except StoreError:
+            # The connection is gone, and the transaction with it; or this is not the transaction that we marked.
+            stuck = not self._transaction.lost
+        except Misconfigured as error:  # no other: an interrupt may be an Exception too
+            note(error, f"samekey: {self.call.key} could not be undone over this connection: roll its transaction back")
+            self._depart(Phase.UNDONE)
+            raise
+        if phase is Phase.ARRIVED:
+            self._depart(Phase.AWAY)
+        elif phase is Phase.SETTLED and not self._own:
+            self._depart(Phase.DONE)  # the savepoints are released: only the caller can roll it back
+        else:
+            self._depart(Phase.STUCK if stuck else Phase.UNDONE)
+
+    @property
+    def ended_it(self) -> bool:
+        """Whether the caller's transaction ended during this call: going on would commit the other half of it."""
+        return self._phase is Phase.STUCK or (self._phase in OVER and not self._transaction.in_transaction)
+
+    def too_late(self) -> Misconfigured | None:
+        """A hold is about to be entered. If its transaction is over, nothing may be done with it."""
+        if self.call.unguarded:
+            return None
+        if self._phase is Phase.WAITING and self._transaction.in_transaction:
+            self._phase = MOVE[self._phase, Phase.RUNNING]
+            return None
+        self._depart(Phase.AWAY)
+        return Misconfigured(
+            f"the hold on {self.call.key} was entered when the transaction in which it was taken had ended: nothing is "
+            "claimed. Ask again in the transaction that is open now"
+        )
+
+    def abandon(self) -> None:
+        """A hold was thrown away without being entered. Only the end of its transaction can remove the claim."""
+        _log.warning(
+            "a hold of %s was never entered, and stays claimed: roll its transaction back", self.call.key.operation
+        )
+        self._depart(Phase.AWAY)
+
+    def finish(self) -> None:
+        """There is no flight in here that another caller could wait for."""
+
+    # -- the core's commands -------------------------------------------------------------------------------------
+
+    def _attempt(
+        self, steps: Generator[Command, Any, Any], reply: Any = None, until: type[Command] | None = None
+    ) -> Steps:
+        """`core.drive.drive`, with the store's commands as acts on the caller's connection."""
+        try:
+            command = steps.send(reply)
+            while type(command) is not until:
+                try:
+                    if isinstance(command, Wait):
+                        reply = command.seen  # work that others have not committed cannot be waited for in here
+                    elif isinstance(command, StoreCommand):
+                        reply = yield from (self._settle if self._phase is Phase.RAN else self._ask)(command)
+                    elif isinstance(command, RunEffect):
+                        reply = yield from self._run(command)
+                    elif isinstance(command, Undo):
+                        # Undo(claim_too=False) needs no trip of its own: `_settle` does it.
+                        reply = (yield partial(self._surely, self._back_to_claim())) if command.claim_too else None
+                    else:
+                        reply = yield partial(self.perform, command)
+                except Exception as error:
+                    command = steps.throw(error)
+                else:
+                    command = steps.send(reply)
+            return command
+        except StopIteration as stop:
+            return stop.value
+        except BaseException:
+            steps.close()  # or the steps would wake up in the garbage collector
+            raise
+
+    def _ask(self, command: StoreCommand) -> Steps:
+        """Before the effect: claim, and set the savepoints around the claim."""
+        phase, transaction = self._phase, self._transaction
+        if phase is Phase.DONE:
+            raise StoreUnavailable(f"the transaction of {self.call.key} is committed already")
+        acts: list[Act] = [command]
+        try:
+            if phase is Phase.ARRIVED or phase is Phase.BEGUN:
+                if not (yield transaction.same_database):
+                    raise another_database(transaction.name)
+                if transaction.writes_late:
+                    yield transaction.write_pending  # the caller's own, before there is anything of ours
+            marks = isinstance(command, Open | Take) and transaction.marks_ahead
+            if marks:
+                acts.append(Savepoint(EFFECT, self._depth))
+            if not self._own and phase not in CLAIM_SET:
+                acts.insert(0, Savepoint(CLAIM, self._depth))
+            if phase is not Phase.OPEN and phase is not Phase.RUNNING:
+                self._phase = MOVE[self._phase, Phase.OPEN]  # from here on there may be something to roll back
+            record = yield self._trip(*acts)
+        except TransactionAborted as error:
+            raise aborted() from error
+        if marks:
+            self._phase = MOVE[self._phase, Phase.MARKED]
+        return record
+
+    def _mark(self) -> Steps:
+        if self._phase is Phase.OPEN:
+            yield self._trip(Savepoint(EFFECT, self._depth))
+            self._phase = MOVE[self._phase, Phase.MARKED]
+
+    def _run(self, command: RunEffect) -> Steps:
+        if command.held is None:  # not guarded: nothing is claimed
+            return (yield partial(self._run_effect, command))
+        if self._phase is Phase.OPEN:
+            yield from self._mark()
+        self._phase = MOVE[self._phase, Phase.RUNNING]
+        return (yield from self._judge((yield partial(self._run_effect, command))))
+
+    def _judge(self, outcome: Outcome) -> Steps:
+        """The effect ended. What the library still has to write for it belongs to the effect."""
+        if self._phase is not Phase.RUNNING:
+            return outcome  # not guarded
+        if isinstance(outcome, Returned) and self._transaction.in_transaction:
+            try:
+                yield self._transaction.effect_returned
+            except (SavepointGone, TransactionAborted) as error:
+                outcome = Raised(Misconfigured(broken(self.call.key, error, lost=self._transaction.lost)))
+            except Exception as error:
+                outcome = Raised(error)
+        self._outcome = outcome
+        self._phase = MOVE[self._phase, Phase.RAN]
+        return outcome
+
+    def _settle(self, command: StoreCommand) -> Steps:
+        """After the effect: undo it if it raised, settle, and release the savepoints, all in one trip."""
+        outcome, self._outcome = self._outcome, None
+        acts: list[Act] = [RollbackTo(EFFECT, self._depth)] if isinstance(outcome, Raised) else []
+        acts += [command, Release(EFFECT if self._own else CLAIM, self._depth)]
+        last = self._own and self._transaction.commits_along
+        if last:
+            acts.append(Commit())
+        try:
+            if not self._transaction.in_transaction:
+                raise SavepointGone("no transaction")
+            record = yield self._trip(*acts)
+        except (SavepointGone, RecordGone, TransactionAborted) as error:
+            why = broken(self.call.key, error, lost=self._transaction.lost)
+            if isinstance(outcome, Raised):
+                note(outcome.error, f"samekey: {why}")  # the effect's own error matters more
+                raise StoreUnavailable(why) from error
+            raise Misconfigured(why) from error
+        if last:
+            self._depart(Phase.DONE)
+        else:
+            self._phase = MOVE[self._phase, Phase.SETTLED]
+        return record
+
+    def _back_to_claim(self) -> Steps:
+        """Undo effect and claim. The error of an effect that ended the transaction itself gets a note about that."""
+        outcome, there = self._outcome, self._transaction.in_transaction
+        yield from self._leave()
+        ended = self._phase is Phase.STUCK or not there
+        if isinstance(outcome, Raised) and ended and not self._transaction.lost:
+            note(
+                outcome.error, f"samekey: {broken(self.call.key, None, lost=self._transaction.lost)}"
+            )  # `with connection:` rolls back on every error
+
+    def _trip(self, *acts: Act) -> Callable[[], Any]:
+        patience = max(WAIT_MIN_SECONDS, self._patience_ends - time.monotonic())
+        return partial(self._transaction.carry_out, *acts, patience=patience)
+
+
+class AtomicPerformer(_InTransaction, Performer):
+    """Carries out commands on the caller's connection."""
+
+    def whole(self) -> Answer[Any] | Failed:
+        """The attempt in the caller's transaction, or in one of our own."""
+        ended: Answer[Any] | Failed = self._go(self._whole())
+        return ended
+
+    def hold(self) -> Held | Answer[Any]:
+        held: Held | Answer[Any] = self._go(self._hold())
+        return held
+
+    def end(self, steps: Generator[Command, Any, Any], outcome: Outcome) -> Any:
+        return self._go(self._rest(steps, outcome))
+
+    def perform(self, command: Any) -> Any:
+        if isinstance(command, StoreCommand):  # of held.sending()
+            return drive(self._ask(command), do)
+        return super().perform(command)
+
+    def _straight(self, command: Any) -> Record | None:
+        record: Record | None = self._trip(command)()
+        return record
+
+    def _go(self, steps: Steps) -> Any:
+        try:
+            return drive(steps, do)
+        except BaseException:
+            try:
+                drive(self._leave(), do)
+            finally:
+                drive(self._leave(), do)  # the first one may have been interrupted; done twice is done once
+            raise
+
+    def _surely(self, steps: Steps) -> Any:
+        return drive(steps, do)
+
+
+class AsyncAtomicPerformer(_InTransaction, AsyncPerformer):
+    """The same, awaited."""
 
     async def whole(self) -> Answer[Any] | Failed:
         """The attempt in the caller's transaction, or in one of our own."""
-        ended: Answer[Any] | Failed = await self._or_leave(
-            lambda: self._go(self._whole(lambda: adrive(attempt(self.call), self.perform)))
-        )
+        ended: Answer[Any] | Failed = await self._go(self._whole())
         return ended
 
     async def hold(self) -> AsyncHeld | Answer[Any]:
-        steps = attempt(self.call)
-
-        async def work() -> Any:
-            waiting = self._arrive()
-            if waiting is not None:
-                await self._go(self._overtake(waiting))
-            reached = await adrive(steps, self.perform, until=RunEffect)
-            await self._go(self._mark_effect() if isinstance(reached, RunEffect) else self._end())
-            self._waits = self._working
-            return self.handed_out(reached, steps)
-
-        held: AsyncHeld | Answer[Any] = await self._or_leave(work)
+        held: AsyncHeld | Answer[Any] = await self._go(self._hold())
         return held
 
     async def end(self, steps: Generator[Command, Any, Any], outcome: Outcome) -> Any:
-        async def work() -> Any:
-            ended = await adrive(steps, self.perform, reply=await self.after_effect(outcome))
-            await self._go(self._end())
-            return ended
-
-        return await self._or_leave(work)
-
-    def abandon(self) -> None:
-        """A hold thrown away unentered claims nothing - where that can be said without waiting."""
-        if not self._immediate:
-            _log.warning(
-                "a hold of %s was never entered, and stays claimed: roll its transaction back", self.call.key.operation
-            )
-            self._depart()
-            return
-        leaving = self._go(self._drop())
-        try:
-            leaving.send(None)
-        except StopIteration:
-            pass
-        except Exception:  # the collector may run in another thread than the connection's
-            _log.warning("a hold of %s was never entered, and stays claimed", self.call.key.operation)
+        return await self._go(self._rest(steps, outcome))
 
     async def perform(self, command: Any) -> Any:
         if isinstance(command, StoreCommand):
-            return await self._go(self._obey(command))
-        if isinstance(command, Undo):
-            return await self._surely(self._obey(command))
+            return await adrive(self._ask(command), do)
         return await super().perform(command)
 
-    async def _run_effect(self, command: RunEffect) -> Outcome:
-        if not self._effect_marked:
-            await self._go(self._mark_effect())
-        return await self.after_effect(await super()._run_effect(command))
-
-    async def after_effect(self, outcome: Outcome) -> Outcome:
-        judged: Outcome = await self._go(self._judge(outcome))
-        return judged
-
     async def _straight(self, command: Any) -> Record | None:
-        record: Record | None = await self._carry_out(command)
+        record: Record | None = await self._trip(command)()
         return record
 
-    async def _or_leave(self, work: Callable[[], Awaitable[Any]]) -> Any:
+    async def _go(self, steps: Steps) -> Any:
         try:
-            return await work()
+            return await adrive(steps, do)
         except BaseException:
             await self._surely(self._leave())
             raise
 
     async def _surely(self, steps: Steps) -> Any:
-        """Begun is done, whoever is cancelled once more. What waits for nothing needs no shield for that, and no loop:
-        a coroutine that is closed, or dropped with its loop, could not wait."""
-        if self._immediate:
-            return await self._go(steps)
-        return await running().shielded(lambda: self._go(steps))
+        """Finish these steps although the caller is cancelled once more.
 
-    def _go(self, steps: Steps) -> Any:
-        return adrive(steps, _do)
-
-    async def _pause(self) -> None:
-        await running().sleep(BUSY_PAUSE_SECONDS)
+        Steps that await nothing need no shield and no loop: a coroutine that is being closed cannot await.
+        """
+        if self._transaction.immediate:
+            return await adrive(steps, do)
+        return await running().shielded(lambda: adrive(steps, do))
 
 
 # -- whose transaction ---------------------------------------------------------------------------------------------
@@ -524,30 +497,16 @@ def join(store: Any, connection: Any) -> Any:
     return joined(connection)
 
 
-def another_database(transaction: Transaction | AsyncTransaction) -> Misconfigured:
-    return Misconfigured(
-        f"the connection belongs to another database than {transaction.name}: it cannot be atomic. "
-        "Give a connection to that one, or a guard of this one"
-    )
-
-
 def require_same_database(transaction: Transaction) -> None:
     try:
         if not transaction.same_database():
-            raise another_database(transaction)
+            raise another_database(transaction.name)
     except TransactionAborted as error:
         raise aborted() from error
 
 
-def aborted() -> Misconfigured:
-    return Misconfigured(
-        "the transaction is aborted: a statement failed in it before the guard was asked. "
-        "Roll it back, or put what may fail into a savepoint of its own"
-    )
-
-
 def require_transaction(transaction: Transaction | AsyncTransaction) -> None:
-    # Where that may be out of date, the savepoint before the claim will tell.
+    # Where the answer may be out of date, the savepoint before the claim will show it.
     if not (transaction.in_transaction or transaction.begins_by_itself or transaction.stale):
         raise Misconfigured(
             "the connection is in no transaction, so nothing would be atomic: begin one first "

@@ -1,12 +1,18 @@
 """run_many: claims made together in one round trip, effects one after the other.
 
-`new_call` makes the `Call` of a payload, `new_performer` carries it out. Nobody boards a flight: the batch is one.
-What is claimed and has not begun is in `ahead`, for effects that need it before its turn.
+`new_call` makes the `Call` of a payload, `new_performer` the performer that carries it out. A performer of a batch uses
+no single flight.
+
+A batch holds keys whose effects have not begun; they are in `Unbegun`. An effect of the batch may need one of these
+keys. To wait for that claim would be to wait for itself, so the batch gives the claim up: the effect that needs the key
+runs it, and the batch asks again when the turn of that payload comes. Removing a claim from the dict is one step, so
+either the batch or the effect has it, never both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeVar, cast
 
 from samekey.core.attempt import attempt
@@ -15,15 +21,29 @@ from samekey.core.commands import Open
 from samekey.core.drive import adrive, drive
 from samekey.core.errors import KeyMissing, Misconfigured, SamekeyError
 from samekey.core.key import part_text
-from samekey.guard.ahead import Ahead, batches
 from samekey.guard.binding import Content
 from samekey.guard.operations import Operation, as_key
-from samekey.guard.performer import AsyncPerformer, Performer
 from samekey.loops import running
 
 S = TypeVar("S")
+Performing = Any  # a Performer, or an AsyncPerformer in the functions below that are awaited
 
 MANY_MAX = 64  # claims made in one go: what a crash can leave behind at most
+
+
+Unbegun = dict[str, "_Begun"]  # by attempt id: the claims whose effects have not begun
+
+# Of the batches that this code runs inside of, the innermost first.
+_batches: ContextVar[tuple[Unbegun, ...]] = ContextVar("samekey_batches", default=())
+
+
+def given_up(attempt: str) -> Any:
+    """The claim of this attempt, if a batch around us made it for later. It is removed: the caller lets it go."""
+    for unbegun in _batches.get():
+        claim = unbegun.pop(attempt, None)
+        if claim is not None:
+            return claim
+    return None
 
 
 def key_of(payload: Any, key: Any, operation: Operation) -> str:
@@ -63,7 +83,7 @@ class _Begun(NamedTuple):
     command: Open
 
 
-def run_some(some: list[S], new_call: Callable[[S], Call], new_performer: Callable[[Call, S], Performer]) -> list[Any]:
+def run_some(some: list[S], new_call: Callable[[S], Call], new_performer: Callable[[Call, S], Performing]) -> list[Any]:
     """Answers and errors, in the order of the payloads."""
     answers: list[Any] = [None] * len(some)
     begun: list[_Begun] = []
@@ -79,11 +99,11 @@ def run_some(some: list[S], new_call: Callable[[S], Call], new_performer: Callab
             answers[number] = _ending(performer, steps, None)
         else:
             begun.append(_Begun(number, steps, performer, cast(Open, drive(steps, performer.perform, until=Open))))
-    ahead: Ahead = {one.performer.call.attempt: one for one in begun}
-    inside = batches.set((ahead, *batches.get()))
+    unbegun: Unbegun = {one.performer.call.attempt: one for one in begun}
+    inside = _batches.set((unbegun, *_batches.get()))
     try:
         for one, reply in zip(begun, _claimed(begun), strict=True):
-            ours = ahead.pop(one.performer.call.attempt, None) is not None  # no effect before it needed it
+            ours = unbegun.pop(one.performer.call.attempt, None) is not None  # no effect before it needed it
             if ours and one.performer.overdue():
                 _withdraw(one)
                 ours = False
@@ -92,12 +112,12 @@ def run_some(some: list[S], new_call: Callable[[S], Call], new_performer: Callab
             else:  # somebody may have run it
                 answers[one.number] = _by_itself(some[one.number], new_call, new_performer)
     except BaseException:
-        _let_go(ahead)
+        _let_go(unbegun)
         raise
     finally:
         for one in begun:
             one.performer.finish()  # also of one that was interrupted before its own try
-        batches.reset(inside)
+        _batches.reset(inside)
     return answers
 
 
@@ -113,14 +133,14 @@ def _claimed(begun: list[_Begun]) -> list[Any]:
     return replies
 
 
-def _ending(performer: Performer, steps: Any, reply: Any) -> Any:
+def _ending(performer: Performing, steps: Any, reply: Any) -> Any:
     try:
         return performer.conclude(performer.go_on(steps, reply))
     except Exception as error:
         return error
 
 
-def _by_itself(payload: S, new_call: Callable[[S], Call], new_performer: Callable[[Call, S], Performer]) -> Any:
+def _by_itself(payload: S, new_call: Callable[[S], Call], new_performer: Callable[[Call, S], Performing]) -> Any:
     try:
         call = new_call(payload)
     except Exception as error:
@@ -128,10 +148,10 @@ def _by_itself(payload: S, new_call: Callable[[S], Call], new_performer: Callabl
     return _ending(new_performer(call, payload), attempt(call), None)
 
 
-def _let_go(ahead: Ahead) -> None:
+def _let_go(unbegun: Unbegun) -> None:
     """Claimed and never run: they are free, not in doubt."""
-    while ahead:
-        _withdraw(ahead.popitem()[1])
+    while unbegun:
+        _withdraw(unbegun.popitem()[1])
 
 
 def _withdraw(one: _Begun) -> None:
@@ -143,7 +163,7 @@ def _withdraw(one: _Begun) -> None:
 
 
 async def arun_some(
-    some: list[S], new_call: Callable[[S], Call], new_performer: Callable[[Call, S], AsyncPerformer]
+    some: list[S], new_call: Callable[[S], Call], new_performer: Callable[[Call, S], Performing]
 ) -> list[Any]:
     """Answers and errors, in the order of the payloads."""
     answers: list[Any] = [None] * len(some)
@@ -161,11 +181,11 @@ async def arun_some(
         else:
             command = await adrive(steps, performer.perform, until=Open)
             begun.append(_Begun(number, steps, performer, cast(Open, command)))
-    ahead: Ahead = {one.performer.call.attempt: one for one in begun}
-    inside = batches.set((ahead, *batches.get()))
+    unbegun: Unbegun = {one.performer.call.attempt: one for one in begun}
+    inside = _batches.set((unbegun, *_batches.get()))
     try:
         for one, reply in zip(begun, await _aclaimed(begun), strict=True):
-            ours = ahead.pop(one.performer.call.attempt, None) is not None
+            ours = unbegun.pop(one.performer.call.attempt, None) is not None
             if ours and one.performer.overdue():
                 await _awithdraw(one)
                 ours = False
@@ -176,13 +196,13 @@ async def arun_some(
     except GeneratorExit:  # abandoned: nobody can await any more, the leases speak
         raise
     except BaseException:
-        await running().shielded(lambda: _alet_go(ahead))
+        await running().shielded(lambda: _alet_go(unbegun))
         raise
     finally:
         for one in begun:
             one.performer.finish()
         try:
-            batches.reset(inside)
+            _batches.reset(inside)
         except ValueError:
             pass  # dropped with its loop: in another context than the one it began in
     return answers
@@ -200,16 +220,14 @@ async def _aclaimed(begun: list[_Begun]) -> list[Any]:
     return replies
 
 
-async def _aending(performer: AsyncPerformer, steps: Any, reply: Any) -> Any:
+async def _aending(performer: Performing, steps: Any, reply: Any) -> Any:
     try:
         return performer.conclude(await performer.go_on(steps, reply))
     except Exception as error:
         return error
 
 
-async def _aby_itself(
-    payload: S, new_call: Callable[[S], Call], new_performer: Callable[[Call, S], AsyncPerformer]
-) -> Any:
+async def _aby_itself(payload: S, new_call: Callable[[S], Call], new_performer: Callable[[Call, S], Performing]) -> Any:
     try:
         call = new_call(payload)
     except Exception as error:
@@ -217,9 +235,9 @@ async def _aby_itself(
     return await _aending(new_performer(call, payload), attempt(call), None)
 
 
-async def _alet_go(ahead: Ahead) -> None:
-    while ahead:
-        await _awithdraw(ahead.popitem()[1])
+async def _alet_go(unbegun: Unbegun) -> None:
+    while unbegun:
+        await _awithdraw(unbegun.popitem()[1])
 
 
 async def _awithdraw(one: _Begun) -> None:

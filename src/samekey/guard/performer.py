@@ -38,7 +38,7 @@ from samekey.core.ports import AsyncStore, Event, Hook, Store
 from samekey.core.record import Record
 from samekey.core.recovery import stop_asking
 from samekey.core.states import SETTLED
-from samekey.guard.ahead import given_up
+from samekey.guard.batch import given_up
 from samekey.guard.hold import AsyncHeld, Held, leaving, lineage
 from samekey.guard.lease_timer import Leases
 from samekey.guard.single_flight import Batch, Flight, Flights

@@ -776,8 +776,8 @@ def test_a_hold_in_the_callers_transaction(guard, url, link, ends):
         with pytest.raises(RuntimeError, match="bug"), block:
             raise RuntimeError("bug")
     else:
-        del held
-    link.commit()
+        del held  # only the end of the transaction can remove the claim
+    link.rollback() if ends == "is forgotten" else link.commit()
 
     with connected(url) as other:
         other.begin()

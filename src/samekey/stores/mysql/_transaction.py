@@ -100,7 +100,7 @@ class MysqlTransaction:
     def look_again(self) -> None:
         driver.refresh(self._connection)
 
-    def begin(self) -> None:
+    def begin(self, patience: float) -> None:
         self._began = True
         self._say("START TRANSACTION")  # BEGIN opens a block in sql_mode ORACLE
 
@@ -138,9 +138,6 @@ class MysqlTransaction:
 
     def conflicts(self, error: BaseException) -> bool:
         return driver.is_rolled_back(error)
-
-    def worth_waiting(self, error: StoreError) -> bool:
-        return False  # the server waited already
 
     def _require_begun(self) -> None:
         """The server has just said so: a transaction that an error ended (a deadlock) is open only by hearsay."""
@@ -264,7 +261,7 @@ class AsyncMysqlTransaction:
         self._sync = sync
         self.name = sync.name
         self.connection = sync.connection
-        self.conflicts, self.worth_waiting = sync.conflicts, sync.worth_waiting
+        self.conflicts = sync.conflicts
 
     @property
     def in_transaction(self) -> bool:
@@ -284,8 +281,8 @@ class AsyncMysqlTransaction:
     async def look_again(self) -> None:
         await _aside(self._sync.look_again)
 
-    async def begin(self) -> None:
-        await _aside(self._sync.begin)
+    async def begin(self, patience: float) -> None:
+        await _aside(lambda: self._sync.begin(patience))
 
     async def commit(self) -> None:
         await _aside(self._sync.commit)

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 
 from samekey.core.attempt import note
 from samekey.core.commands import Open, Read, Settle, StoreCommand
-from samekey.core.errors import InProgress, Misconfigured, StoreError, StoreUnavailable, TransactionConflict
+from samekey.core.errors import InProgress, Misconfigured, StoreUnavailable, TransactionConflict
 from samekey.core.record import Record
 from samekey.core.states import Role
 from samekey.core.transaction import (
@@ -196,9 +196,6 @@ class _Shared:
     def conflicts(self, error: BaseException) -> bool:
         return sqlstate(error) in _CONFLICTS
 
-    def worth_waiting(self, error: StoreError) -> bool:
-        return False  # the server waited already
-
     def _tell(self, error: BaseException, acts: Sequence[Act]) -> NoReturn:
         if sqlstate(error) == OTHER_TABLES:
             _known.clear()  # the search_path was changed; or the tables were made anew, and so are the store's own
@@ -259,7 +256,7 @@ class PostgresTransaction(_Shared):
     def look_again(self) -> None:
         """There is nothing else to see."""
 
-    def begin(self) -> None:
+    def begin(self, patience: float) -> None:
         try:
             self._link.begin()
         except self._link.errors as error:
@@ -329,7 +326,7 @@ class AsyncPostgresTransaction(_Shared):
     async def look_again(self) -> None:
         """There is nothing else to see."""
 
-    async def begin(self) -> None:
+    async def begin(self, patience: float) -> None:
         try:
             await self._link.begin()
         except self._link.errors as error:

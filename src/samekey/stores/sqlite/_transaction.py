@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from samekey.core.commands import Read, StoreCommand
-from samekey.core.errors import Misconfigured, StoreError, StoreUnavailable
+from samekey.core.errors import Misconfigured, StoreUnavailable
 from samekey.core.record import Record
 from samekey.core.register import Moment, expired, seen_at
 from samekey.core.transaction import Act, SavepointGone
 from samekey.drivers import sqlite as driver
+from samekey.loops import running
 from samekey.stores.sqlite._rows import SELECT, execute, record_of
+
+BUSY_PAUSE_SECONDS = 0.002  # between two tries, while another connection writes to the file
+
+T = TypeVar("T")
+
+
+def is_busy(error: StoreUnavailable) -> bool:
+    return isinstance(error.__cause__, sqlite3.Error) and driver.is_busy(error.__cause__)
 
 
 class SqliteTransaction:
@@ -52,8 +62,8 @@ class SqliteTransaction:
     def look_again(self) -> None:
         """There is nothing else to see."""
 
-    def begin(self) -> None:
-        self._run("BEGIN IMMEDIATE")
+    def begin(self, patience: float) -> None:
+        self._waiting(lambda: self._run("BEGIN IMMEDIATE"), patience)
 
     def commit(self) -> None:
         try:
@@ -66,19 +76,31 @@ class SqliteTransaction:
             self._run("ROLLBACK")
 
     def carry_out(self, *acts: Act, patience: float) -> Record | None:
-        """On the caller's connection; seen by others when the caller commits."""
-        record = None
-        for act in acts:
-            if isinstance(act, StoreCommand):
-                record = self._perform(act)
-                continue
+        """On the caller's connection; other connections see it when the caller commits."""
+        shown = [self._waiting(lambda act=act: self.carry_out_one(act), patience) for act in acts]  # type: ignore[misc]
+        return next((record for record in shown if record is not None), None)
+
+    def carry_out_one(self, act: Act) -> Record | None:
+        if isinstance(act, StoreCommand):
+            return self._perform(act)
+        try:
+            self._run(act.sql)
+        except StoreUnavailable as error:
+            if "no such savepoint" in str(error.__cause__):
+                raise SavepointGone(str(error.__cause__)) from error
+            raise
+        return None
+
+    def _waiting(self, work: Callable[[], T], patience: float) -> T:
+        """Try again while another connection writes to the file."""
+        ends = time.monotonic() + patience
+        while True:
             try:
-                self._run(act.sql)
+                return work()
             except StoreUnavailable as error:
-                if "no such savepoint" in str(error.__cause__):
-                    raise SavepointGone(str(error.__cause__)) from error
-                raise
-        return record
+                if not is_busy(error) or time.monotonic() >= ends:
+                    raise
+            time.sleep(BUSY_PAUSE_SECONDS)
 
     def write_pending(self) -> None:
         """Nothing is written late."""
@@ -87,10 +109,7 @@ class SqliteTransaction:
         """sqlite3 writes nothing late."""
 
     def conflicts(self, error: BaseException) -> bool:
-        return False  # one writer at a time: whoever waits long enough wins
-
-    def worth_waiting(self, error: StoreError) -> bool:
-        return isinstance(error.__cause__, sqlite3.Error) and driver.is_busy(error.__cause__)
+        return False  # one writer at a time: a transaction that waits long enough wins
 
     def _perform(self, command: StoreCommand) -> Record | None:
         moment = self._moment()
@@ -135,7 +154,7 @@ class AsyncSqliteTransaction:
         self._sync = sync
         self.name = sync.name
         self.connection = sync.connection
-        self.conflicts, self.worth_waiting = sync.conflicts, sync.worth_waiting
+        self.conflicts = sync.conflicts
 
     @property
     def in_transaction(self) -> bool:
@@ -147,8 +166,8 @@ class AsyncSqliteTransaction:
     async def look_again(self) -> None:
         """There is nothing else to see."""
 
-    async def begin(self) -> None:
-        self._sync.begin()
+    async def begin(self, patience: float) -> None:
+        await self._waiting(lambda: self._sync.begin(0.0), patience)
 
     async def commit(self) -> None:
         self._sync.commit()
@@ -157,7 +176,20 @@ class AsyncSqliteTransaction:
         self._sync.rollback()
 
     async def carry_out(self, *acts: Act, patience: float) -> Record | None:
-        return self._sync.carry_out(*acts, patience=patience)
+        record = None
+        for act in acts:
+            record = await self._waiting(lambda act=act: self._sync.carry_out_one(act), patience) or record  # type: ignore[misc]
+        return record
+
+    async def _waiting(self, work: Callable[[], T], patience: float) -> T:
+        ends = time.monotonic() + patience
+        while True:
+            try:
+                return work()
+            except StoreUnavailable as error:
+                if not is_busy(error) or time.monotonic() >= ends:
+                    raise
+            await running().sleep(BUSY_PAUSE_SECONDS)
 
     async def write_pending(self) -> None:
         """Nothing is written late."""

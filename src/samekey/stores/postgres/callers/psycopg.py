@@ -23,7 +23,7 @@ from psycopg.pq import ConnStatus, DiagnosticField, Escaping, ExecStatus, Pipeli
 from psycopg.waiting import Ready, Wait
 
 from samekey.core.errors import Misconfigured
-from samekey.core.transaction import DROP, Mark, SavepointGone, Unsaid
+from samekey.core.transaction import Mark, SavepointGone
 from samekey.drivers.postgres.exchange import BINARY, Query
 
 Operation = Mark | Query | tuple[str, tuple[Any, ...]]
@@ -42,7 +42,7 @@ def link(connection: Any, asynchronous: bool, link_of: Callable[..., Any]) -> An
 
 
 class _Shared:
-    marks_ahead = commits_along = True
+    marks_ahead = commits_along = takes_queries = True
     writes_late = committed = False
     errors = (psycopg.Error,)
     _connection: Any
@@ -69,36 +69,33 @@ class _Shared:
     def lost(self) -> bool:
         return bool(self._connection.closed)
 
-    @property
-    def takes_queries(self) -> bool:
-        # As their texts are written. A connection that is gone is not asked; its successor is like it.
-        return self.lost or self._connection.pgconn.parameter_status(b"client_encoding") == b"UTF8"
-
     def _begin(self) -> None:
         self._begins = True
         if self._connection.pgconn.transaction_status == TransactionStatus.ACTIVE:
             raise Misconfigured(_BUSY)
 
     def _queries(self, operations: Sequence[Operation], cursor: Callable[[Any], Any]) -> list[Query]:
-        queries: list[Query] = []
-        if self._connection.pgconn.transaction_status == TransactionStatus.IDLE:
+        pgconn, queries = self._connection.pgconn, list[Query]()
+        if pgconn.transaction_status == TransactionStatus.IDLE:
             if not (self._begins or self.begins_by_itself):
                 raise SavepointGone("no transaction")
             queries.append(_plain(begin_statement(self._connection)))
         elif self._begins and not self.lost:
             raise Misconfigured(_BUSY)
+        if pgconn.parameter_status(b"client_encoding") not in (b"UTF8", None):  # None: the connection is gone
+            raise Misconfigured(
+                f"the connection's client_encoding is {self._connection.info.encoding}: Atomic needs UTF8. Connect "
+                "with client_encoding=UTF8, or put it back before the guard is called"
+            )
         self._begins = False
         for operation in operations:
             if isinstance(operation, Query):
                 queries.append(operation)
             elif isinstance(operation, tuple):
                 text, values = operation
-                try:
-                    if values:
-                        text = cursor(self._connection).mogrify(text, list(values))
-                    queries.append(Query(b"", text.encode(self._connection.info.encoding), [], []))
-                except UnicodeError as error:
-                    raise Unsaid(_no_words(self._connection)) from error
+                if values:
+                    text = cursor(self._connection).mogrify(text, list(values))
+                queries.append(Query(b"", text.encode(), [], []))
             else:
                 queries.append(_plain(operation.sql))
         return queries
@@ -137,8 +134,6 @@ class PsycopgLink(_Shared):
 
     def trip(self, operations: Sequence[Operation]) -> Any:
         connection = self._connection
-        if getattr(operations[0], "name", "") == DROP and connection.lock.locked():
-            raise SavepointGone("the collector came in the middle of a statement, which it must not wait for")
         with connection.lock:
             queries = self._queries(operations, psycopg.ClientCursor)
             steps = travelling(connection.pgconn, queries, prepared_in(connection))
@@ -337,23 +332,11 @@ def row_of(answer: Any, connection: Any) -> Any:
         return None  # a key that is not there
     if answer.fformat(0) == BINARY:
         return answer
-    encoding = connection.info.encoding
-    try:
-        return _values(answer, encoding)
-    except UnicodeError as error:
-        raise Misconfigured(_no_words(connection)) from error
-
-
-def _no_words(connection: Any) -> str:
-    return f"the connection's client_encoding ({connection.info.encoding}) has no way to say this text: set it to UTF8"
-
-
-def _values(answer: Any, encoding: str) -> Any:
     loads = [_LOADS.get(answer.ftype(column)) for column in range(answer.nfields)]
     values = [answer.get_value(0, column) for column in range(answer.nfields)]
     return tuple(
         [
-            None if value is None else str(value, encoding) if load is None else load(value)
+            None if value is None else value.decode() if load is None else load(value)
             for value, load in zip(values, loads, strict=True)
         ]
     )
