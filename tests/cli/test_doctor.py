@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import sys
+from contextlib import closing
 
 import pytest
+
+from samekey.stores.sqlite import SqliteStore
 
 APP = """
 from samekey import AsyncGuard, Guard
@@ -121,6 +125,38 @@ def test_a_damaged_record_is_named_and_the_others_are_counted(shell, scene, dama
     assert result.exit_code == 4
     assert "incomplete: the record of charge o-2 is damaged or was written by a newer version" in result.stderr
     assert (report(result)["states"]["in_doubt"], report(result)["states"]["completed"]) == (1, 1)
+
+
+def drop_audit_table(shell):
+    with closing(sqlite3.connect(shell.path, timeout=30)) as connection, connection:
+        connection.execute("DROP TABLE samekey_audit")
+
+
+def test_a_missing_audit_table_is_a_finding(shell, scene):
+    """Without it resolve, redact and free fail: an operator learns that before a doubt has to be resolved."""
+    scene.store.close()
+    assert report(shell("doctor", "--json"))["facts"]["audit table"] == "present"
+    drop_audit_table(shell)
+    result = shell("doctor")
+
+    assert result.exit_code == 1
+    assert "audit table   missing" in result.stdout
+    assert "found: the table samekey_audit is missing: resolve, redact and free fail" in result.stderr
+
+
+@pytest.mark.parametrize(("records", "statements"), [(3, 2), (25, 4)])
+def test_it_sends_few_list_statements(shell, scene, monkeypatch, records, statements):
+    """One for the unsettled records and one for each page of all records: none only to learn whether there are more."""
+    monkeypatch.setattr("samekey.ops.LIST_MAX", 10)
+    for number in range(records):
+        scene.completed(f"o-{number}")
+    sent = []
+    listed = SqliteStore.list
+    monkeypatch.setattr(SqliteStore, "list", lambda self, query: sent.append(query) or listed(self, query))
+    result = shell("doctor", "--json")
+
+    assert report(result)["states"]["completed"] == records
+    assert len(sent) == statements
 
 
 # -- with the user's guard ---------------------------------------------------------------------------------------------

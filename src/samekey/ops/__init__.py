@@ -118,6 +118,15 @@ class Ops:
 
     def list_records(self, query: Query) -> Page:
         """One page of records; those past retention count as gone, as they do for callers."""
+        page = self._page(query)
+        more = page.before is not None and self._more(replace(query, before=page.before))
+        return page if more else page._replace(before=None)
+
+    def _more(self, query: Query) -> bool:
+        return self._up_to_a_damaged_one(replace(query, limit=1)) != ([], None)
+
+    def _page(self, query: Query) -> Page:
+        """One page of records; `before` is None only if the page is not full, so the next one may be empty."""
         found: list[Record] = []
         unreadable: list[RecordUnreadable] = []
         last, left = query.before, min(query.limit, LIST_MAX)
@@ -134,8 +143,6 @@ class Ops:
             elif left > 0:
                 last = None
                 break
-        if last is not None and self._up_to_a_damaged_one(replace(query, before=last, limit=1)) == ([], None):
-            last = None
         return Page([record for record in found if not _gone(record)], last, unreadable)
 
     def _up_to_a_damaged_one(self, query: Query) -> tuple[list[Record], RecordUnreadable | None]:
@@ -256,7 +263,7 @@ class Ops:
 
     def _count(self, found: Stats, query: Query, limit: int, but: tuple[State, ...] = ()) -> bool:
         for _ in range(0, limit, LIST_MAX):
-            page = self.list_records(replace(query, limit=min(limit, LIST_MAX)))
+            page = self._page(replace(query, limit=min(limit, LIST_MAX)))
             found.unreadable |= {one.cursor: one for one in page.unreadable}
             for record in page.records:
                 if record.state in but:
@@ -270,7 +277,7 @@ class Ops:
             if page.before is None:
                 return True
             query = replace(query, before=page.before)
-        return False
+        return not self._more(query)
 
     def _doubt(self, held: Record, who: str) -> Record:
         """The holder is gone: as any passer-by would, write the doubt down before anything is said about it."""

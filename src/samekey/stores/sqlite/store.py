@@ -184,6 +184,8 @@ class SqliteStore:
 
     def health(self) -> Health:
         here = self._here()
+        with here.reading, driver.translated(self.name):
+            audited = here.reader.execute("SELECT 1 FROM sqlite_master WHERE name = 'samekey_audit'").fetchone()
         warnings = []
         if self._synchronous == "normal":
             warnings.append("synchronous=normal: a power loss may forget the last claims (a crash does not)")
@@ -192,6 +194,11 @@ class SqliteStore:
             warnings.append(f"the file lies on {network}: SQLite's locks are not reliable over a network")
         if self._lost_at is not None:
             warnings.append("the file was replaced while this process used it: records before that are gone")
+        if not audited:
+            warnings.append(
+                "the table samekey_audit is missing: resolve, redact and free fail; "
+                "a new samekey file has its statement: sqlite3 NEW.db '.schema samekey_audit'"
+            )
         power = "and power losses" if self._synchronous == "full" else "of processes, not all power losses"
         return Health(
             store=self.name,
@@ -204,6 +211,7 @@ class SqliteStore:
                 ("schema", str(driver.SCHEMA)),
                 ("synchronous", self._synchronous),
                 ("boot", self._clock_id),
+                ("audit table", "present" if audited else "missing"),
             ),
         )
 
@@ -264,7 +272,7 @@ class SqliteStore:
     # -- writing -------------------------------------------------------------------------------------------
 
     def _read(self, here: Process, key: Key) -> Record | None:
-        with here.reading:
+        with here.reading, driver.translated(self.name):
             return self._select(here.reader, key)
 
     def _select(self, connection: sqlite3.Connection, key: Key) -> Record | None:
