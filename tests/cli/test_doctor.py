@@ -152,7 +152,12 @@ def test_it_sends_few_list_statements(shell, scene, monkeypatch, records, statem
         scene.completed(f"o-{number}")
     sent = []
     listed = SqliteStore.list
-    monkeypatch.setattr(SqliteStore, "list", lambda self, query: sent.append(query) or listed(self, query))
+
+    def counted(self, query):
+        sent.append(query)
+        return listed(self, query)
+
+    monkeypatch.setattr(SqliteStore, "list", counted)
     result = shell("doctor", "--json")
 
     assert report(result)["states"]["completed"] == records
