@@ -31,7 +31,7 @@ from samekey.core.refusal import decode_refusal, encode_refusal
 from samekey.core.shapes import Unreadable
 from samekey.drivers.mysql.connect import parse_url as mysql_address
 from samekey.drivers.postgres.address import parse_url as postgres_address
-from samekey.drivers.redis.connect import parse_url as redis_address
+from samekey.drivers.redis.address import parse_url as redis_address
 from samekey.drivers.sqlite import parse_url as sqlite_address
 from samekey.guard.store_urls import check_address
 from samekey.stores.redis._records import open_body, peeked

@@ -22,7 +22,7 @@ from samekey.core.fingerprint import Fingerprint
 from samekey.core.key import make_key
 from samekey.core.record import Record
 from samekey.core.states import Role, State
-from samekey.drivers.redis.connect import Wire
+from samekey.drivers.redis.wire import Wire
 from samekey.stores.redis import AsyncRedisStore, RedisStore, _threads
 from samekey.testing.servers import RedisServer, redis_server, until
 from tests.servers.proxy import FaultProxy
@@ -97,7 +97,7 @@ def claim_two(store: RedisStore) -> None:
 
 
 def meet(store: RedisStore) -> None:
-    for link in store._here.lane.links.links.values():
+    for link in store._process.queue.servers.connections.values():
         link.wire.close()
     store.open(opening())
 
@@ -109,7 +109,7 @@ def test_an_interrupt_at_any_line_leaves_nothing_to_the_next_caller(store, work:
     for number in count(1):
         with interrupted_at(number, "/redis/") as strike:
             work(store)
-        assert store._here.lane._leader is None, strike.where
+        assert store._process.queue._leader is None, strike.where
         found = store.open(opening(paid.key.text, by=B))
         mine = opening(by=B)
 
@@ -165,7 +165,7 @@ def test_an_interrupt_at_any_line_of_who_leads_takes_nobody_with_it(server):
     """
     with FaultProxy(server.port) as proxy, ThreadPoolExecutor(5) as pool:
         store = RedisStore(f"redis://127.0.0.1:{proxy.port}")
-        lane = store._here.lane
+        lane = store._process.queue
         store.read(Read(make_key("own", "warm")))
         for number in count(1):
             commands, over = [opening() for _ in range(4)], threading.Event()
@@ -204,16 +204,16 @@ def test_an_interrupt_at_any_line_of_who_leads_takes_nobody_with_it(server):
 
 def test_a_lead_that_nobody_has_any_more_is_taken_over(store, monkeypatch):
     """Interrupted twice in the same instant; and what it left on its connections is left to it."""
-    lane = store._here.lane
+    lane = store._process.queue
     command = opening()
     store.open(opening())
-    (link,) = lane.links.links.values()
+    (link,) = lane.servers.connections.values()
     lane._leader = [object()]
     monkeypatch.setattr(_threads, "TURN_SECONDS", 0.01)
 
     assert store.open(command).key == command.key
     assert lane._leader is None
-    assert link not in lane.links.links.values()
+    assert link not in lane.servers.connections.values()
     link.wire.close()
 
 
@@ -225,7 +225,7 @@ def test_an_interrupt_at_any_line_of_who_waits_deafens_nobody(server, store):
     held = store.open(opening())
     for number in count(1):
         ours = RedisStore(server.url())
-        subscriber = ours._here.subscriber
+        subscriber = ours._process.subscriber
         ours.read(Read(held.key))
         with interrupted_at(number, "/redis/") as strike:
             ours.wait(Wait(held), 0.0)

@@ -13,6 +13,7 @@ from samekey.core.commands import Wait
 from samekey.core.errors import RecordUnreadable, StoreUnavailable
 from samekey.core.record import Record
 from samekey.stores.redis import AsyncRedisStore, RedisStore
+from samekey.stores.redis._waiters import Waiters
 from samekey.testing.servers import RedisServer, redis_server, until
 from tests.servers.proxy import FaultProxy
 from tests.stores.reports import assert_apart, frames
@@ -67,7 +68,7 @@ def test_each_thread_gets_an_exception_of_its_own(server, proxy, how):
         guard.run("shop", lambda: 1, key="warm", payload=1)
         proxy.hold()
         waiting = [pool.submit(shop, guard, name) for name in NAMES]
-        until(lambda: len(store._here.lane._queue) == CALLERS - 1)
+        until(lambda: len(store._process.queue._queue) == CALLERS - 1)
         server.stop(kill=True)
         if how == "unreachable":
             proxy.target = ("127.0.0.1", 1)
@@ -90,7 +91,7 @@ def test_a_damaged_record_is_reported_to_its_caller_without_the_leader_s_frames(
             server.call("SETRANGE", key, 200, "{" * 20)
         proxy.hold()
         waiting = [pool.submit(shop, guard, name) for name in NAMES]
-        until(lambda: len(store._here.lane._queue) == CALLERS - 1)
+        until(lambda: len(store._process.queue._queue) == CALLERS - 1)
         proxy.release()
         errors = [(name, one.result()) for name, one in zip(NAMES, waiting, strict=True)]
 
@@ -141,8 +142,8 @@ async def test_each_waiting_task_gets_an_exception_of_its_own(server, proxy):
         held = await guard.peek("shop", "held")
         assert held is not None
         waiting = [asyncio.create_task(waits(name, held)) for name in NAMES]
-        vigils = store._loop().vigils
-        await asyncio.to_thread(until, lambda: sum(map(_waiters, list(vigils.values()))) == CALLERS)
+        waiters = store._loop().waiters
+        await asyncio.to_thread(until, lambda: sum(map(_count, list(waiters.values()))) == CALLERS)
         server.stop(kill=True)
         errors = [(name, await one) for name, one in zip(NAMES, waiting, strict=True)]
         server.start()
@@ -153,5 +154,5 @@ async def test_each_waiting_task_gets_an_exception_of_its_own(server, proxy):
     assert_apart(errors)
 
 
-def _waiters(vigil: object) -> int:
-    return len(vigil._everyone())  # type: ignore[attr-defined]
+def _count(waiters: Waiters) -> int:
+    return len(waiters._futures())

@@ -32,15 +32,16 @@ from samekey.core.key import make_key
 from samekey.core.ports import Query
 from samekey.core.record import Record
 from samekey.core.states import Role, State
-from samekey.drivers.redis import connect as driver
-from samekey.drivers.redis.wire import ANSWER_SECONDS, CONNECT_SECONDS
+from samekey.drivers.redis.address import lent_by, parse_url
+from samekey.drivers.redis.connect import ANSWER_SECONDS, CONNECT_SECONDS
+from samekey.drivers.redis.wire import slot_of
 from samekey.ops import Ops
 from samekey.stores import _waiting
-from samekey.stores.redis import AsyncRedisStore, RedisStore, _records, _servers
+from samekey.stores.redis import AsyncRedisStore, RedisStore, _discovery, _records, _servers
 from samekey.stores.redis._batches import REASK_SECONDS, REDIRECTS_MAX
 from samekey.stores.redis._front import RedisFront
 from samekey.stores.redis._operators import listing
-from samekey.stores.redis._servers import _SLOTS, READ
+from samekey.stores.redis._requests import READ, SLOTS
 from samekey.stores.redis.store import _Loop
 from samekey.testing.servers import NoServer, RedisServer, flavours, redis_cluster, redis_server, until
 from tests.servers.proxy import FaultProxy
@@ -334,17 +335,17 @@ def test_a_token_grows_although_the_clock_was_set_back(server, store):
 def test_a_lease_that_ended_on_the_way_is_judged_by_the_server(server, store):
     """The client's guess of the time decides nothing: the server says whether the lease lives."""
     held = store.open(opening(lease=0.05))
-    memory = store._here.memory
-    memory._ahead -= 3600.0  # an hour behind: by this guess the lease lives
+    known = store._process.known
+    known._clock_offset -= 3600.0  # an hour behind: by this guess the lease lives
     until(lambda: not there(store.read(Read(held.key))).lease_live)
-    memory._ahead -= 3600.0
+    known._clock_offset -= 3600.0
 
     renewed = there(store.renew(Renew(held, LEASE)))
 
     assert (renewed.version, renewed.lease_live) == (held.version, False)
-    memory._ahead += 7200.0 * 2  # far ahead: by this guess a live one is dead
+    known._clock_offset += 7200.0 * 2  # far ahead: by this guess a live one is dead
     live = store.open(opening())
-    memory._ahead += 7200.0 * 2
+    known._clock_offset += 7200.0 * 2
     doubted = there(store.settle(settling(live, State.IN_DOUBT, Role.PASSER_BY, B)))
     assert doubted.state is State.STARTED
 
@@ -410,7 +411,7 @@ def test_a_connection_of_a_loop_that_is_gone_may_have_no_socket_left(server, mon
     store = AsyncRedisStore(server.url())
     asyncio.run(store.open(opening()))
     (before,) = store._loops.values()
-    (link,) = before.lane.links.links.values()
+    (link,) = before.queue.servers.connections.values()
     transport = link.wire._transport
     mine = transport.get_extra_info("socket")
     with monkeypatch.context() as patched:
@@ -465,7 +466,7 @@ def _rest(begun: Any, waits_for: Any) -> Generator[Any, Any, None]:
 
 def _at_once(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
     """As asyncio.eager_task_factory of Python 3.12: a watch has run as far as it can when its task is there."""
-    if coroutine.__name__ != "_keep":
+    if coroutine.__name__ != "_keep_watch":
         return asyncio.Task(coroutine, loop=loop, **options)
     return asyncio.Task(_rest(coroutine, coroutine.send(None)), loop=loop, **options)
 
@@ -510,7 +511,7 @@ def test_concurrent_threads_travel_together(server):
         proxy.sent.clear()
         proxy.hold()
         futures = [pool.submit(store.open, opening()) for _ in range(20)]
-        until(lambda: len(store._here.lane._queue) == 19)
+        until(lambda: len(store._process.queue._queue) == 19)
         proxy.release()
 
         assert all(future.result().attempt == A for future in futures)
@@ -565,7 +566,7 @@ def test_what_nobody_can_be_told_is_not_kept():
         for _ in range(200):
             assert there(ours.wait(Wait(held), 0.0)).fence == held.fence
 
-        assert len(ours._here.subscriber._errands) <= 1
+        assert len(ours._process.subscriber._to_send) <= 1
         ours.close()
 
 
@@ -588,12 +589,12 @@ async def test_those_who_wait_together_are_each_told_what_is_news_to_it(server, 
     with pytest.raises(asyncio.CancelledError):
         await leaving
     assert not any(task.done() for task in many)
-    assert len(ours._loop().vigils) == 1
+    assert len(ours._loop().waiters) == 1
 
     store.settle(settling(taken, by=B))
     assert {there(reply).result for reply in await asyncio.gather(*many)} == {b"done"}
     await asyncio.sleep(0)  # a turn of the loop: the vigil is over after its last one
-    assert not ours._loop().vigils
+    assert not ours._loop().waiters
     await ours.close()
 
 
@@ -722,7 +723,7 @@ async def test_a_vigil_ends_with_the_last_who_leaves(server):
     ended = await asyncio.gather(*waiting, return_exceptions=True)
     assert [type(one) for one in ended] == [asyncio.CancelledError] * 3
     async with asyncio.timeout(10):
-        while ours._loop().vigils:
+        while ours._loop().waiters:
             await ours.read(Read(held.key))
     await ours.close()
 
@@ -820,7 +821,7 @@ def test_commands_wait_for_a_server_that_restarts():
             through.read(Read(held.key))
             proxy.hold()
             settled = pool.submit(through.settle, settling(held))
-            until(lambda: through._here.lane._leader is not None)
+            until(lambda: through._process.queue._leader is not None)
             until(lambda: server.info("aof_buffer_length") == "0")
             server.stop(kill=True)
             proxy.release()
@@ -899,13 +900,13 @@ def test_what_a_script_may_not_do_is_told_as_that_at_once(flavour):
     with redis_server(flavour) as server:
         server.call("ACL", "SETUSER", "READONLY", "on", ">secret", *RIGHTS.split(), "-zadd")
         store = RedisStore(f"redis://READONLY:secret@127.0.0.1:{server.port}/0")
-        with pytest.raises(Misconfigured, match="may not do what the store needs"):
+        with pytest.raises(Misconfigured, match="lacks a right that the store needs"):
             store.open(opening())
         server.call("ACL", "SETUSER", "READONLY", "-evalsha", "-eval")
 
-        with pytest.raises(Misconfigured, match="may not do what the store needs"):
+        with pytest.raises(Misconfigured, match="lacks a right that the store needs"):
             store.read(Read(make_key("own", "any")))
-        assert store._here.lane.links.links  # nobody hung up to look for another master
+        assert store._process.queue.servers.connections  # nobody hung up to look for another master
         store.close()
 
 
@@ -1223,7 +1224,7 @@ def test_a_cluster_that_is_rearranged_is_followed(cluster):
 
 def give_away(record: Record, source: RedisServer, target: RedisServer) -> int:
     """Move all keys of this record's slot, and leave it open; the slot."""
-    slot = driver.slot_of(raw_key(record).encode())
+    slot = slot_of(raw_key(record).encode())
     target.call("CLUSTER", "SETSLOT", slot, "IMPORTING", source.call("CLUSTER", "MYID"))
     source.call("CLUSTER", "SETSLOT", slot, "MIGRATING", target.call("CLUSTER", "MYID"))
     for key in source.call("CLUSTER", "GETKEYSINSLOT", slot, 100):
@@ -1274,7 +1275,7 @@ def test_a_record_that_moves_while_a_list_is_made_is_listed_once(monkeypatch, di
         looks: list[str] = []
 
         def before_a_scan(asked: Any) -> None:
-            if asked.words[:1] == (b"SCAN",):
+            if asked.arguments[:1] == (b"SCAN",):
                 looks.append(asked.server)
                 if len(set(looks)) == 2 and len(looks) == 2:
                     slot = give_away(moving, source, target)
@@ -1314,7 +1315,7 @@ def test_servers_that_each_name_the_other_are_asked_until_they_agree(cluster):
     """The one that gave a slot away hears of it first, and for a moment each says that the other has it."""
     store = RedisStore(cluster_url(cluster))
     held = store.open(opening("between two"))
-    slot = driver.slot_of(raw_key(held).encode())
+    slot = slot_of(raw_key(held).encode())
     source = next(node for node in cluster if raw_key(held) in node.call("KEYS", "*"))
     target = next(node for node in cluster if node is not source)
     giver, taker = source.call("CLUSTER", "MYID"), target.call("CLUSTER", "MYID")
@@ -1351,7 +1352,7 @@ def test_a_master_that_is_away_takes_no_other_master_s_keys_with_it(cluster):
     """In one batch: the keys of the one cannot be had, those of the others can, also from servers not met before."""
     for node in cluster:
         node.call("CONFIG", "SET", "cluster-require-full-coverage", "no")
-    claims = sorted((opening() for _ in range(60)), key=lambda one: driver.slot_of(raw_key(one).encode()))
+    claims = sorted((opening() for _ in range(60)), key=lambda one: slot_of(raw_key(one).encode()))
     store = RedisStore(cluster_url(cluster[1:]))
     cluster[0].stop(kill=True)  # it has the lowest slots, and is asked first
     try:
@@ -1367,9 +1368,9 @@ def test_a_master_that_is_away_takes_no_other_master_s_keys_with_it(cluster):
 @pytest.mark.parametrize("colour", ["sync", "async"])
 def test_a_master_that_hangs_is_left_alone_for_a_while(cluster, monkeypatch, colour):
     """Whoever wants its keys is told so at once, and does not keep the others' keys waiting for it."""
-    monkeypatch.setattr("samekey.drivers.redis.wire.ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr("samekey.drivers.redis.connect.ANSWER_SECONDS", 1.0)
     monkeypatch.setattr("samekey.stores.redis._batches.REASK_SECONDS", 0.0)
-    monkeypatch.setattr(_servers, "SILENT_SECONDS", 600.0)
+    monkeypatch.setattr(_discovery, "SILENT_SECONDS", 600.0)
 
     for node in cluster:
         node.call("CONFIG", "SET", "cluster-require-full-coverage", "no")
@@ -1392,8 +1393,8 @@ def test_a_master_that_hangs_is_left_alone_for_a_while(cluster, monkeypatch, col
         finally:
             os.kill(cluster[0].pid, SIGCONT)
         until(lambda: all("cluster_state:ok" in node.call("CLUSTER", "INFO") for node in cluster))
-        memory = (store.sync if isinstance(store, AsyncRedisStore) else store)._links().memory
-        memory.silent.clear()  # the while is over
+        known = (store.sync if isinstance(store, AsyncRedisStore) else store)._process_now().known
+        known.silent.clear()  # the while is over
         assert (await called(store.renew(Renew(hers, LEASE)))).lease_live
         await called(store.close())
 
@@ -1429,7 +1430,7 @@ def test_the_health_is_that_of_the_servers_there_are():
         leaves.call("FLUSHALL")
         name = stays.call("CLUSTER", "MYID")
         stays.call("CLUSTER", "BUMPEPOCH")  # or the other one's word about its slots would count for more
-        for slot in sorted(set(_SLOTS)):
+        for slot in sorted(set(SLOTS)):
             for node in (stays, leaves):
                 node.call("CLUSTER", "SETSLOT", slot, "NODE", name)
 
@@ -1524,7 +1525,7 @@ async def test_with_tls(tmp_path):
         with ThreadPoolExecutor(1) as pool:
             store = RedisStore(url)
             waiting = pool.submit(store.wait, Wait(held), 20.0)
-            until(lambda: store._here.subscriber._waiting)
+            until(lambda: store._process.subscriber._waiting)
             RedisStore(url).settle(settling(held))
             assert there(waiting.result()).result == b"done"
         held = RedisStore(url).open(opening())
@@ -1598,7 +1599,7 @@ async def test_a_user_with_few_rights_is_enough(server):
     assert store.list(Query(operation="own"))
     assert store.audit(10)
     assert "secret" not in store.name + repr(store) + repr(store._address)
-    assert dict(store.health().facts)["appendfsync"] == "not told"
+    assert dict(store.health().facts)["appendfsync"] == "not shown"
     with pytest.raises(Misconfigured):
         RedisStore(url.replace("shop:", "nobody:")).open(opening())
     with pytest.raises(Misconfigured):
@@ -1641,7 +1642,7 @@ def test_a_client_of_another_library_goes_where_it_would_go_itself():
     }
     for kind, connection_class in kinds.items():
         pool = types.SimpleNamespace(connection_class=connection_class, connection_kwargs={})
-        assert driver.lent_by(types.SimpleNamespace(connection_pool=pool)).places[0].kind == kind
+        assert lent_by(types.SimpleNamespace(connection_pool=pool)).places[0].kind == kind
 
 
 async def test_a_setting_that_the_other_colour_does_not_know_is_refused(server):
@@ -1750,7 +1751,7 @@ def test_the_page_says_how_long_a_server_that_hangs_is_waited_for():
 )
 def test_an_address_that_cannot_work_is_refused(url):
     with pytest.raises(Misconfigured):
-        driver.parse_url(url)
+        parse_url(url)
 
 
 def in_child(url: str, store: RedisStore, text: str, answer) -> None:

@@ -1,4 +1,4 @@
-"""What a Redis server says about itself, and what that means for claims: the self-check, without the driver."""
+"""The self-check: what a Redis server reports about itself, and what that means for claims. Does not use the driver."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def info_of(reply: bytes) -> Section:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the server said about itself when we connected; "" where it does not tell."""
+    """What the server reported when the connection was made; "" where it reports nothing."""
 
     server: str
     run_id: str
@@ -28,13 +28,13 @@ class Facts:
     maxmemory_policy: str
     aof: bool
     appendfsync: str  # always, everysec, no
-    failed_over: bool  # it was a replica once, and has been promoted
+    failed_over: bool  # it was a replica and has been promoted
     replicas: int
     cluster: bool
 
     @property
     def keeps_all(self) -> bool:
-        """Whether a restart of this very server loses nothing that it acknowledged."""
+        """Whether a restart of this server loses nothing that it acknowledged."""
         return self.aof and self.appendfsync == "always" and not self.failed_over
 
     @property
@@ -43,7 +43,7 @@ class Facts:
 
     @property
     def volatile(self) -> str:
-        """Why this server alone cannot keep a claim, in words; "" if it can."""
+        """Why this server alone cannot keep a claim; "" if it can."""
         if self.evicts:
             return f"it forgets records when its memory is full (maxmemory-policy {self.maxmemory_policy})"
         if not self.aof:
@@ -55,7 +55,7 @@ class Facts:
             return f"no claim is safe here: {self.volatile}"
         crash = {
             "always": "claims survive crashes of clients, of the server and of its machine",
-            # Not of the server either: while an fsync is under way, Redis may hold back what it acknowledged for 2 s.
+            # A crash of the server too: during a slow fsync Redis may delay acknowledged writes for 2 s.
             "everysec": "claims survive crashes of clients; a crash of the server or machine may forget 2 s of them",
         }.get(self.appendfsync, "claims survive crashes of clients; a crash of the server may forget the last of them")
         if wait_replicas:
@@ -81,7 +81,7 @@ class Facts:
             ("server", self.server),
             ("role", self.role),
             ("appendonly", "yes" if self.aof else "no"),
-            ("appendfsync", self.appendfsync or "not told"),
+            ("appendfsync", self.appendfsync or "not shown"),
             ("maxmemory", str(self.maxmemory)),
             ("maxmemory-policy", self.maxmemory_policy),
             ("replicas", str(self.replicas)),
@@ -89,15 +89,15 @@ class Facts:
 
 
 def facts_of(name: str, info: Section, settings: dict[str, str]) -> Facts:
-    """The facts, checked: only a master that is old enough and done loading is ever spoken to."""
+    """The facts, checked: the server must be a master, recent enough, and done with loading."""
     version = info.get("valkey_version") or info.get("redis_version", "")
     if info.get("role", "master") != "master":
         raise StoreUnavailable(f"{name} is a replica: claims go to the master only")
     if info.get("loading", "0") == "1":
         raise StoreUnavailable(f"{name} is still loading its records")
-    spoken = info.get("redis_version", "0.0").split(".")
-    if tuple(int(part) for part in spoken[:2] if part.isdigit()) < OLDEST:
-        raise StoreUnavailable(f"{name} is Redis {version}: {'.'.join(map(str, OLDEST))} is the oldest that will do")
+    compatible = info.get("redis_version", "0.0").split(".")
+    if tuple(int(part) for part in compatible[:2] if part.isdigit()) < OLDEST:
+        raise StoreUnavailable(f"{name} is Redis {version}: {'.'.join(map(str, OLDEST))} is the oldest that works")
     return Facts(
         server=f"{'Valkey' if 'valkey_version' in info else 'Redis'} {version}",
         run_id=info.get("run_id", "unknown") or "unknown",

@@ -1,8 +1,8 @@
-"""Connections to Redis: bytes out, replies in, in the order in which they were asked for.
+"""The exchange with one Redis server: bytes out, replies in, in the order of the requests.
 
-redis-py makes the connection (TLS, users, sockets, databases) and hands it over. From then on the bytes are ours:
-commands are packed here, and hiredis reads the replies. redis-py's own reading costs more than all else that we do
-for a command, and it knows only one question at a time.
+redis-py makes the connection (`connect`) and hands it over. From then on samekey packs the commands and hiredis parses
+the replies. Parsing by redis-py would cost more than all else that samekey does for a command, and redis-py allows only
+one request at a time.
 """
 
 from __future__ import annotations
@@ -11,86 +11,52 @@ import asyncio
 import select
 import socket
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import hiredis
 import redis
-import redis.asyncio.connection as async_connections
-import redis.connection as sync_connections
-from redis.backoff import NoBackoff
-from redis.retry import Retry
+from redis.crc import key_slot
 
-from samekey.core.errors import Misconfigured
+from samekey.drivers.redis.connect import Place, connect, connect_async, new_async_connection, new_connection
 
-CONNECT_SECONDS = 3.0  # a server on the same network answers in milliseconds
-ANSWER_SECONDS = 5.0  # our scripts take microseconds; after that the server is taken for gone
-HASTY_SECONDS = 0.25  # both, where a slow answer is no better than none: a front
-READ_BYTES = 1 << 16  # taken from a socket at a time
-
-Kind = Literal["tcp", "tls", "unix"]
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where one server is, and how one gets in."""
-
-    kind: Kind
-    settings: Mapping[str, Any] = field(repr=False)  # redis-py's words for it; may hold a password
-    hasty: bool = False
-
-    @property
-    def connect_seconds(self) -> float:
-        return HASTY_SECONDS if self.hasty else CONNECT_SECONDS
-
-    @property
-    def answer_seconds(self) -> float:
-        return HASTY_SECONDS if self.hasty else ANSWER_SECONDS
-
-    @property
-    def node(self) -> str:
-        if self.kind == "unix":
-            return str(self.settings.get("path", ""))
-        return f"{self.host}:{self.settings.get('port', 6379)}"
-
-    @property
-    def host(self) -> str:
-        return str(self.settings.get("host", "localhost"))
-
-    def at(self, host: str, port: int) -> Place:
-        """The same way in, at another server."""
-        return replace(self, settings={**self.settings, "host": host, "port": port})
+READ_BYTES = 1 << 16  # read from a socket at a time
 
 
 class Lost(Exception):
-    """The connection broke after something was sent: what it did is not known. `answers` came before that."""
+    """The connection broke after a request was sent: its outcome is unknown. `answers` arrived before that."""
 
     def __init__(self, cause: BaseException, answers: Sequence[Any] = ()) -> None:
         super().__init__(str(cause) or type(cause).__name__)
         self.cause, self.answers = cause, answers
 
 
-def packed(words: Sequence[bytes]) -> bytes:
-    """One command as it travels: every word with its length, so that no word can be taken for another."""
-    return _shape(len(words)) % tuple([part for word in words for part in (len(word), word)])
+def packed(parts: Sequence[bytes]) -> bytes:
+    """One command in the wire format. Each part carries its length, so its content cannot change the command."""
+    return _template(len(parts)) % tuple([value for part in parts for value in (len(part), part)])
 
 
 @lru_cache(maxsize=1024)
-def _shape(count: int) -> bytes:
-    return shape((), count)
+def _template(count: int) -> bytes:
+    return template((), count)
 
 
-def shape(first: Sequence[bytes], more: int) -> bytes:
-    """A command that begins with these words, to be filled in (`%`) with the length and the text of so many more."""
-    begun = b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in first]).replace(b"%", b"%%")
+def template(first: Sequence[bytes], more: int) -> bytes:
+    """A command that begins with these parts; fill in (`%`) the length and the content of `more` others."""
+    begun = b"".join([b"$%d\r\n%b\r\n" % (len(part), part) for part in first]).replace(b"%", b"%%")
     return b"*%d\r\n" % (len(first) + more) + begun + b"$%d\r\n%b\r\n" * more
 
 
+def slot_of(key: bytes) -> int:
+    """The slot of a cluster that holds this key."""
+    slot: int = key_slot(key)
+    return slot
+
+
 def _new_reader() -> hiredis.Reader:
-    """Replies as bytes, numbers and lists; a reply that is an error comes back as one, in the server's own words."""
+    """Parses replies to bytes, numbers and lists; an error reply becomes an exception object with the server's text."""
     return hiredis.Reader(protocolError=redis.InvalidResponse, replyError=redis.ResponseError)
 
 
@@ -98,35 +64,24 @@ class Wire:
     """One connection, used by one thread at a time."""
 
     def __init__(self, place: Place) -> None:
-        classes: dict[Kind, Any] = {
-            "tcp": sync_connections.Connection,
-            "tls": sync_connections.SSLConnection,
-            "unix": sync_connections.UnixDomainSocketConnection,
-        }
-        deadlines = {"socket_timeout": place.answer_seconds, "socket_connect_timeout": place.connect_seconds}
-        self._link = _made(classes[place.kind], **_own(place, **deadlines), retry=Retry(NoBackoff(), 0))
+        self._connection = new_connection(place)
         self._reader = _new_reader()
         self._sock: Any = None
-        self._owed = 0  # replies to what was said, from before its first byte until the last of them was read
+        self._owed = 0  # replies still to be read; set before the first byte of a request is sent
 
     def connect(self) -> None:
-        try:
-            self._link.connect()
-        except (redis.RedisError, OSError):
-            raise
-        except Exception as error:
-            self._link.disconnect()
-            raise _not_let_in(error) from error
-        self._sock = self._link._sock
+        connect(self._connection)
+        self._sock = self._connection._sock
 
     def send(self, data: bytes, replies: int) -> int:
-        """Say this; the replies to it are then to be received: pass on what this returns."""
+        """Send requests. Pass the returned number of replies to `receive`."""
         sock = self._sock
         if sock is None:
             raise Lost(redis.ConnectionError("the connection was closed"))
-        if self._owed:  # whoever spoke before us was interrupted (Ctrl-C, a time limit): its replies would answer us
+        if self._owed:
+            # The previous caller was interrupted (Ctrl-C, a time limit). This caller would read its replies.
             self.close()
-            raise Lost(redis.ConnectionError("somebody was interrupted on this connection"))
+            raise Lost(redis.ConnectionError("the previous caller was interrupted on this connection"))
         self._owed = replies
         try:
             sock.sendall(data)
@@ -149,152 +104,141 @@ class Wire:
         self._owed = 0
         return answers
 
-    def hear(self, ears: int, seconds: float) -> list[Any] | None:
-        """What comes unasked; None when nothing came, or `ears` can be read."""
+    def next_message(self, wakeup: int, seconds: float) -> list[Any] | None:
+        """The next published message; None after `seconds` without one, or when `wakeup` can be read."""
         try:
-            while (said := self._reader.gets()) is False:
+            while (message := self._reader.gets()) is False:
                 sock = self._sock
                 if sock is None:
                     raise redis.ConnectionError("disconnected")
-                awaited = select.poll()  # `select` knows no more than 1024 files
+                awaited = select.poll()  # `select` fails for file numbers above 1023
                 awaited.register(sock, select.POLLIN)
-                awaited.register(ears, select.POLLIN)
+                awaited.register(wakeup, select.POLLIN)
                 if sock.fileno() not in dict(awaited.poll(seconds * 1000)):
                     return None
                 self._read()
         except (redis.RedisError, OSError, ValueError) as error:
             self.close()
             raise Lost(error) from error
-        return said if isinstance(said, list) else None
+        return message if isinstance(message, list) else None
 
     def close(self) -> None:
         self._sock = None
-        self._link.disconnect()
+        self._connection.disconnect()
 
     def _read(self) -> None:
         sock = self._sock
         if sock is None:
             raise redis.ConnectionError("the connection was closed")
-        # As much as there is of a TLS record, or a poll would not tell about the rest.
+        # Read a whole TLS record: `poll` does not report the rest of one.
         data = sock.recv(READ_BYTES)
         if not data:
             raise redis.ConnectionError("the server closed the connection")
         self._reader.feed(data)
 
 
-class Asker(Protocol):
-    """Whoever asked something: told the replies, or that there will be none. Raises nothing."""
+class Receiver(Protocol):
+    """Gets the replies to a request, or the loss of the connection instead. Raises nothing."""
 
-    def heard(self, answers: list[Any]) -> None: ...
-    def lost(self, lost: Lost) -> None: ...
+    def receive(self, answers: list[Any]) -> None: ...
+    def lose(self, lost: Lost) -> None: ...
 
 
 class AsyncWire(asyncio.Protocol):
-    """One connection for all tasks of a loop: anyone may ask at any time, and is answered in turn."""
+    """One connection for all tasks of a loop. A task may send at any time; replies arrive in that order."""
 
     def __init__(self, place: Place) -> None:
-        classes: dict[Kind, Any] = {
-            "tcp": async_connections.Connection,
-            "tls": async_connections.SSLConnection,
-            "unix": async_connections.UnixDomainSocketConnection,
-        }
-        deadlines = {"socket_timeout": None, "socket_connect_timeout": place.connect_seconds}
-        self._link = _made(classes[place.kind], **_own(place, **deadlines), retry=_no_async_retry())
+        self._connection = new_async_connection(place)
         self._answer_seconds = place.answer_seconds
         self._reader = _new_reader()
-        self._asked: deque[tuple[int, Asker]] = deque()  # how many replies to whom, in the order of the bytes
-        self._answers: list[Any] = []  # to the first of them, so far
-        self._listener: Asker | None = None  # of what comes unasked
-        self._heard_at = 0.0
+        self._requested: deque[tuple[int, Receiver]] = deque()  # how many replies for whom, in the order of the bytes
+        self._answers: list[Any] = []  # for the first receiver, so far
+        self._listener: Receiver | None = None  # gets published messages
+        self._received_at = 0.0
         self._alarm: asyncio.TimerHandle | None = None
         self._closed = True
         self._streams: Any = None
         self._transport: Any = None
 
     async def connect(self) -> None:
-        try:
-            await self._link.connect()
-        except (redis.RedisError, OSError):
-            raise
-        except Exception as error:
-            await self._link.disconnect(nowait=True)
-            raise _not_let_in(error) from error
+        connection = self._connection
+        await connect_async(connection)
         self._loop = asyncio.get_running_loop()
-        # The streams are kept as long as we are: they close the connection when they go. redis-py forgets them.
-        self._streams = self._link._reader, self._link._writer
-        self._transport = self._link._writer.transport
-        self._link._reader = self._link._writer = None
+        # Keep the streams alive: they close the connection when they are collected. redis-py must not close them.
+        self._streams = connection._reader, connection._writer
+        self._transport = connection._writer.transport
+        connection._reader = connection._writer = None
         self._transport.set_protocol(self)
         self._closed = False
 
-    # -- asking ----------------------------------------------------------------------------------------------
+    # -- sending ---------------------------------------------------------------------------------------------
 
-    def ask(self, data: bytes, replies: int, asker: Asker) -> None:
-        """Say this, and have the asker told all replies to it at once."""
+    def request(self, data: bytes, replies: int, receiver: Receiver) -> None:
+        """Send requests. The receiver gets all replies to them in one call."""
         if self._closed:
             raise Lost(redis.ConnectionError("the connection was closed"))
-        if not self._asked:
-            self._heard_at = self._loop.time()
+        if not self._requested:
+            self._received_at = self._loop.time()
             if self._alarm is None:
                 self._alarm = self._loop.call_later(self._answer_seconds, self._check)
         try:
-            self._asked.append((replies, asker))
+            self._requested.append((replies, receiver))
             self._transport.write(data)
         except BaseException as interrupted:
             self._end(interrupted)
             raise
 
     async def send(self, data: bytes, replies: int) -> Reception:
-        """Say this; the replies to it are then to be received."""
+        """Send requests. Pass what this returns to `receive`."""
         reception = Reception(self._loop.create_future())
-        self.ask(data, replies, reception)
+        self.request(data, replies, reception)
         return reception
 
     async def receive(self, reception: Reception) -> list[Any]:
         return await reception.answers()
 
-    def listen(self, listener: Asker) -> None:
-        """From now on nothing is asked here: whatever comes is for this one, and so is the end of it."""
+    def listen(self, listener: Receiver) -> None:
+        """From now on the listener gets every message, and the loss of the connection. No more requests are sent."""
         self._listener = listener
 
-    def tell(self, data: bytes) -> None:
-        """Say this; what is answered comes unasked."""
+    def send_unanswered(self, data: bytes) -> None:
+        """Send a subscription command. The server confirms it with a message for the listener."""
         if not self._closed:
             self._transport.write(data)
 
-    # -- being answered --------------------------------------------------------------------------------------
+    # -- receiving -------------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        asked, gets = self._asked, self._reader.gets
+        requested, gets = self._requested, self._reader.gets
         try:
             self._reader.feed(data)
             while (reply := gets()) is not False:
-                if not asked:
+                if not requested:
                     if self._listener is not None:
-                        self._listener.heard([reply])
+                        self._listener.receive([reply])
                         continue
-                    raise redis.InvalidResponse("the server answers what nobody asked")
+                    raise redis.InvalidResponse("the server sent a reply without a request")
                 answers = self._answers
                 answers.append(reply)
-                if len(answers) == asked[0][0]:
+                if len(answers) == requested[0][0]:
                     self._answers = []
-                    asked.popleft()[1].heard(answers)
+                    requested.popleft()[1].receive(answers)
         except redis.RedisError as error:
             self._end(error)
-        except BaseException as interrupted:  # a reply may be missing: all that come after it would be another's
+        except BaseException as interrupted:  # a reply may be missing: later ones would reach the wrong receiver
             self._end(interrupted)
             raise
-        self._heard_at = self._loop.time()
+        self._received_at = self._loop.time()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end(exc or redis.ConnectionError("the connection was closed"))
 
     def _check(self) -> None:
-        """One alarm for whatever is under way: nothing was heard for too long."""
+        """End the connection if nothing arrived for too long; one timer serves all requests in flight."""
         self._alarm = None
-        if not self._asked:
+        if not self._requested:
             return
-        left = self._heard_at + self._answer_seconds - self._loop.time()
+        left = self._received_at + self._answer_seconds - self._loop.time()
         if left > 0:
             self._alarm = self._loop.call_later(left, self._check)
         else:
@@ -306,11 +250,11 @@ class AsyncWire(asyncio.Protocol):
         self._end(redis.ConnectionError("the connection was closed"))
 
     def abandon(self) -> None:
-        """Its loop is gone, and so is whoever asked: only the server is left to be told."""
+        """Shut the socket down for the server's sake. The event loop is closed, and its tasks are gone."""
         self._closed = True
         sock = self._transport.get_extra_info("socket")
-        if sock is not None:  # TLS forgets its socket when the server hangs up
-            with suppress(OSError, TypeError):  # gone already; uvloop ends its connections with the loop, by itself
+        if sock is not None:  # with TLS there is none after the server hung up
+            with suppress(OSError, TypeError):  # closed already; uvloop closes its connections with the loop
                 sock.shutdown(socket.SHUT_RDWR)
 
     def _end(self, cause: BaseException) -> None:
@@ -320,14 +264,14 @@ class AsyncWire(asyncio.Protocol):
             self._alarm = None
         if self._transport is not None:
             self._transport.abort()
-        waiting, self._asked = self._asked, deque()
+        waiting, self._requested = self._requested, deque()
         answers, self._answers = self._answers, []
-        for _, asker in waiting:
-            asker.lost(Lost(cause, answers))
+        for _, receiver in waiting:
+            receiver.lose(Lost(cause, answers))
             answers = []
         listener, self._listener = self._listener, None
         if listener is not None:
-            listener.lost(Lost(cause))
+            listener.lose(Lost(cause))
 
 
 class Reception:
@@ -346,43 +290,14 @@ class Reception:
             raise self._lost
         return self._answers
 
-    def heard(self, answers: list[Any]) -> None:
+    def receive(self, answers: list[Any]) -> None:
         self._answers = answers
-        self._over()
+        self._complete_now()
 
-    def lost(self, lost: Lost) -> None:
+    def lose(self, lost: Lost) -> None:
         self._lost = lost
-        self._over()
+        self._complete_now()
 
-    def _over(self) -> None:
-        if not self._complete.done():  # cancelled: nobody waits
+    def _complete_now(self) -> None:
+        if not self._complete.done():  # the task was cancelled
             self._complete.set_result(None)
-
-
-def _made(connection_class: Any, **settings: Any) -> Any:
-    try:
-        return connection_class(**settings)
-    except TypeError as error:  # the colours and versions of redis-py do not know the same ones
-        raise Misconfigured(f"redis-py cannot connect with these settings here: {error}") from None
-
-
-def _not_let_in(error: Exception) -> redis.ConnectionError:
-    """The user's own code failed on the way in, say a provider of credentials; its words may hold some."""
-    return redis.ConnectionError(f"{type(error).__name__} before a connection was made")
-
-
-def _own(place: Place, **deadlines: Any) -> dict[str, Any]:
-    return {
-        **({} if place.kind == "unix" else {"socket_keepalive": True}),
-        **place.settings,
-        **deadlines,
-        "health_check_interval": 0,
-        "decode_responses": False,
-        "protocol": 2,  # what our scripts answer is the same in both, and messages come as plain lists
-    }
-
-
-def _no_async_retry() -> Any:
-    from redis.asyncio.retry import Retry as AsyncRetry
-
-    return AsyncRetry(NoBackoff(), 0)

@@ -1,7 +1,7 @@
-"""Jobs: commands on their way through the servers, until each has an answer that is one.
+"""Batches: commands on their way through the servers, until each has an outcome.
 
-Sans-IO. A lost reply says nothing about the command. Every command recognises itself, so it is asked again over a new
-connection, for as long as a server takes to restart or a replica to be promoted.
+Sans-IO. A lost reply leaves the outcome of a command unknown. Every command recognises its own earlier write, so it is
+sent again over a new connection, for as long as a server takes to restart or a replica to be promoted.
 """
 
 from __future__ import annotations
@@ -14,63 +14,66 @@ from typing import Any, NamedTuple
 
 from samekey.core.commands import Open, Read, StoreCommand, Wait
 from samekey.core.errors import Misconfigured, SamekeyError, StoreUnavailable
-from samekey.drivers.redis import connect as driver
+from samekey.drivers.redis.errors import is_again, is_unknown_script, store_error
+from samekey.drivers.redis.wire import Lost
 from samekey.stores._failures import own_copy
 from samekey.stores.redis._commands import steps
-from samekey.stores.redis._servers import Links, Memory, Redirected, Request, Unreachable
+from samekey.stores.redis._knowledge import Knowledge
+from samekey.stores.redis._requests import Request
+from samekey.stores.redis._servers import Redirected, Servers, Unreachable
 
-BATCH_MAX = 512  # commands in one go: bounds how long the first of them waits for the last
-BATCH_BYTES_MAX = 8 << 20  # and what they carry: bounds memory, and how long the connection is taken
-REASK_SECONDS = 8.0  # how long a lost reply is asked after: a restart, a sentinel's or a cluster's failover
+BATCH_MAX = 512  # commands in one batch: bounds how long the first of them waits for the last
+BATCH_BYTES_MAX = 8 << 20  # bytes of their results: bounds memory, and how long the connection is busy
+REASK_SECONDS = 8.0  # how long a command without a reply is sent again: a restart, a failover of sentinels or a cluster
 REASK_PAUSE_SECONDS = 0.02
 REASK_PAUSE_MAX_SECONDS = 0.25
-REDIRECTS_MAX = 16  # servers that each say another one has the key, asked at once; then with pauses, until they agree
+REDIRECTS_MAX = 16  # redirects followed at once; after that with pauses, until the servers of the cluster agree
 
-Asking = Generator[Any, Any, Any]  # yields a request or a list of them, is sent the answer or a list of them
+Requests = Generator[Any, Any, Any]  # yields a request or a list of them, is sent the answer or a list of them
 
 
 class Pause(NamedTuple):
     seconds: float
 
 
-class Job:
-    """One piece of work, and what became of it."""
+class Item:
+    """One command (or operator query) of a batch, and its outcome."""
 
-    __slots__ = ("answers", "done", "error", "name", "question", "reply", "requests", "several", "working")
+    __slots__ = ("answers", "command", "digest", "done", "error", "reply", "requests", "several", "steps")
 
-    def __init__(self, command: StoreCommand | None, working: Asking) -> None:
-        self.question = command
-        self.name = b"" if command is None else command.key.digest  # jobs of one name are done one after the other
-        self.working = working
+    def __init__(self, command: StoreCommand | None, steps: Requests) -> None:
+        self.command = command
+        self.digest = b"" if command is None else command.key.digest  # items of one digest run one after the other
+        self.steps = steps
         self.requests: list[Request] = []
-        self.answers: list[Any] = []  # to each of them; None while there is none
+        self.answers: list[Any] = []  # to each request; None until it arrives
         self.several = False
         self.reply: Any = None
         self.error: Exception | None = None
         self.done = False
 
     def advance(self, answer: Any) -> None:
-        """Go on with this answer until the next request, or to the end."""
+        """Continue with this answer until the next request, or to the end."""
         try:
             try:
-                asked = self.working.send(answer)
+                wanted = self.steps.send(answer)
             except StopIteration as stop:
                 self.reply, self.done = stop.value, True
             else:
-                if asked.__class__ is Request:
-                    self.requests, self.answers, self.several = [asked], [None], False
+                if wanted.__class__ is Request:
+                    self.requests, self.answers, self.several = [wanted], [None], False
                 else:
-                    self.requests, self.answers, self.several = asked, [None] * len(asked), True
+                    self.requests, self.answers, self.several = wanted, [None] * len(wanted), True
         except Exception as error:  # of this command alone: its own frames stay, those of the leader do not
             self.fail(error, error.__traceback__.tb_next if error.__traceback__ is not None else None)
-        except BaseException:  # Ctrl-C in whoever does it for us: it stands between two requests, and cannot go on
-            self.fail(StoreUnavailable("interrupted while an answer was taken in"))
+        except BaseException:  # Ctrl-C between two requests: the generator cannot continue
+            self.fail(StoreUnavailable("interrupted while a reply was being read"))
             raise
 
     def fail(self, error: Exception, trace: TracebackType | None = None) -> None:
-        """End with this error, as an object of this caller's own; `trace` has no frames but those of `working`."""
+        """End with this error, as an object of this caller's own; `trace` has no frames but those of `steps`."""
         self.error, self.done = own_copy(error).with_traceback(trace), True
-        self.working.close()
+        self.steps.close()
 
     def outcome(self) -> Any:
         if self.error is not None:
@@ -78,148 +81,148 @@ class Job:
         return self.reply
 
 
-def weight(jobs: Sequence[Job]) -> int:
-    """The bytes of the results that these carry."""
-    return sum([len(getattr(job.question, "result", None) or b"") for job in jobs])
+def item_of(command: StoreCommand, known: Knowledge) -> Item:
+    return Item(command, steps(command, known))
 
 
-def portions(jobs: Sequence[Job]) -> list[list[Job]]:
-    """The jobs in order, no more at a time than may travel together."""
-    parts: list[list[Job]] = [[]]
+def weight(items: Sequence[Item]) -> int:
+    """The bytes of the results that these commands carry."""
+    return sum([len(getattr(item.command, "result", None) or b"") for item in items])
+
+
+def portions(items: Sequence[Item]) -> list[list[Item]]:
+    """The items in order, split into batches of at most the permitted size."""
+    parts: list[list[Item]] = [[]]
     carried = 0
-    for job in jobs:
-        carried += weight((job,))
+    for item in items:
+        carried += weight((item,))
         if parts[-1] and (len(parts[-1]) >= BATCH_MAX or carried > BATCH_BYTES_MAX):
             parts.append([])
-            carried = weight((job,))
-        parts[-1].append(job)
+            carried = weight((item,))
+        parts[-1].append(item)
     return parts
 
 
-def job_of(command: StoreCommand, memory: Memory) -> Job:
-    return Job(command, steps(command, memory))
-
-
-def working_all(jobs: Sequence[Job], links: Links, memory: Memory) -> Generator[Any, Any, None]:
-    """Every job to its end; those about one key one after the other, all others together."""
-    live: list[Job] = []
-    behind: dict[Any, deque[Job]] = {}  # who waits for whom, by name
-    for job in jobs:
-        name = job.name or id(job)
-        if name in behind:
-            behind[name].append(job)
+def carrying_out(items: Sequence[Item], servers: Servers, known: Knowledge) -> Generator[Any, Any, None]:
+    """Every item to its end: items about one key one after the other, all others together."""
+    live: list[Item] = []
+    later: dict[Any, deque[Item]] = {}  # items that wait for an earlier one about the same key
+    for item in items:
+        name = item.digest or id(item)
+        if name in later:
+            later[name].append(item)
         else:
-            behind[name] = _NOBODY if len(jobs) == 1 else deque()
-            live.append(job)
-            if not job.requests:
-                job.advance(None)
-    trouble = _Trouble(memory.address.name, 0.0 if memory.address.hasty else REASK_SECONDS)
+            later[name] = _NONE if len(items) == 1 else deque()
+            live.append(item)
+            if not item.requests:
+                item.advance(None)
+    failures = _Failures(known.address.name, 0.0 if known.address.hasty else REASK_SECONDS)
     while live:
-        asked = [(job, at) for job in live for at, answer in enumerate(job.answers) if answer is None]
-        replies = (yield from links.exchanging([job.requests[at] for job, at in asked])) if asked else []
+        wanted = [(item, at) for item in live for at, answer in enumerate(item.answers) if answer is None]
+        replies = (yield from servers.exchanging([item.requests[at] for item, at in wanted])) if wanted else []
         pause = 0.0
-        for (job, at), reply in zip(asked, replies, strict=True):
+        for (item, at), reply in zip(wanted, replies, strict=True):
             if reply.__class__ is list:
-                job.answers[at] = reply
-            elif not job.done:
-                pause = max(pause, trouble.heard(job, at, reply))
-        going: list[Job] = []
-        for job in live:
-            if not job.done and None not in job.answers:
-                job.advance(job.answers if job.several else job.answers[0])
-            going += _next(job, behind[job.name or id(job)]) if job.done else (job,)
-        live = going
+                item.answers[at] = reply
+            elif not item.done:
+                pause = max(pause, failures.handle(item, at, reply))
+        unfinished: list[Item] = []
+        for item in live:
+            if not item.done and None not in item.answers:
+                item.advance(item.answers if item.several else item.answers[0])
+            unfinished += _next(item, later[item.digest or id(item)]) if item.done else (item,)
+        live = unfinished
         if pause:
             yield Pause(pause)
 
 
-def _next(ended: Job, behind: deque[Job]) -> Sequence[Job]:
-    """Whoever comes after a job that is done, about the same key."""
-    while behind:
-        job = behind.popleft()
-        if ended.error is None and _same(ended.question, job.question):
-            job.working.close()  # the answer to the one is the answer to the other
-            job.reply, job.done = ended.reply, True
+def _next(ended: Item, later: deque[Item]) -> Sequence[Item]:
+    """The next unfinished item about the same key, after one has ended."""
+    while later:
+        item = later.popleft()
+        if ended.error is None and _same(ended.command, item.command):
+            item.steps.close()
+            item.reply, item.done = ended.reply, True
             continue
-        job.advance(None)
-        if not job.done:
-            return (job,)
-        ended = job
+        item.advance(None)
+        if not item.done:
+            return (item,)
+        ended = item
     return ()
 
 
-_NOBODY: deque[Job] = deque()
+_NONE: deque[Item] = deque()
 
 
-def _same(one: StoreCommand | None, other: StoreCommand | None) -> bool:
-    """Whether the answer to the one is the answer to the other that comes right after it."""
-    if one is None or other is None or one.key != other.key:
+def _same(first: StoreCommand | None, second: StoreCommand | None) -> bool:
+    """Whether the reply to the first command is also the reply to the second, which comes directly after it."""
+    if first is None or second is None or first.key != second.key:
         return False
-    reads = isinstance(one, (Read, Wait)) and isinstance(other, (Read, Wait))
-    return reads or (isinstance(one, Open) and isinstance(other, Open))
+    reads = isinstance(first, (Read, Wait)) and isinstance(second, (Read, Wait))
+    return reads or (isinstance(first, Open) and isinstance(second, Open))
 
 
-class _Trouble:
-    """What is done about answers that are none."""
+class _Failures:
+    """Decides for each reply that is not a list: take it, fail the item, or send the request again."""
 
     def __init__(self, name: str, seconds: float) -> None:
         self._name, self._seconds = name, seconds
         self._deadline: float | None = None
         self._pause = REASK_PAUSE_SECONDS
 
-    def heard(self, job: Job, at: int, reply: Any) -> float:
-        """Take the reply in; seconds to pause before it is asked again, if it is."""
-        request = job.requests[at]
+    def handle(self, item: Item, at: int, reply: Any) -> float:
+        """Seconds to pause before the request is sent again; 0.0 for none."""
+        request = item.requests[at]
         if not isinstance(reply, Exception):
-            job.answers[at] = _NOTHING if reply is None else reply
+            item.answers[at] = _NIL if reply is None else reply
             return 0.0
-        if isinstance(reply, SamekeyError):  # ours already: not asked, or not on its replicas
-            job.fail(reply)
+        if isinstance(reply, SamekeyError):  # not sent, or not on its replicas
+            item.fail(reply)
             return 0.0
-        if isinstance(reply, driver.Lost):
+        if isinstance(reply, Lost):
             request.lost = True
-            return self._again(job, driver.store_error(self._name, reply.cause), reply.cause)
+            return self._again(item, store_error(self._name, reply.cause), reply.cause)
         if isinstance(reply, Unreachable):
-            # If nothing of ours was under way, that is the answer.
+            # Fail at once unless an earlier try may have written something.
             if not (request.lost or request.tried) or isinstance(reply.error, (Misconfigured, Closed)):
-                job.fail(reply.error)
+                item.fail(reply.error)
                 return 0.0
-            return self._again(job, reply.error, None)
+            return self._again(item, reply.error, None)
         if isinstance(reply, Redirected):
             request.redirects += 1
             if request.redirects > REDIRECTS_MAX:
-                nobody = StoreUnavailable(f"{self._name}: no server of the cluster admits to having the key")
-                return self._again(job, nobody, None)
+                text = f"{self._name}: every server of the cluster says that another one has the key"
+                return self._again(item, StoreUnavailable(text), None)
             return 0.0
-        if driver.is_unknown_script(reply) and not request.whole:
+        if is_unknown_script(reply) and not request.whole:
             request.whole = True
             return 0.0
-        if driver.is_again(reply):
+        if is_again(reply):
             request.tried = True
-            return self._again(job, driver.store_error(self._name, reply), reply)
-        error = driver.store_error(self._name, reply)
+            return self._again(item, store_error(self._name, reply), reply)
+        error = store_error(self._name, reply)
         error.__cause__ = reply
-        job.fail(error)
+        item.fail(error)
         return 0.0
 
-    def _again(self, job: Job, error: Exception, cause: BaseException | None) -> float:
+    def _again(self, item: Item, error: Exception, cause: BaseException | None) -> float:
         now = time.monotonic()
         if self._deadline is None:
             self._deadline = now + self._seconds
         if isinstance(error, Misconfigured) or now >= self._deadline:
             error.__cause__ = cause or error.__cause__
-            job.fail(error)
+            item.fail(error)
             return 0.0
         self._pause, pause = min(self._pause * 2, REASK_PAUSE_MAX_SECONDS), self._pause
         return pause
 
 
-class _Nothing(list[Any]):
-    """A reply of nil to a plain command: an answer, and not the want of one."""
+class _Nil(list[Any]):
+    """The reply nil to a plain command. It is an answer: None means that no answer has arrived."""
 
 
-_NOTHING = _Nothing()
+_NIL = _Nil()
 
 
 class Closed(StoreUnavailable):
-    """The store was closed: nothing to wait for."""
+    """The store was closed: there is nothing to wait for."""

@@ -1,11 +1,11 @@
-"""How each command is carried out: which request it makes, and what it makes of the answer.
+"""How each command is carried out: the requests it makes, and what follows from the answers.
 
-Sans-IO. `register.apply` decides here, in Python, and the server decides whether the decision still holds: it
-writes only if the record is the very version that was looked at, and only within the span of time for which the
-decision is right. `apply` looks at the clock only to compare it with the deadlines in the record, so that span
-reaches from the last deadline behind us to the next one before us. What is refused is shown, and decided again.
+Sans-IO. `register.apply` decides in Python, and the server checks that the decision still holds: its script writes only
+if the record is the version that was read, and only within the span of time for which the decision is right. `apply`
+uses the clock only to compare it with the deadlines in the record. So the span reaches from the last deadline that has
+passed to the next one. When the script refuses, it returns the record, and `apply` decides again.
 
-Every request recognises itself when it is repeated: a claim by its attempt, a write by its very bytes.
+A repeated request recognises its own earlier write: a claim by its attempt, any other write by its exact bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from samekey.core.key import Key
 from samekey.core.record import Record
 from samekey.core.register import Moment, apply, audit_entry, expired
 from samekey.core.states import Role, State
-from samekey.stores.redis._operators import audit_words
+from samekey.stores.redis._knowledge import Knowledge
+from samekey.stores.redis._operators import audit_body
 from samekey.stores.redis._records import (
     HEAD,
     attempt_of,
@@ -33,151 +34,155 @@ from samekey.stores.redis._records import (
     opened,
     record_of,
 )
-from samekey.stores.redis._servers import AUDITS, GREET, MARKERS, OPEN, READ, TAGS, UNSETTLED, WRITE, Memory, Request
+from samekey.stores.redis._requests import AUDITS, MARKERS, OPEN, READ, SELF_CHECK, TAGS, UNSETTLED, WRITE, Request
 
-CAS_MAX = 100  # lost races for one record before we call the store busy; each one means somebody else won
+CAS_MAX = 100  # lost races for one record before the command fails; in each one another command won
 _EVER = 10**16 - 1
-_TOLD = frozenset({Take, Settle, Ask, Free})  # what those who wait, wait for
+_PUBLISHED = frozenset({Take, Settle, Ask, Free})  # waiters are woken by these
 
 Steps = Generator[Request, Any, Record | None]
 
 
-def steps(command: StoreCommand, memory: Memory) -> Steps:
+def steps(command: StoreCommand, known: Knowledge) -> Steps:
     if isinstance(command, Open):
-        return _open(command, memory)
+        return _open(command, known)
     if isinstance(command, (Read, Wait)):
-        return _read(command.key, memory)
-    return _write(command, getattr(command, "seen", None), memory)
+        return _read(command.key, known)
+    return _write(command, getattr(command, "seen", None), known)
 
 
-def _open(command: Open, memory: Memory) -> Steps:
+def _open(command: Open, known: Knowledge) -> Steps:
     key, bucket = command.key, command.key.digest[0]
     record_key = key_of(key)
     attempt = attempt_of(command.attempt)
-    words = (attempt, open_body(command, attempt))
+    arguments = (attempt, open_body(command, attempt))
     keys = (record_key, UNSETTLED[bucket], MARKERS[bucket])
-    request = Request(bucket, OPEN, keys, words, _risky(command.boundary))
+    request = Request(bucket, OPEN, keys, arguments, _risky(command.boundary))
     for _ in range(CAS_MAX):
         reply = yield request
         now = int(reply[0])
-        memory.heard(now)
+        known.set_clock(now)
         if len(reply) == 1:
-            return opened(command, now, lost=memory.lost[bucket])
+            return opened(command, now, lost=known.lost[bucket])
         if reply[1] is None:
-            yield Request(bucket, GREET, (MARKERS[bucket],), ())
+            yield Request(bucket, SELF_CHECK, (MARKERS[bucket],), ())
             continue
-        found = record_of(reply[1], key, key.digest, now=now, lost=memory.lost[bucket])
+        found = record_of(reply[1], key, key.digest, now=now, lost=known.lost[bucket])
         if expired(found, _moment(now)):
-            found_anew = yield from _write(command, found, memory, now=now)
+            found_anew = yield from _write(command, found, known, now=now)
             if found_anew is None:
-                continue  # Redis forgot it meanwhile
+                continue  # its retention ended meanwhile
             return found_anew
         if request.lost and found.attempt == command.attempt and found.state is State.STARTED:
-            return (yield from _confirmed(found, memory))
+            return (yield from _confirmed(found, known))
         return found
     raise StoreUnavailable(f"{key} changes faster than it can be claimed")
 
 
-def _confirmed(found: Record | None, memory: Memory) -> Steps:
-    """What was written already: where replicas count it is written once more, or nobody would wait until they have it.
+def _confirmed(found: Record | None, known: Knowledge) -> Steps:
+    """A record that was written before. With `wait_replicas` it is written once more, so that WAIT covers it.
 
-    A server waits for what was written over the same connection, and for nothing else.
+    WAIT covers only what was written over the same connection.
     """
-    if not memory.address.wait_replicas:
+    if not known.address.wait_replicas:
         return found
     for _ in range(CAS_MAX):
         if found is None:
             return None
-        key, bucket, moment = found.key, found.key.digest[0], (memory.now() + 0.5) / 1e6
+        key, bucket, moment = found.key, found.key.digest[0], (known.now() + 0.5) / 1e6
         again = found.changed(version=found.version + 1)
-        request, drafted = _request(Renew(found, 0.0), key_of(key), found, again, moment, memory)
+        request, drafted = _request(Renew(found, 0.0), key_of(key), found, again, moment, known)
         reply = yield request
         now = int(reply[0])
-        memory.heard(now)
+        known.set_clock(now)
         if len(reply) == 3:
-            return dated(drafted, now, int(reply[2]), lost=memory.lost[bucket])
-        found = record_of(reply[1], key, key.digest, now=now, lost=memory.lost[bucket]) if len(reply) == 2 else None
+            return dated(drafted, now, int(reply[2]), lost=known.lost[bucket])
+        found = record_of(reply[1], key, key.digest, now=now, lost=known.lost[bucket]) if len(reply) == 2 else None
     raise StoreUnavailable(f"{key} changes faster than it can be written")
 
 
-def _said_before(command: StoreCommand, found: Record | None) -> bool:
-    """Whether there is nothing to write because this very command may have written it, and was told that it failed."""
+def _may_be_own(command: StoreCommand, found: Record | None) -> bool:
+    """Whether this command may itself have written the record, in an earlier try that counted as failed."""
     if found is None or isinstance(command, Testify):
         return found is not None
     seen: Record | None = getattr(command, "seen", None)
     return found.attempt == getattr(command, "attempt", None) or (seen is not None and seen.fence == found.fence)
 
 
-def _read(key: Key, memory: Memory) -> Steps:
+def _read(key: Key, known: Knowledge) -> Steps:
     bucket = key.digest[0]
     now, value = yield Request(bucket, READ, (key_of(key),), ())
-    memory.heard(int(now))
+    known.set_clock(int(now))
     if value is None:
         return None
-    record = record_of(value, key, key.digest, now=int(now), lost=memory.lost[bucket])
+    record = record_of(value, key, key.digest, now=int(now), lost=known.lost[bucket])
     return None if expired(record, _moment(int(now))) else record
 
 
-def _write(command: StoreCommand, before: Record | None, memory: Memory, now: int | None = None) -> Steps:
-    """Compare and set; `now` is given where `before` was shown by the server at that time."""
+def _write(command: StoreCommand, before: Record | None, known: Knowledge, now: int | None = None) -> Steps:
+    """Compare and set; `now` is given if the server returned `before` at that time."""
     key, bucket = command.key, command.key.digest[0]
     record_key = key_of(key)
     for _ in range(CAS_MAX):
-        # Half a microsecond off every time that was ever written: what equals it is what this write dates.
-        moment = ((memory.now() if now is None else now) + 0.5) / 1e6
+        # Half a microsecond off every time that was ever written: a time that equals it belongs to this write.
+        moment = ((known.now() if now is None else now) + 0.5) / 1e6
         after = None if before is None else apply(before, command, Moment(moment, moment, "", 0))
         if before is None or after is before:
             if now is not None:
-                return (yield from _confirmed(before, memory)) if _said_before(command, before) else before
+                return (yield from _confirmed(before, known)) if _may_be_own(command, before) else before
             stamp, value = yield Request(bucket, READ, (record_key,), ())
         else:
-            request, drafted = _request(command, record_key, before, after, moment, memory)
+            request, drafted = _request(command, record_key, before, after, moment, known)
             reply = yield request
             if len(reply) == 3:
-                memory.heard(int(reply[0]))
+                known.set_clock(int(reply[0]))
                 if drafted is None:
                     return None
-                return dated(drafted, int(reply[0]), int(reply[2]), lost=memory.lost[bucket])
+                return dated(drafted, int(reply[0]), int(reply[2]), lost=known.lost[bucket])
             stamp, value = reply if len(reply) == 2 else (reply[0], None)
             if request.lost and drafted is not None and value is not None and value[HEAD:] == drafted.body:
-                found = record_of(value, key, key.digest, now=int(stamp), lost=memory.lost[bucket])
-                return (yield from _confirmed(found, memory))
+                found = record_of(value, key, key.digest, now=int(stamp), lost=known.lost[bucket])
+                return (yield from _confirmed(found, known))
         now = int(stamp)
-        memory.heard(now)
+        known.set_clock(now)
         if value is None:
             return None
-        before = record_of(value, key, key.digest, now=now, lost=memory.lost[bucket])
+        before = record_of(value, key, key.digest, now=now, lost=known.lost[bucket])
         if not isinstance(command, Open) and expired(before, _moment(now)):
             return None
     raise StoreUnavailable(f"{key} changes faster than it can be written")
 
 
 def _request(
-    command: StoreCommand, record_key: bytes, before: Record, after: Record | None, moment: float, memory: Memory
+    command: StoreCommand, record_key: bytes, before: Record, after: Record | None, moment: float, known: Knowledge
 ) -> tuple[Request, Any]:
     bucket = before.key.digest[0]
     drafted = None if after is None else draft(after, before, moment)
     index = _index(before, after, moment)
-    words = [_head(command, before, after, moment) + index + memory.told_in, b"" if drafted is None else drafted.body]
-    # No more keys than are touched: while a cluster moves a slot, it refuses commands about keys here and there.
-    keys: tuple[bytes, ...] = (record_key,) if index is _AS_IT_IS else (record_key, UNSETTLED[bucket])
+    arguments = [
+        _head(command, before, after, moment) + index + known.channel_suffix,
+        b"" if drafted is None else drafted.body,
+    ]
+    # Name only the keys that are touched: while a slot moves, a cluster refuses commands whose keys are on two servers.
+    keys: tuple[bytes, ...] = (record_key,) if index is _UNCHANGED else (record_key, UNSETTLED[bucket])
     if _audited(command):
         entry = audit_entry(command, before, after, _moment(moment * 1e6))
         if entry is not None:
-            words.append(audit_words(entry))
+            arguments.append(audit_body(entry))
             keys = (record_key, UNSETTLED[bucket], AUDITS[bucket])
-    return Request(bucket, WRITE, keys, words, type(command) is Take and _risky(command.boundary)), drafted
+    return Request(bucket, WRITE, keys, arguments, type(command) is Take and _risky(command.boundary)), drafted
 
 
 def _audited(command: StoreCommand) -> bool:
-    """Whether a person does it; looked at before the entry is made, because nearly never."""
+    """Whether an operator gives this command. Checked first, because it is rare and the entry costs time."""
     return command.role is Role.OPERATOR if isinstance(command, Settle) else isinstance(command, (Redact, Free))
 
 
 def _head(command: StoreCommand, before: Record, after: Record | None, moment: float) -> bytes:
-    """What must still be so, what of the new record the script writes itself, whom it tells, when it may be forgotten.
+    """The first argument of the script `write`, in fixed places.
 
-    All in fixed places.
+    It has what the script compares, the parts of the new record that the script fills in, whether to publish, and the
+    retention.
     """
     now = before if after is None else after
     was = attempt_of(before.attempt)
@@ -189,15 +194,15 @@ def _head(command: StoreCommand, before: Record, after: Record | None, moment: f
         now.version,
         was if now.attempt is before.attempt else attempt_of(now.attempt),
         now.token if now.token != before.token else 0,
-        b"1" if type(command) in _TOLD else b"0",
+        b"1" if type(command) in _PUBLISHED else b"0",
         _retention(after, before, moment),
     )
 
 
 def _span(record: Record, moment: float) -> tuple[int, int]:
-    """From when until when `apply` decides about this record as it does at this moment, in microseconds."""
+    """The span of time in which `apply` decides as it does at this moment, in microseconds."""
     since = 0
-    if not record.ask_until and record.retain_until is None:  # the common case: held, and nothing but a lease
+    if not record.ask_until and record.retain_until is None:  # the common case: a held record, with a lease alone
         ends = micros(record.lease_until)
         return (since, ends) if record.lease_until > moment else (ends, _EVER)
     for deadline in sorted(filter(None, (record.lease_until, record.ask_until, record.retain_until))):
@@ -208,7 +213,7 @@ def _span(record: Record, moment: float) -> tuple[int, int]:
 
 
 def _retention(after: Record | None, before: Record, moment: float) -> bytes:
-    """When Redis may forget it."""
+    """When Redis may delete the record."""
     if after is None or after.retain_until is None:
         return b"-0000000000000000"
     if after.retain_until == before.retain_until:
@@ -217,23 +222,23 @@ def _retention(after: Record | None, before: Record, moment: float) -> bytes:
 
 
 def _index(before: Record, after: Record | None, moment: float) -> bytes:
-    """What becomes of it in the set of unsettled keys."""
+    """The change to the set of unsettled keys."""
     was = before.state in _UNSETTLED
     if after is None or after.state not in _UNSETTLED:
-        return _NO_LONGER if was else _AS_IT_IS
+        return _REMOVED if was else _UNCHANGED
     if was:
-        return _AS_IT_IS
+        return _UNCHANGED
     return b"+%016d" % (0 if after.created_at == moment else micros(after.created_at))
 
 
-_NO_LONGER = b"-0000000000000000"
-_AS_IT_IS = b"=0000000000000000"
+_REMOVED = b"-0000000000000000"
+_UNCHANGED = b"=0000000000000000"
 _UNSETTLED = (State.STARTED, State.IN_DOUBT)
 
 
 @lru_cache(maxsize=1024)
 def _risky(boundary: str) -> bool:
-    """Whether an effect under these terms may happen twice when its claim is forgotten."""
+    """Whether an effect under these terms may happen twice if its claim is lost."""
     try:
         return parse_terms(boundary).kind not in (Kind.KEYED, Kind.REPEATABLE, Kind.ATOMIC)
     except SamekeyError:

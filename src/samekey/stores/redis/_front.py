@@ -1,7 +1,7 @@
-"""Redis as the front of a layered store: words that may be lost, on connections that never make anyone wait long.
+"""Redis as the front of a layered store: entries that may be lost, on connections with short deadlines.
 
-It speaks over the lanes of a Redis store, in haste: short deadlines, nothing asked again. What it says and what it
-may be believed for is decided in `core.layers`.
+It uses the connections of a Redis store, without retries. What an entry contains, and what a reader may conclude from
+it, is decided in `core.layers`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from typing import Any
 
 from samekey.core.key import Key
 from samekey.core.layers import Sight, order_of
-from samekey.drivers.redis import connect as driver
+from samekey.drivers.redis.address import parse_url
 from samekey.loops import Bells
-from samekey.stores.redis._servers import TAGS, Memory, Request, Script
+from samekey.stores.redis._knowledge import Knowledge
+from samekey.stores.redis._requests import TAGS, Request, Script
 from samekey.stores.redis.store import AsyncRedisStore, RedisStore
 
-MARK_MILLISECONDS = b"1000"  # longer than a claim takes; whoever left the mark and died costs the others no more
+MARK_MILLISECONDS = b"1000"  # longer than a claim takes; a mark of a process that died delays the others no longer
 
 _LOOK, _PUT = Script("look"), Script("put")
 
@@ -26,8 +27,8 @@ class RedisFront:
     """For `LayeredStore`."""
 
     def __init__(self, url: str) -> None:
-        address = driver.parse_url(url).in_haste()
-        self.front_ttl = address.front_ttl  # said in the address, or None
+        address = parse_url(url).in_haste()
+        self.front_ttl = address.front_ttl  # from the address, or None
         self._store = RedisStore(address)
         self.name = self._store.name
 
@@ -37,17 +38,17 @@ class RedisFront:
 
     @property
     def bells(self) -> Bells:
-        return self._store._links().bells
+        return self._store._process_now().bells
 
     def watching(self, digest: bytes) -> AbstractContextManager[None]:
-        return self._store._links().subscriber.watching(_known(digest))
+        return self._store._process_now().subscriber.watching(_known(digest))
 
     def look(self, digest: bytes, *, mark: bool) -> Sight:
         sight: Sight = self._store._work(_looking(digest, mark=mark))
         return sight
 
-    def put(self, digest: bytes, word: bytes, until: float) -> None:
-        self._store._work(_putting(digest, word, until, self._store._here.memory))
+    def put(self, digest: bytes, entry: bytes, until: float) -> None:
+        self._store._work(_putting(digest, entry, until, self._store._process.known))
         self.bells.ring(digest)
 
     def close(self) -> None:
@@ -58,8 +59,8 @@ class AsyncRedisFront:
     """For `AsyncLayeredStore`."""
 
     def __init__(self, url: str) -> None:
-        address = driver.parse_url(url).in_haste()
-        self.front_ttl = address.front_ttl  # said in the address, or None
+        address = parse_url(url).in_haste()
+        self.front_ttl = address.front_ttl  # from the address, or None
         self._store = AsyncRedisStore(address)
         self.name = self._store.name
 
@@ -69,7 +70,7 @@ class AsyncRedisFront:
 
     @property
     def bells(self) -> Bells:
-        return self._store.sync._links().bells
+        return self._store.sync._process_now().bells
 
     def watching(self, digest: bytes) -> AbstractContextManager[None]:
         return self._store._loop().subscriber.watching(_known(digest))
@@ -78,8 +79,8 @@ class AsyncRedisFront:
         sight: Sight = await self._store._work(_looking(digest, mark=mark))
         return sight
 
-    async def put(self, digest: bytes, word: bytes, until: float) -> None:
-        await self._store._work(_putting(digest, word, until, self._store.sync._here.memory))
+    async def put(self, digest: bytes, entry: bytes, until: float) -> None:
+        await self._store._work(_putting(digest, entry, until, self._store.sync._process.known))
         self.bells.ring(digest)
 
     async def close(self) -> None:
@@ -87,14 +88,14 @@ class AsyncRedisFront:
 
 
 def _looking(digest: bytes, *, mark: bool) -> Generator[Request, Any, Sight]:
-    now, word = yield Request(digest[0], _LOOK, (_key(digest),), (MARK_MILLISECONDS if mark else b"",))
-    return Sight(int(now) / 1e6, word)
+    now, entry = yield Request(digest[0], _LOOK, (_key(digest),), (MARK_MILLISECONDS if mark else b"",))
+    return Sight(int(now) / 1e6, entry)
 
 
-def _putting(digest: bytes, word: bytes, until: float, memory: Memory) -> Generator[Request, Any, None]:
-    channel = memory.channel(digest)  # the one that those who wait for a record hear
-    words = (word, b"%d" % len(order_of(word)), b"%d" % round(until * 1e6), channel)
-    yield Request(digest[0], _PUT, (_key(digest),), words)
+def _putting(digest: bytes, entry: bytes, until: float, known: Knowledge) -> Generator[Request, Any, None]:
+    channel = known.channel(digest)  # the same channel as of the record: its waiters are woken
+    arguments = (entry, b"%d" % len(order_of(entry)), b"%d" % round(until * 1e6), channel)
+    yield Request(digest[0], _PUT, (_key(digest),), arguments)
 
 
 def _key(digest: bytes) -> bytes:
@@ -102,5 +103,5 @@ def _key(digest: bytes) -> bytes:
 
 
 def _known(digest: bytes) -> Key:
-    """A subscriber goes by the digest alone."""
+    """A key for the subscriber, which uses the digest alone."""
     return Key("", None, "", digest)

@@ -1,8 +1,8 @@
-"""What operators ask of Redis: pages of records, and the audit log.
+"""Operator queries: pages of records, and the audit log.
 
-Sans-IO: generators that yield several requests at a time. Redis has no index of values. Unsettled keys, the ones
-people look for, are in a sorted set of their own and are found in one round trip; a list that includes settled
-records has to walk through all keys of the database, which is for a person's look and not for a dashboard.
+Sans-IO: the generators yield several requests at a time. Redis has no index of values. Unsettled keys, the ones that
+operators command for most, are in a sorted set of their own: one round trip finds them. A list that includes settled
+records scans all keys of the database. That is fit for a person at a terminal, not for a dashboard.
 """
 
 from __future__ import annotations
@@ -18,30 +18,32 @@ from samekey.core.ports import LIST_MAX, Audits, Query, Records
 from samekey.core.record import Audit, Record
 from samekey.core.register import Moment, expired
 from samekey.core.states import State
+from samekey.stores.redis._knowledge import Knowledge
 from samekey.stores.redis._records import PEEK, micros, peeked, record_of
-from samekey.stores.redis._servers import AUDITS, BUCKETS, READ, TAGS, UNSETTLED, Links, Memory, Request
+from samekey.stores.redis._requests import AUDITS, BUCKETS, READ, TAGS, UNSETTLED, Request
+from samekey.stores.redis._servers import Servers
 
 Several = Generator[list[Request], list[Any], Any]
 Found = list[Record | RecordUnreadable]
-Place = tuple[float, bytes]  # when it was created, and its digest: a page's order
+Place = tuple[float, bytes]  # created_at and digest: the order of a page
 
-SCAN_COUNT = 1000  # keys in one look: a millisecond of the server's time
-READ_TOGETHER = 100  # whole records in one go: each may carry a mebibyte
-STEP = 64  # unsettled keys taken from each bucket at a time
+SCAN_COUNT = 1000  # keys per SCAN: a millisecond of the server's time
+READ_TOGETHER = 100  # whole records per round trip: each may carry a mebibyte
+STEP = 64  # unsettled keys read from each bucket at a time
 _RECORDS = b"samekey:{??}:" + b"?" * 32
-_OLDEST = (0.0, b"")  # what does not tell when it was created comes last
+_OLDEST = (0.0, b"")  # a record whose creation time cannot be read comes last
 _INDEXED = frozenset({State.STARTED, State.IN_DOUBT})
 
 
-def listing(query: Query, memory: Memory, links: Links) -> Several:
+def listing(query: Query, known: Knowledge, servers: Servers) -> Several:
     """One page of records, newest first; raises for the first of them that cannot be read, and says where it stands."""
     wanted = max(0, min(query.limit, LIST_MAX))
     if query.operation is not None and query.tenant is not None and query.text is not None:
-        found = yield from _reading({make_key(query.operation, query.text, query.tenant).digest: 0.0}, query, memory)
+        found = yield from _reading({make_key(query.operation, query.text, query.tenant).digest: 0.0}, query, known)
     elif query.states and _INDEXED.issuperset(query.states):
-        found = yield from _by_index(query, wanted, memory)
+        found = yield from _by_index(query, wanted, known)
     else:
-        found = yield from _by_walk(query, wanted, memory, links)
+        found = yield from _by_walk(query, wanted, known, servers)
     found.sort(key=_place, reverse=True)
     page: Records = []
     for one in found[:wanted]:
@@ -57,17 +59,17 @@ def _place(one: Record | RecordUnreadable) -> Place:
     return one.created_at, one.key.digest
 
 
-def _by_index(query: Query, wanted: int, memory: Memory) -> Generator[list[Request], list[Any], Found]:
+def _by_index(query: Query, wanted: int, known: Knowledge) -> Generator[list[Request], list[Any], Found]:
     found: Found = []
     seen: set[bytes] = set()
     top, step = (b"+inf" if query.before is None else b"%d" % micros(query.before[0])), STEP
     while True:
-        looks = [
+        commands = [
             (b"ZREVRANGEBYSCORE", UNSETTLED[bucket], top, b"-inf", b"WITHSCORES", b"LIMIT", b"0", b"%d" % step)
             for bucket in range(BUCKETS)
         ]
-        replies = yield [Request(bucket, None, (), look) for bucket, look in enumerate(looks)]
-        # Below the last one of a bucket that has more, that bucket may have newer ones than the others.
+        replies = yield [Request(bucket, None, (), command) for bucket, command in enumerate(commands)]
+        # A bucket with more entries than were read may have more below its last one: cut the page there.
         cut = max((int(float(reply[-1])) for reply in replies if len(reply) == 2 * step), default=-1)
         fresh = {
             bytes.fromhex(reply[at].decode()): float(reply[at + 1]) / 1e6
@@ -76,67 +78,69 @@ def _by_index(query: Query, wanted: int, memory: Memory) -> Generator[list[Reque
             if int(float(reply[at + 1])) >= cut and reply[at] not in seen
         }
         seen.update(digest.hex().encode() for digest in fresh)
-        found += yield from _reading(fresh, query, memory)
+        found += yield from _reading(fresh, query, known)
         if cut < 0 or len(found) >= wanted:
             return found
         if top == b"%d" % cut:
-            step *= 2  # more than a step of them in the same microsecond
+            step *= 2  # more than `step` keys of one microsecond
         top = b"%d" % cut
 
 
-def _by_walk(query: Query, wanted: int, memory: Memory, links: Links) -> Generator[list[Request], list[Any], Found]:
+def _by_walk(
+    query: Query, wanted: int, known: Knowledge, servers: Servers
+) -> Generator[list[Request], list[Any], Found]:
     found: Found = []
     below = query
     while True:
-        places, more = yield from _walk(below, 2 * wanted, links)
-        # Some may be gone since we came by them, or no longer be what is asked for. The next ones take their places:
-        # a page that is not full counts as the last one.
+        places, more = yield from _walk(below, 2 * wanted, servers)
+        # Some records may be gone since the scan, or no longer match. The next ones take their places, because a page
+        # that is not full counts as the last page.
         while places and len(found) < wanted:
             some, places = places[: wanted - len(found)], places[wanted - len(found) :]
-            found += yield from _reading({digest: created for created, digest in some}, query, memory)
+            found += yield from _reading({digest: created for created, digest in some}, query, known)
             below = replace(query, before=some[-1])
         if len(found) >= wanted or not more:
             return found
 
 
-def _walk(query: Query, reach: int, links: Links) -> Generator[list[Request], list[Any], tuple[list[Place], bool]]:
-    """Where the newest that are asked for stand, as far as their beginnings tell; and whether there are more."""
+def _walk(query: Query, reach: int, servers: Servers) -> Generator[list[Request], list[Any], tuple[list[Place], bool]]:
+    """The newest keys that match, judged by the beginning of each value; and whether there are more."""
     best: dict[bytes, float] = {}
     more = False
-    owners, guests = yield from _surveying(links)
-    servers = list(dict.fromkeys((*owners, *guests))) or [""]
-    for server in servers:
+    owners, guests = yield from _surveying(servers)
+    visited = list(dict.fromkeys((*owners, *guests))) or [""]
+    for server in visited:
         more = (yield from _visiting(server, query, reach, best)) or more
     if owners:
-        now_owners, now_guests = yield from _surveying(links)
+        now_owners, now_guests = yield from _surveying(servers)
         if now_owners != owners or guests or now_guests:
-            # A key that moved from a server where we had not been yet to one where we had been was missed.
-            # Back the same way: then we were at the one before it left, or at the other after it came.
+            # A key was missed if it moved from a server not yet scanned to one already scanned. Scan once more in
+            # reverse order: one of the two scans sees the key, before it left or after it arrived.
             there = dict.fromkeys((*now_owners, *now_guests))
-            for server in reversed([one for one in dict.fromkeys((*servers, *there)) if one in there]):
+            for server in reversed([one for one in dict.fromkeys((*visited, *there)) if one in there]):
                 more = (yield from _visiting(server, query, reach, best)) or more
     return _newest(best, reach), more or len(best) > reach
 
 
-def _surveying(links: Links) -> Generator[list[Request], list[Any], tuple[tuple[str, ...], list[str]]]:
-    """Who has which bucket, and which servers are being given one just now; in a cluster, else nobody by name."""
+def _surveying(servers: Servers) -> Generator[list[Request], list[Any], tuple[tuple[str, ...], list[str]]]:
+    """The server of each bucket, and the servers that a bucket is moving to; both empty without a cluster."""
     yield [Request(0, None, (), (b"PING",))]
-    if not links.owners:
+    if not servers.owners:
         return (), []
-    # Whoever has given a part of a bucket away sends us on for a key that it has not: no right is needed but to read.
+    # A server whose bucket is moving redirects a read of a key that it does not have. Reading needs no extra right.
     probes = [Request(bucket, None, (), (b"GETRANGE", tag + b"nothing", b"0", b"0")) for bucket, tag in enumerate(TAGS)]
     yield probes
-    return links.owners, [probe.guest for probe in probes if probe.guest]
+    return servers.owners, [probe.guest for probe in probes if probe.guest]
 
 
 def _visiting(
     server: str, query: Query, reach: int, best: dict[bytes, float]
 ) -> Generator[list[Request], list[Any], bool]:
-    """Take in what this server has; whether more was found than is kept."""
+    """Add the keys of this server to `best`; returns whether some were dropped."""
     cursor, more = b"0", False
     while True:
-        look = (b"SCAN", cursor, b"MATCH", _RECORDS, b"COUNT", b"%d" % SCAN_COUNT)
-        ((cursor, keys),) = yield [Request(0, None, (), look, server=server)]
+        command = (b"SCAN", cursor, b"MATCH", _RECORDS, b"COUNT", b"%d" % SCAN_COUNT)
+        ((cursor, keys),) = yield [Request(0, None, (), command, server=server)]
         if keys:
             peeks = yield [
                 Request(int(key[9:11], 16), None, (), (b"GETRANGE", key, b"0", b"%d" % PEEK)) for key in keys
@@ -157,24 +161,24 @@ def _newest(best: dict[bytes, float], reach: int) -> list[Place]:
 
 
 def _picked(query: Query, peek: bytes, digest: bytes) -> float | None:
-    """When it was created, if it is asked for as far as its beginning tells."""
+    """created_at, if the record matches the query, judged by the beginning of its value."""
     try:
         state, created, (operation, tenant, text) = peeked(peek)
-    except RecordUnreadable:  # it may be the one that is asked for
+    except RecordUnreadable:  # it may match
         return _OLDEST[0] if query.before is None or (_OLDEST[0], digest) < query.before else None
     created_at = created / 1e6
-    asked = (
+    matches = (
         (not query.states or state in query.states)
         and query.operation in (None, operation)
         and (query.tenant is None or query.tenant == tenant)
         and query.text in (None, text)
         and (query.before is None or (created_at, digest) < query.before)
     )
-    return created_at if asked else None
+    return created_at if matches else None
 
 
-def _reading(digests: dict[bytes, float], query: Query, memory: Memory) -> Generator[list[Request], list[Any], Found]:
-    """The records of these digests; when each was created is known where one that cannot be read stands."""
+def _reading(digests: dict[bytes, float], query: Query, known: Knowledge) -> Generator[list[Request], list[Any], Found]:
+    """The records of these digests. The given creation times place the records that cannot be read."""
     found: Found = []
     for start in range(0, len(digests), READ_TOGETHER):
         some = list(digests)[start : start + READ_TOGETHER]
@@ -183,7 +187,7 @@ def _reading(digests: dict[bytes, float], query: Query, memory: Memory) -> Gener
         for digest, key, (now, value) in zip(some, keys, replies, strict=True):
             if value is None:
                 continue
-            lost = memory.lost[digest[0]]
+            lost = known.lost[digest[0]]
             try:
                 record = record_of(value, None, digest, now=int(now), lost=lost)
             except RecordUnreadable as damaged:
@@ -197,7 +201,7 @@ def _reading(digests: dict[bytes, float], query: Query, memory: Memory) -> Gener
 
 
 def _named(value: bytes, key: bytes) -> str:
-    """Whose record it is, if so much of it can be read; and where Redis has it."""
+    """The key of a record, if that part can be read, and its name in Redis."""
     try:
         _, _, (operation, tenant, text) = peeked(value)
         return f"{make_key(operation, text, tenant)} ({key.decode()})"
@@ -212,15 +216,15 @@ def _gone(record: Record) -> bool:
 # -- the audit log -----------------------------------------------------------------------------------------
 
 
-def audit_words(entry: Audit) -> bytes:
-    """An entry without its time, which the script puts before it."""
+def audit_body(entry: Audit) -> bytes:
+    """An entry without its time: the script adds it in front."""
     return json.dumps(entry[1:], ensure_ascii=False).encode()
 
 
 def auditing(limit: int) -> Generator[list[Request], list[Any], Audits]:
     wanted = max(0, min(limit, LIST_MAX))
-    looks = [(b"LRANGE", AUDITS[bucket], b"-%d" % max(1, wanted), b"-1") for bucket in range(BUCKETS)]
-    replies = yield [Request(bucket, None, (), look) for bucket, look in enumerate(looks)]
+    commands = [(b"LRANGE", AUDITS[bucket], b"-%d" % max(1, wanted), b"-1") for bucket in range(BUCKETS)]
+    replies = yield [Request(bucket, None, (), command) for bucket, command in enumerate(commands)]
     entries = [(int(line[:16]), line[16:]) for lines in replies for line in lines]
     entries.sort(key=lambda one: one[0], reverse=True)
     return [Audit(at / 1e6, *json.loads(rest)) for at, rest in entries[:wanted]]

@@ -1,20 +1,20 @@
 """Records as Redis keeps them: one string per key, with what the scripts look at in fixed places.
 
-    k1                     what this is
+    k1                     the format
     version      10 digits }
     token        16 digits } the scripts compare these three as one
     attempt      32 digits }
     changed_at   16 digits   microseconds, written by the scripts from the server's clock
-    state         1 letter   from here on: the body, which only Python reads
+    state         1 letter   the body begins here: only Python reads it
     created_at   16 digits   zeros: the same as changed_at
     key          one line of JSON
-    intent       one line of JSON: what the claim said, the same for as long as the key lives
+    intent       one line of JSON: from the claim, unchanged for the life of the key
     story        one line of JSON
     result       bytes, to the end
 
-The client computes a record before it knows at which moment the server will write it. So in a body a time that is
-zero or negative counts from changed_at: 0 is "when this was written", -30000000 is thirty seconds after that.
-Whoever reads it puts the times in, and whoever writes the next version writes them out.
+The client computes a record before it knows at which moment the server will write it. So a time in a body that is zero
+or negative counts from changed_at: 0 is the moment of the write, -30000000 is thirty seconds after it. Readers replace
+these times, and the writer of the next version writes absolute ones.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from samekey.core.states import State
 FORMAT = b"k1"
 HEAD = 76  # bytes before the body
 KEY_AT = HEAD + 17  # where the line with the key begins
-PEEK = KEY_AT + 3200  # bytes that surely hold the whole key: 1534 bytes of text, each escaped at worst
+PEEK = KEY_AT + 3200  # enough bytes for the longest key: 1534 bytes of text, each of them escaped
 AFTER_LOSS_MICROS = 24 * 3600 * 1_000_000  # how long claims count as "after a loss": the usual retention
 
 _LETTERS = {
@@ -55,31 +55,31 @@ _TOKEN, _CREATED, _CHANGED, _LEASE, _BEGUN = map(_at, ("token", "created_at", "c
 _SENT, _SETTLED, _RETAIN, _ASKED = map(_at, ("first_sent_at", "settled_at", "retain_until", "ask_until"))
 _EVIDENCE, _MOVES = map(_at, ("evidence", "moves"))
 _NOW_AT = _at("now")
-_record = tuple.__new__  # a record of fields that are known to be all there; `_make` counts them again
+_record = tuple.__new__  # without the count of fields that `_make` does
 _DATES = (_CREATED, _CHANGED, _BEGUN, _SENT, _SETTLED)
 
 
 class Draft(NamedTuple):
-    """A record still to be written: complete but for the moment of the write."""
+    """A record that is not written yet: complete except for the moment of the write."""
 
     body: bytes
-    record: Record  # its times are those of `moment`
+    record: Record  # with `moment` as its time
     moment: float
-    deadlines: list[tuple[int, int]]  # the fields that count from the write, and how many microseconds
+    deadlines: list[tuple[int, int]]  # fields that count from the write, with their microseconds
 
 
-CACHED = 4096  # keys on their way: what their claim wrote is written again when they are settled
-INTENT_CACHED_MAX_BYTES = 2048  # 64 fields with names as people choose them; a client may choose much longer ones
+CACHED = 4096  # keys in progress: their settle writes the lines of their claim again
+INTENT_CACHED_MAX_BYTES = 2048  # 64 fields with names of usual length; a client may send much longer ones
 
 
 def attempt_of(attempt: str) -> bytes:
-    """An attempt id as the fence keeps it: another spelling would come back as a stranger's."""
+    """An attempt id in its fixed spelling: in any other one it would not be recognised when it is read back."""
     try:
         if len(attempt) == 32 and bytes.fromhex(attempt).hex() == attempt:
             return attempt.encode()
     except ValueError:
         pass
-    raise Misconfigured(f"an attempt id is 32 hexadecimal digits in Redis, not {attempt!r}")
+    raise Misconfigured(f"an attempt id must be 32 hexadecimal digits in Redis, not {attempt!r}")
 
 
 @lru_cache(maxsize=CACHED)
@@ -88,7 +88,7 @@ def key_line(key: Key) -> bytes:
 
 
 class _Long(Exception):
-    """A line that is not worth remembering: what is raised is not cached."""
+    """Carries a line that is too long for the cache: `lru_cache` does not keep exceptions."""
 
 
 @lru_cache(maxsize=CACHED)
@@ -116,10 +116,10 @@ def _intent_of(line: bytes) -> tuple[bytes, str, tuple[tuple[str, bytes], ...], 
 
 
 def open_body(command: Open, attempt: bytes) -> bytes:
-    """What a claim by this attempt writes if the key is free."""
-    said = command.fingerprint
+    """The body that a claim by this attempt writes if the key is free."""
+    intended = command.fingerprint
     try:
-        intent = _intent_line(said.digest, said.form, said.fields, command.attributes)
+        intent = _intent_line(intended.digest, intended.form, intended.fields, command.attributes)
     except _Long as long:
         intent = long.args[0]
     begun, ended = _open_story(command.boundary, command.lease_seconds, command.sends)
@@ -128,7 +128,7 @@ def open_body(command: Open, attempt: bytes) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _open_story(boundary: str, lease_seconds: float, sends: bool) -> tuple[bytes, bytes]:
-    """The story of a new claim, around its attempt: an operation's claims tell the same one."""
+    """The story of a new claim, before and after its attempt: the same for all claims of an operation."""
     story = (
         boundary,
         1,
@@ -161,7 +161,7 @@ def opened(command: Open, now: int, *, lost: int) -> Record:
 
 
 def draft(after: Record, before: Record, moment: float) -> Draft:
-    """`after`, computed as of `moment` from `before`, in a form that says the same as of any other moment."""
+    """`after`, which was computed for `moment`, in a form that holds for any moment of the write."""
     deadlines: list[tuple[int, int]] = []
     evidence: Any = after.evidence and [
         (_since(one.at, moment), *one[1:4], None if one.result is None else one.result.hex(), one.why)
@@ -169,7 +169,7 @@ def draft(after: Record, before: Record, moment: float) -> Draft:
     ]
     moves: Any = after.moves
     if moves and moves[-1].at == moment:
-        # When this was written, under the token it was written with.
+        # Zeros mean the moment and the token of the write.
         moves = (*moves[:-1], (0, 0, *moves[-1][2:]))
     result = after.result
     story = (
@@ -207,7 +207,7 @@ def draft(after: Record, before: Record, moment: float) -> Draft:
 
 
 def _deadline(field: int, after: Record, before: Record, moment: float, deadlines: list[tuple[int, int]]) -> Any:
-    """How a deadline is written: as it was, or how many microseconds (below zero) after the write; noted then."""
+    """A deadline as written: unchanged, or as negative microseconds after the write (then also in `deadlines`)."""
     ends: Any = after[field]
     if ends == before[field] or not ends:
         return ends or None
@@ -217,7 +217,7 @@ def _deadline(field: int, after: Record, before: Record, moment: float, deadline
 
 
 def dated(drafted: Draft, now: int, token: int, *, lost: int) -> Record:
-    """The drafted record as it was written: at this moment, with this token."""
+    """The drafted record, as written at this moment with this token."""
     moment, wall = drafted.moment, now / 1e6
     fields: list[Any] = list(drafted.record)
     for field in _DATES:
@@ -249,7 +249,7 @@ def _encoded(story: tuple[Any, ...]) -> bytes:
     try:
         return _dump(story).encode()
     except UnicodeEncodeError as error:
-        raise Misconfigured(f"Redis cannot keep this text: {error}") from None
+        raise Misconfigured(f"Redis cannot store this text: {error}") from None
 
 
 def micros(seconds: float) -> int:
@@ -260,12 +260,12 @@ def micros(seconds: float) -> int:
 
 
 def written_at(value: bytes) -> int:
-    """When it was written, in microseconds."""
+    """The time of the write, in microseconds."""
     return int(value[60:HEAD])
 
 
 def record_of(value: bytes, key: Key | None, digest: bytes, *, now: int, lost: int) -> Record:
-    """The value as a record, checked; `key` is the one asked for, and a digest hit must be that very key."""
+    """The value as a checked record. `key` is the one that was requested: the record must belong to it."""
     try:
         if value[:2] != FORMAT:
             raise RecordUnreadable(f"a record is damaged or was written by a newer version: it begins {value[:12]!r}")

@@ -1,10 +1,11 @@
-"""One subscriber per process, or per event loop: it hears what the scripts publish, and rings the bells here.
+"""One subscriber per process, or per event loop: it receives what the scripts publish, and wakes the waiters.
 
-Threads are served by a thread of its own; tasks by their own loop, because a thread between the two would have to be
-woken first. A channel for each key somebody waits for, named like the record and its database: the first who waits
-subscribes, the last one leaves it. The message carries the record, so that five hundred who wait cost no read at all.
-It is a hint all the same: while there is no connection waiters look again by themselves, and whenever a subscription
-begins they are rung and look once more, so that nothing told in between is lost.
+Threads are served by a subscriber thread. Tasks are served by their own loop: a thread in between would have to be
+woken first. Each key that is waited for has a channel, named like the record and its database. The first waiter
+subscribes, the last one unsubscribes. The message contains the record, so that five hundred waiters need no read.
+
+A message is only a hint. Without a connection the waiters read again by themselves. When a subscription begins they
+are woken and read once more, so that a message that was published before is not missed.
 """
 
 from __future__ import annotations
@@ -21,39 +22,42 @@ from typing import Any
 from samekey.core.errors import SamekeyError
 from samekey.core.key import Key
 from samekey.core.record import Record
-from samekey.drivers.redis import connect as driver
+from samekey.drivers.redis.connect import CONNECT_SECONDS
+from samekey.drivers.redis.wire import Lost, Wire, packed
 from samekey.loops import Bells, running, started
+from samekey.stores.redis._knowledge import Knowledge
 from samekey.stores.redis._records import record_of, written_at
-from samekey.stores.redis._servers import Links, Memory
+from samekey.stores.redis._servers import Servers
 from samekey.stores.redis._tasks import do as async_do
 from samekey.stores.redis._tasks import drive as async_drive
 from samekey.stores.redis._threads import do, drive
 
-RECONNECT_SECONDS = 0.25  # as often as waiters look again by themselves
-IDLE_SECONDS = 60.0  # nobody waited for so long: the subscriber goes home, and its connection with it
+RECONNECT_SECONDS = 0.25  # as often as waiters read again by themselves
+IDLE_SECONDS = 60.0  # after so long without a waiter the subscriber ends, and closes its connection
 
 _log = logging.getLogger("samekey")
 
 
-class Ears:
-    """Who waits for which key here, and what was told about it last; how one listens is up to the two below."""
+class _Subscriptions:
+    """The keys that are waited for, and the last message about each; the two classes below do the receiving."""
 
-    def __init__(self, memory: Memory, bells: Bells) -> None:
-        self._memory, self.bells = memory, bells
+    def __init__(self, known: Knowledge, bells: Bells) -> None:
+        self._known, self.bells = known, bells
         self._mutex = threading.Lock()
-        self._waiting: dict[bytes, int] = {}  # how many wait, by digest
+        self._waiting: dict[bytes, int] = {}  # how many waiters, by digest
         self._closed = False
         self._used_at = 0.0
-        self.news: dict[bytes, Record] = {}  # the last record that was told, while somebody waits for it
+        self.latest: dict[bytes, Record] = {}  # the last published record of each key that is waited for
 
     @contextmanager
     def watching(self, key: Key) -> Iterator[None]:
-        """Hear about this key; whoever waits for it is rung when that begins."""
+        """Receive messages about this key. Its waiters are woken when the subscription begins."""
         digest, counted = key.digest, False
         try:
             with self._mutex:
                 if digest not in self._waiting:
-                    self._say(b"SUBSCRIBE", digest)  # first: whoever is interrupted here must not leave others deaf
+                    # Before the count: after an interrupt here the next waiter subscribes again.
+                    self._send(b"SUBSCRIBE", digest)
                 self._waiting[digest], counted = self._waiting.get(digest, 0) + 1, True
                 self._used_at = time.monotonic()
                 if not self._closed:
@@ -65,41 +69,41 @@ class Ears:
                     self._waiting[digest] -= 1
                     if not self._waiting[digest]:
                         del self._waiting[digest]
-                        self.news.pop(digest, None)
-                        self._say(b"UNSUBSCRIBE", digest)
+                        self.latest.pop(digest, None)
+                        self._send(b"UNSUBSCRIBE", digest)
 
     def _begin(self) -> None:
-        """Listen, unless we do."""
+        """Start receiving, unless it is running."""
         raise NotImplementedError
 
-    def _say(self, word: bytes, digest: bytes) -> None:
-        """To the server, if we are connected: whoever connects subscribes to all that is waited for."""
+    def _send(self, command: bytes, digest: bytes) -> None:
+        """Send to the server if connected. A new connection subscribes to every key that is waited for."""
         raise NotImplementedError
 
-    def _tell_all(self, message: list[bytes]) -> None:
-        """What the server said, to those who wait for it."""
-        kind, channel, said = message
+    def _receive(self, message: list[bytes]) -> None:
+        """Keep the record of a message, and wake the waiters of its key."""
+        kind, channel, content = message
         digest = _digest(channel)
         if kind == b"message":
             try:
-                if said:
-                    self._told(digest, said)
+                if content:
+                    self._keep(digest, content)
                 else:
-                    self.news.pop(digest, None)
+                    self.latest.pop(digest, None)
             except (SamekeyError, ValueError):
-                self.news.pop(digest, None)  # somebody else's word on our channel: whoever is rung reads for itself
+                self.latest.pop(digest, None)  # another program's message on this channel: the waiters read
         elif kind != b"subscribe":
             return
         self.bells.ring(digest)
 
-    def _told(self, digest: bytes, value: bytes) -> None:
-        record = record_of(value, None, digest, now=written_at(value), lost=self._memory.lost[digest[0]])
+    def _keep(self, digest: bytes, value: bytes) -> None:
+        record = record_of(value, None, digest, now=written_at(value), lost=self._known.lost[digest[0]])
         with self._mutex:
             if digest in self._waiting:
-                self.news[digest] = record
+                self.latest[digest] = record
 
     def _done(self) -> bool:
-        """Whoever starts to wait right now finds no subscriber and looks again by itself: that is all it costs."""
+        """Whether to end. A waiter that starts at this moment has no subscriber, and reads again by itself."""
         return self._closed or self._idle()
 
     def _idle(self) -> bool:
@@ -108,12 +112,12 @@ class Ears:
         return time.monotonic() - self._used_at >= IDLE_SECONDS
 
 
-class Subscriber(Ears):
-    """A thread, started by the first who waits; goes home when nobody does for a while."""
+class Subscriber(_Subscriptions):
+    """A thread, started by the first waiter; ends after a while without waiters."""
 
-    def __init__(self, memory: Memory, bells: Bells) -> None:
-        super().__init__(memory, bells)
-        self._errands: list[tuple[bytes, bytes]] = []  # what to say on the connection, and about which channel
+    def __init__(self, known: Knowledge, bells: Bells) -> None:
+        super().__init__(known, bells)
+        self._to_send: list[tuple[bytes, bytes]] = []  # command and channel
         self._thread: threading.Thread | None = None
         self._wake: int | None = None
         self._connected = False
@@ -125,74 +129,74 @@ class Subscriber(Ears):
                 os.write(self._wake, b"x")
             thread = self._thread
         if thread is not None and thread.is_alive() and thread is not threading.current_thread():
-            thread.join(driver.CONNECT_SECONDS)
+            thread.join(CONNECT_SECONDS)
 
     def _begin(self) -> None:
-        if self._thread is None or not self._thread.is_alive():  # interrupted before it was started
+        if self._thread is None or not self._thread.is_alive():  # an interrupt may have struck before its start
             self._thread = threading.Thread(target=self._run, name="samekey-subscriber", daemon=True)
-            started(self._thread)  # or waiters look again by themselves
+            started(self._thread)  # without a thread the waiters read again by themselves
 
-    def _say(self, word: bytes, digest: bytes) -> None:
+    def _send(self, command: bytes, digest: bytes) -> None:
         if not self._connected:
             return
-        self._errands.append((word, self._memory.channel(digest)))
-        if self._wake is not None and len(self._errands) == 1:
+        self._to_send.append((command, self._known.channel(digest)))
+        if self._wake is not None and len(self._to_send) == 1:
             os.write(self._wake, b"x")
 
     # -- the thread ------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        ears, mouth = os.pipe()
-        os.set_blocking(ears, False)
+        wakeup, wake = os.pipe()
+        os.set_blocking(wakeup, False)
         with self._mutex:
-            self._wake = mouth
+            self._wake = wake
         try:
             while not self._done():
                 try:
-                    wire = drive(Links(self._memory).listening(), do)
+                    wire = drive(Servers(self._known).connecting_subscriber(), do)
                 except SamekeyError as error:
-                    _log.debug("samekey cannot listen to %s: %s", self._memory.address.name, error)
+                    _log.debug("samekey cannot subscribe at %s: %s", self._known.address.name, error)
                     time.sleep(RECONNECT_SECONDS)
                     continue
                 try:
-                    with self._mutex:  # a new connection hears nothing yet
+                    with self._mutex:  # a new connection has no subscriptions
                         self._connected = True
-                        self._errands = [(b"SUBSCRIBE", self._memory.channel(digest)) for digest in self._waiting]
-                    self._hear(wire, ears)
-                except driver.Lost as lost:
-                    _log.debug("samekey stopped listening to %s: %s", self._memory.address.name, lost)
+                        self._to_send = [(b"SUBSCRIBE", self._known.channel(digest)) for digest in self._waiting]
+                    self._receive_all(wire, wakeup)
+                except Lost as lost:
+                    _log.debug("samekey lost its subscriptions at %s: %s", self._known.address.name, lost)
                 finally:
                     self._connected = False
                     wire.close()
         finally:
             with self._mutex:
                 self._wake = self._thread = None
-                os.close(ears)
-                os.close(mouth)
+                os.close(wakeup)
+                os.close(wake)
 
-    def _hear(self, wire: driver.Wire, ears: int) -> None:
+    def _receive_all(self, wire: Wire, wakeup: int) -> None:
         while not self._closed:
             with self._mutex:
-                errands, self._errands = self._errands, []
-            if errands:
-                wire.send(b"".join([driver.packed(errand) for errand in errands]), 0)  # what comes is heard
-            heard = wire.hear(ears, IDLE_SECONDS)
-            if heard is not None:
-                self._tell_all(heard)
-            elif _emptied(ears):
+                commands, self._to_send = self._to_send, []
+            if commands:
+                wire.send(b"".join([packed(command) for command in commands]), 0)  # confirmed by messages
+            message = wire.next_message(wakeup, IDLE_SECONDS)
+            if message is not None:
+                self._receive(message)
+            elif _emptied(wakeup):
                 continue
             elif self._idle():
                 return
 
 
-class AsyncSubscriber(Ears):
-    """A connection that the event loop itself listens to: made by the first task that waits, kept while it is used."""
+class AsyncSubscriber(_Subscriptions):
+    """A connection that the event loop itself reads: made for the first task that waits, kept while it is used."""
 
-    def __init__(self, memory: Memory, bells: Bells) -> None:
-        super().__init__(memory, bells)
+    def __init__(self, known: Knowledge, bells: Bells) -> None:
+        super().__init__(known, bells)
         self._wire: Any = None
         self._task: asyncio.Task[None] | None = None
-        self._over = running().bell()  # rung when there is nothing more to hear
+        self._over = running().bell()  # rung when the connection was lost or the store was closed
 
     async def close(self) -> None:
         self._closed = True
@@ -201,19 +205,19 @@ class AsyncSubscriber(Ears):
             await asyncio.wait((self._task,))
 
     def abandon(self) -> None:
-        """The loop is gone; so is whoever waited."""
+        """Give the connection up: the loop is closed, and its tasks are gone."""
         self._closed = True
         if self._wire is not None:
             self._wire.abandon()
 
-    def heard(self, answers: list[Any]) -> None:
-        for said in answers:
-            if isinstance(said, list):
-                self._tell_all(said)
+    def receive(self, answers: list[Any]) -> None:
+        for message in answers:
+            if isinstance(message, list):
+                self._receive(message)
 
-    def lost(self, lost: driver.Lost) -> None:
+    def lose(self, lost: Lost) -> None:
         if not self._closed:
-            _log.debug("samekey stopped listening to %s: %s", self._memory.address.name, lost)
+            _log.debug("samekey lost its subscriptions at %s: %s", self._known.address.name, lost)
         self._wire = None
         self._over.ring()
 
@@ -221,37 +225,37 @@ class AsyncSubscriber(Ears):
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._run())
 
-    def _say(self, word: bytes, digest: bytes) -> None:
+    def _send(self, command: bytes, digest: bytes) -> None:
         if self._wire is not None:
-            self._wire.tell(driver.packed((word, self._memory.channel(digest))))
+            self._wire.send_unanswered(packed((command, self._known.channel(digest))))
 
     async def _run(self) -> None:
         while not self._done():
             try:
-                wire = await async_drive(Links(self._memory).listening(), async_do)
+                wire = await async_drive(Servers(self._known).connecting_subscriber(), async_do)
             except SamekeyError as error:
-                _log.debug("samekey cannot listen to %s: %s", self._memory.address.name, error)
+                _log.debug("samekey cannot subscribe at %s: %s", self._known.address.name, error)
                 await self._over.wait(RECONNECT_SECONDS)
                 continue
             try:
                 self._wire = wire
                 wire.listen(self)
                 for digest in self._waiting:
-                    self._say(b"SUBSCRIBE", digest)
+                    self._send(b"SUBSCRIBE", digest)
                 while self._wire is wire and not self._done():
                     await self._over.wait(IDLE_SECONDS)
             finally:
                 await wire.close()
 
 
-def older(told: Record | None, seen: Record) -> bool:
-    """Whether this was told before that was seen: a message may be late."""
-    return told is not None and (told.token, told.version) < (seen.token, seen.version)
+def older(message: Record | None, seen: Record) -> bool:
+    """Whether a published record is older than what the waiter saw: a message may be late."""
+    return message is not None and (message.token, message.version) < (seen.token, seen.version)
 
 
-def _emptied(ears: int) -> bool:
+def _emptied(wakeup: int) -> bool:
     try:
-        return bool(os.read(ears, 4096))
+        return bool(os.read(wakeup, 4096))
     except BlockingIOError:
         return False
 

@@ -1,7 +1,7 @@
-"""Lanes of an event loop: what its tasks ask of Redis, over connections that all of them share.
+"""The connections of one event loop, shared by its tasks.
 
-What is asked in one turn of the loop travels together, and the next ones do not wait for it to come back. None of it
-belongs to the task that asked, so that cancelling a caller never cancels a command.
+Commands that are given in one iteration of the loop travel in one pipeline, and the next pipeline does not wait for its
+replies. No command belongs to the task that gave it, so cancelling a caller never cancels a command.
 """
 
 from __future__ import annotations
@@ -12,171 +12,177 @@ from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Any
 
 from samekey.core.errors import SamekeyError
-from samekey.drivers.redis import connect as driver
+from samekey.drivers.redis.errors import DriverError, is_unknown_script
+from samekey.drivers.redis.wire import AsyncWire, Lost
 from samekey.stores._failures import own_copy
-from samekey.stores.redis._batches import BATCH_BYTES_MAX, BATCH_MAX, Closed, Job, Pause, weight, working_all
-from samekey.stores.redis._servers import GREET, Dial, Hang, Link, Links, Memory, Receive, Send
+from samekey.stores.redis._batches import BATCH_BYTES_MAX, BATCH_MAX, Closed, Item, Pause, carrying_out, weight
+from samekey.stores.redis._discovery import Connect, Connection, HangUp, Receive, Send
+from samekey.stores.redis._knowledge import Knowledge
+from samekey.stores.redis._requests import SELF_CHECK
+from samekey.stores.redis._servers import Servers
 
-TOGETHER = 16  # commands that wait for company; then the server may begin while we prepare the next ones
-TRIP_BYTES_MAX = 1 << 16  # a larger command takes turns: what is on its way at once is bounded
-CLOSE_LOOK_SECONDS = 0.005  # how often a lane that is being closed looks whether everybody was answered
+TOGETHER = 16  # commands of one pipeline; then the server may begin while the loop prepares the next ones
+PIPELINE_BYTES_MAX = 1 << 16  # a larger command goes into a batch: this bounds the bytes in flight
+CLOSE_LOOK_SECONDS = 0.005  # how often close() checks whether all commands have their replies
+
+_Entry = tuple[Item, "asyncio.Future[None]"]
 
 
-class AsyncLane:
-    """Connections that the tasks of one event loop share.
+class TaskQueue:
+    """Carries out the commands of the tasks of one event loop.
 
-    Single commands go over the one good connection on trips, several at a time, and one trip does not wait for
-    another. What is not that simple - several servers, a connection to be made, an answer that is none, more about a
-    key that is on its way - goes through the pump, one batch after the other.
+    Single commands go over the one good connection in pipelines; several pipelines are in flight at a time. All else
+    goes into batches, one after the other: several servers, a connection to be made, a reply that is an error, another
+    command about a key that is in flight.
     """
 
-    def __init__(self, memory: Memory) -> None:
-        self._memory = memory
-        self.links = Links(memory)
+    def __init__(self, known: Knowledge) -> None:
+        self._known = known
+        self.servers = Servers(known)
         self._loop = asyncio.get_running_loop()
-        self._leaving: list[tuple[Job, asyncio.Future[None]]] = []  # for the next trip
-        self._away: dict[bytes, list[tuple[Job, asyncio.Future[None]]]] = {}  # by digest: who came after
-        self._trips: set[_Trip] = set()
-        self._queue: deque[tuple[Sequence[Job] | Callable[[], Any], asyncio.Future[None]]] = deque()
-        self._pump: asyncio.Task[None] | None = None
+        self._next: list[_Entry] = []  # for the next pipeline
+        self._in_flight: dict[bytes, list[_Entry]] = {}  # by digest: the commands that came after it
+        self._pipelines: set[_Pipeline] = set()
+        self._queue: deque[tuple[Sequence[Item] | Callable[[], Any], asyncio.Future[None]]] = deque()
+        self._batches: asyncio.Task[None] | None = None
         self._closed = False
 
-    def perform(self, jobs: Sequence[Job]) -> asyncio.Future[None]:
-        """Carry these out. Whoever stops waiting for it stops nothing."""
-        if len(jobs) == 1:
-            return self.perform_one(jobs[0])
+    def perform(self, items: Sequence[Item]) -> asyncio.Future[None]:
+        """Carry these out. A task that stops waiting for the future stops no command."""
+        if len(items) == 1:
+            return self.perform_one(items[0])
         future: asyncio.Future[None] = self._loop.create_future()
-        self._enqueue(jobs, future)
+        self._enqueue(items, future)
         return future
 
-    def perform_one(self, job: Job) -> asyncio.Future[None]:
+    def perform_one(self, item: Item) -> asyncio.Future[None]:
         future: asyncio.Future[None] = self._loop.create_future()
-        name, leaving = job.name, self._leaving
-        behind = self._away.get(name) if name else None
-        if behind is None:
-            if self._trips and not leaving:
-                self._loop.call_soon(self._leave)
-            leaving.append((job, future))
-            if name:
-                self._away[name] = _NONE
-            if not self._trips or len(leaving) >= TOGETHER:
-                self._leave()
-        elif behind is _NONE:
-            # The answer on its way may be older than this question. All who come meanwhile are asked for at once.
-            self._away[name] = [(job, future)]
+        digest, gathered = item.digest, self._next
+        later = self._in_flight.get(digest) if digest else None
+        if later is None:
+            if self._pipelines and not gathered:
+                self._loop.call_soon(self._send_next)
+            gathered.append((item, future))
+            if digest:
+                self._in_flight[digest] = _NONE
+            if not self._pipelines or len(gathered) >= TOGETHER:
+                self._send_next()
+        elif later is _NONE:
+            # The reply in flight may be older than this command. All that come meanwhile are sent together after it.
+            self._in_flight[digest] = [(item, future)]
         else:
-            behind.append((job, future))
+            later.append((item, future))
         return future
 
-    async def look(self) -> None:
+    async def check_servers(self) -> None:
         future: asyncio.Future[None] = self._loop.create_future()
-        self._enqueue(self.links.looking, future)
+        self._enqueue(self.servers.checking_all, future)
         await future
 
     async def close(self) -> None:
         self._closed = True
-        while self._trips or self._leaving or (self._pump is not None and not self._pump.done()):
-            self._leave()  # no more company to wait for
+        while self._pipelines or self._next or (self._batches is not None and not self._batches.done()):
+            self._send_next()
             await asyncio.sleep(CLOSE_LOOK_SECONDS)
-        for link in list(self.links.links.values()):
-            await link.wire.close()
+        for connection in list(self.servers.connections.values()):
+            await connection.wire.close()
 
     def abandon(self) -> None:
-        """The loop is gone; so is whoever waited."""
+        """Give the connections up: the loop is closed, and its tasks are gone."""
         self._closed = True
-        for link in list(self.links.links.values()):
-            link.wire.abandon()
+        for connection in list(self.servers.connections.values()):
+            connection.wire.abandon()
 
-    # -- trips ---------------------------------------------------------------------------------------------
+    # -- pipelines -----------------------------------------------------------------------------------------
 
-    def _leave(self) -> None:
-        leaving, self._leaving = self._leaving, []
-        link = self.links.plain()
-        if link is None:  # not met yet, lost since, or one of several
-            for job, future in leaving:
-                self._hand_over(job, future)
-        elif leaving:
-            trip = _Trip(self, link, leaving)
+    def _send_next(self) -> None:
+        entries, self._next = self._next, []
+        connection = self.servers.simple_connection()
+        if connection is None:  # not connected yet, lost since, or one of several servers
+            for item, future in entries:
+                self._to_batch(item, future)
+        elif entries:
+            pipeline = _Pipeline(self, connection, entries)
             try:
-                for job, _ in leaving:
-                    job.advance(None)
-                self._trips.add(trip)
-                self.travel(trip)
+                for item, _ in entries:
+                    item.advance(None)
+                self._pipelines.add(pipeline)
+                self.send(pipeline)
             except BaseException:
-                self.interrupted(trip)
+                self.interrupted(pipeline)
                 raise
 
-    def travel(self, trip: _Trip) -> None:
-        """Away with those who want something; those who are done are home."""
+    def send(self, pipeline: _Pipeline) -> None:
+        """Send the next request of each unfinished item."""
         going, data = [], []
-        links, link = self.links, trip.link
-        for job, future in trip.travellers:
-            if job.done:
-                self._home(job, future)
-            elif job.several or job.requests[0].script is GREET:
-                self._hand_over(job, future)
+        servers, connection = self.servers, pipeline.connection
+        for item, future in pipeline.entries:
+            if item.done:
+                self._finish(item, future)
+            elif item.several or item.requests[0].script is SELF_CHECK:
+                self._to_batch(item, future)
             else:
-                packed = links.packed(link, job.requests[0])
-                if len(packed) > TRIP_BYTES_MAX:
-                    self._hand_over(job, future)
+                packed = servers.packed(connection, item.requests[0])
+                if len(packed) > PIPELINE_BYTES_MAX:
+                    self._to_batch(item, future)
                     continue
-                going.append((job, future))
+                going.append((item, future))
                 data.append(packed)
-        trip.travellers = going
+        pipeline.entries = going
         if not going:
-            self._trips.discard(trip)
-            if self._leaving:  # as a rule they have left by themselves
-                self._leave()
+            self._pipelines.discard(pipeline)
+            if self._next:  # usually sent already, by `call_soon`
+                self._send_next()
             return
         try:
-            link.wire.ask(b"".join(data), len(data), trip)
-        except driver.Lost as lost:  # it was closed while nobody asked: met with the same patience
-            trip.lost(lost)
+            connection.wire.request(b"".join(data), len(data), pipeline)
+        except Lost as lost:  # it was closed while it was idle: the same as a loss in flight
+            pipeline.lose(lost)
 
-    def part(self, trip: _Trip, answers: list[Any]) -> None:
-        """Whoever got no plain answer is asked for again, the short of it: every request recognises itself."""
-        for (job, future), answer in zip(trip.travellers, answers, strict=True):
+    def separate(self, pipeline: _Pipeline, answers: list[Any]) -> None:
+        """Move the items with an error reply into a batch, which sends the same request again."""
+        for (item, future), answer in zip(pipeline.entries, answers, strict=True):
             if answer.__class__ is not list:
-                job.requests[0].whole = driver.is_unknown_script(answer)
-                self._hand_over(job, future)
-        trip.travellers = [
-            one for one, answer in zip(trip.travellers, answers, strict=True) if answer.__class__ is list
+                item.requests[0].whole = is_unknown_script(answer)
+                self._to_batch(item, future)
+        pipeline.entries = [
+            entry for entry, answer in zip(pipeline.entries, answers, strict=True) if answer.__class__ is list
         ]
 
-    def stranded(self, trip: _Trip) -> None:
-        """No answer for any of them."""
-        self._trips.discard(trip)
-        self.links.drop(trip.link)
-        for job, future in trip.travellers:
-            job.requests[0].lost = True
-            self._hand_over(job, future)
+    def connection_lost(self, pipeline: _Pipeline) -> None:
+        self._pipelines.discard(pipeline)
+        self.servers.drop(pipeline.connection)
+        for item, future in pipeline.entries:
+            item.requests[0].lost = True
+            self._to_batch(item, future)
 
-    def interrupted(self, trip: _Trip) -> None:
-        """Ctrl-C has left the loop while they were on their way: nobody knows how far each came."""
-        self._trips.discard(trip)
-        for job, future in trip.travellers:
+    def interrupted(self, pipeline: _Pipeline) -> None:
+        """Ctrl-C left the loop within this pipeline: how far each item came is unknown."""
+        self._pipelines.discard(pipeline)
+        for item, future in pipeline.entries:
             future.cancel()
-            for another, waiting in self._away.pop(job.name, _NONE):
-                self._enqueue((another,), waiting)
+            self._release_later(item)
 
-    def _home(self, job: Job, future: asyncio.Future[None]) -> None:
-        if not future.done():  # cancelled: whoever asked has gone, and asks again if it matters
+    def _finish(self, item: Item, future: asyncio.Future[None]) -> None:
+        if not future.done():  # else the task was cancelled
             future.set_result(None)
-        for another, waiting in self._away.pop(job.name, _NONE):
+        for another, waiting in self._in_flight.pop(item.digest, _NONE):
             self._enqueue((another,), waiting)
 
-    def _hand_over(self, job: Job, future: asyncio.Future[None]) -> None:
-        """Not that simple: the pump goes on where the trip is."""
-        self._enqueue((job,), future)
-        for another, waiting in self._away.pop(job.name, _NONE):
+    def _to_batch(self, item: Item, future: asyncio.Future[None]) -> None:
+        self._enqueue((item,), future)
+        self._release_later(item)
+
+    def _release_later(self, item: Item) -> None:
+        for another, waiting in self._in_flight.pop(item.digest, _NONE):
             self._enqueue((another,), waiting)
 
-    # -- taking turns --------------------------------------------------------------------------------------
+    # -- batches -------------------------------------------------------------------------------------------
 
-    def _enqueue(self, work: Sequence[Job] | Callable[[], Any], future: asyncio.Future[None]) -> None:
+    def _enqueue(self, work: Sequence[Item] | Callable[[], Any], future: asyncio.Future[None]) -> None:
         self._queue.append((work, future))
-        if self._pump is None or self._pump.done():
-            self._pump = self._loop.create_task(self._run())
+        if self._batches is None or self._batches.done():
+            self._batches = self._loop.create_task(self._run())
 
     async def _run(self) -> None:
         while self._queue:
@@ -186,56 +192,54 @@ class AsyncLane:
                 if callable(work):
                     await self._drive(work())
                 else:
-                    jobs, carried = list(work), weight(work)
-                    while self._queue and len(jobs) < BATCH_MAX and carried < BATCH_BYTES_MAX:
+                    items, carried = list(work), weight(work)
+                    while self._queue and len(items) < BATCH_MAX and carried < BATCH_BYTES_MAX:
                         if callable(self._queue[0][0]):
                             break
                         more, another = self._queue.popleft()
-                        jobs += more  # type: ignore[arg-type]
+                        items += more  # type: ignore[arg-type]
                         carried += weight(more)  # type: ignore[arg-type]
                         futures.append(another)
-                    await self._drive(working_all(jobs, self.links, self._memory))
+                    await self._drive(carrying_out(items, self.servers, self._known))
             except Exception as raised:
                 error = raised
             except BaseException:
                 for one in (*futures, *(waiting for _, waiting in self._queue)):
-                    one.cancel()  # the loop is being closed under us
+                    one.cancel()  # the loop is being closed
                 self._queue.clear()
                 raise
             for one in futures:
                 if one.done():
-                    continue  # cancelled: whoever asked has gone, and asks again if it matters
+                    continue  # the task was cancelled
                 if error is None:
                     one.set_result(None)
                 else:
                     one.set_exception(error if len(futures) == 1 else own_copy(error))
 
-    # -- sending -------------------------------------------------------------------------------------------
-
-    async def _drive(self, working: Generator[Any, Any, Any]) -> None:
-        await drive(working, self._do)
+    async def _drive(self, steps: Generator[Any, Any, Any]) -> None:
+        await drive(steps, self._do)
 
     async def _do(self, step: Any) -> Any:
-        if self._closed and isinstance(step, Dial):
-            raise Closed(f"{self._memory.address.name} was closed")
+        if self._closed and isinstance(step, Connect):
+            raise Closed(f"{self._known.address.name} was closed")
         return await do(step)
 
 
-async def drive(working: Generator[Any, Any, Any], perform: Callable[[Any], Awaitable[Any]]) -> Any:
-    """Carry out what it yields, in this task; what it returns."""
+async def drive(steps: Generator[Any, Any, Any], perform: Callable[[Any], Awaitable[Any]]) -> Any:
+    """Carry out each step that the generator yields, in this task; returns what the generator returns."""
     try:
-        step = next(working)
+        step = next(steps)
         while True:
             try:
                 reply = await perform(step)
-            except (driver.DriverError, driver.Lost, SamekeyError, OSError) as error:
-                step = working.throw(error)
+            except (DriverError, Lost, SamekeyError, OSError) as error:
+                step = steps.throw(error)
             else:
-                step = working.send(reply)
+                step = steps.send(reply)
     except StopIteration as stop:
         return stop.value
     finally:
-        working.close()
+        steps.close()
 
 
 async def do(step: Any) -> Any:
@@ -244,42 +248,42 @@ async def do(step: Any) -> Any:
             return await wire.send(data, replies)
         case Receive(wire, sent):
             return await wire.receive(sent)
-        case Hang(wire):
+        case HangUp(wire):
             return await wire.close()
         case Pause(seconds):
             return await asyncio.sleep(seconds)
-        case Dial(place):
-            wire = driver.AsyncWire(place)
+        case Connect(place):
+            wire = AsyncWire(place)
             async with asyncio.timeout(place.connect_seconds + place.answer_seconds):
                 await wire.connect()
             return wire
 
 
-class _Trip:
-    """Some jobs on their way together: each answer leads to the next request, in the loop's own callbacks."""
+class _Pipeline:
+    """Some items in flight together. Each reply leads to the next request, in the loop's own callbacks."""
 
-    __slots__ = ("lane", "link", "travellers")
+    __slots__ = ("connection", "entries", "queue")
 
-    def __init__(self, lane: AsyncLane, link: Link, travellers: list[tuple[Job, asyncio.Future[None]]]) -> None:
-        self.lane, self.link, self.travellers = lane, link, travellers
+    def __init__(self, queue: TaskQueue, connection: Connection, entries: list[_Entry]) -> None:
+        self.queue, self.connection, self.entries = queue, connection, entries
 
-    def heard(self, answers: list[Any]) -> None:
+    def receive(self, answers: list[Any]) -> None:
         try:
             odd = False
-            for (job, _), answer in zip(self.travellers, answers, strict=True):
+            for (item, _), answer in zip(self.entries, answers, strict=True):
                 if answer.__class__ is list:
-                    job.advance(answer)
+                    item.advance(answer)
                 else:
                     odd = True
             if odd:
-                self.lane.part(self, answers)
-            self.lane.travel(self)
+                self.queue.separate(self, answers)
+            self.queue.send(self)
         except BaseException:
-            self.lane.interrupted(self)
+            self.queue.interrupted(self)
             raise
 
-    def lost(self, lost: driver.Lost) -> None:
-        self.lane.stranded(self)
+    def lose(self, lost: Lost) -> None:
+        self.queue.connection_lost(self)
 
 
-_NONE: list[tuple[Job, asyncio.Future[None]]] = []
+_NONE: list[_Entry] = []

@@ -14,9 +14,13 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 from samekey.core.errors import SamekeyError, StoreUnavailable
-from samekey.drivers.redis import connect as driver
-from samekey.stores.redis._batches import BATCH_BYTES_MAX, BATCH_MAX, Closed, Job, Pause, weight, working_all
-from samekey.stores.redis._servers import GREET, Dial, Hang, Links, Memory, Receive, Send
+from samekey.drivers.redis.errors import DriverError
+from samekey.drivers.redis.wire import Lost, Wire
+from samekey.stores.redis._batches import BATCH_BYTES_MAX, BATCH_MAX, Closed, Item, Pause, carrying_out, weight
+from samekey.stores.redis._discovery import Connect, HangUp, Receive, Send
+from samekey.stores.redis._knowledge import Knowledge
+from samekey.stores.redis._requests import SELF_CHECK
+from samekey.stores.redis._servers import Servers
 
 TURN_SECONDS = 60.0  # many times what the commands before us may take; only for a leader that vanished
 
@@ -24,10 +28,10 @@ TURN_SECONDS = 60.0  # many times what the commands before us may take; only for
 class Asked:
     """What one caller wants, and how it is told that it is its turn, or over."""
 
-    __slots__ = ("again", "behind", "bell", "jobs", "told")
+    __slots__ = ("again", "behind", "bell", "items", "told")
 
-    def __init__(self, jobs: Sequence[Job], behind: Sequence[Job] | None) -> None:
-        self.jobs = jobs
+    def __init__(self, items: Sequence[Item], behind: Sequence[Item] | None) -> None:
+        self.items = items
         self.behind = behind  # whose turn it was when we came
         self.bell = threading.Lock()  # held until rung: the cheapest thing a thread can sleep on
         self.bell.acquire()
@@ -39,93 +43,93 @@ class Asked:
             self.bell.release()
 
 
-class Lane:
+class ThreadQueue:
     """Connections that threads take turns on.
 
     An interrupt (Ctrl-C, a signal handler that raises) may strike between any two steps. So whose turn it is, is one
-    field, and whoever finds its own jobs there when it ends passes the turn on, once more if it was interrupted at it.
+    field, and whoever finds its own items there when it ends passes the turn on, once more if it was interrupted at it.
     Nobody leaves the queue but by itself, or to be told.
     """
 
-    def __init__(self, memory: Memory) -> None:
-        self._memory = memory
-        self.links = Links(memory)
+    def __init__(self, known: Knowledge) -> None:
+        self._known = known
+        self.servers = Servers(known)
         self._mutex = threading.Lock()
         self._queue: deque[Asked] = deque()
-        self._leader: Sequence[Job] | None = None  # whose turn it is: the very jobs that it came with
+        self._leader: Sequence[Item] | None = None  # whose turn it is: the very items that it came with
         self._closed = False
 
-    def perform(self, jobs: Sequence[Job], *, look: bool = False) -> None:
+    def perform(self, items: Sequence[Item], *, look: bool = False) -> None:
         """Carry these out, alone or together with whatever others want at the same time."""
         asked: Asked | None = None
         others: list[Asked] | None = None
         try:
             with self._mutex:
                 if self._leader is None:
-                    self._leader = jobs
+                    self._leader = items
                 else:
-                    asked = Asked(jobs, self._leader)
+                    asked = Asked(items, self._leader)
                     self._queue.append(asked)
             if asked is not None:
                 self._await_turn(asked)
-            if self._leader is jobs:
+            if self._leader is items:
                 if look:
-                    self._drive(self.links.looking())
+                    self._drive(self.servers.checking_all())
                 else:
                     if self._queue:
                         others = []
-                        self._gather(jobs, asked, others)
-                    if others or len(jobs) != 1 or not self._alone(jobs[0]):
-                        everything = [*jobs, *(job for one in others or () for job in one.jobs)]
-                        self._drive(working_all(everything, self.links, self._memory))
+                        self._gather(items, asked, others)
+                    if others or len(items) != 1 or not self._alone(items[0]):
+                        everything = [*items, *(item for one in others or () for item in one.items)]
+                        self._drive(carrying_out(everything, self.servers, self._known))
         finally:
             try:
                 if asked is None or not asked.told:
-                    self._pass_on(jobs, asked, others)
+                    self._pass_on(items, asked, others)
             except BaseException:
-                self._pass_on(jobs, asked, others)
+                self._pass_on(items, asked, others)
                 raise
         if asked is not None and asked.again:
-            self._perform_again([job for job in jobs if not job.done])
+            self._perform_again([item for item in items if not item.done])
 
-    def _perform_again(self, jobs: Sequence[Job]) -> None:
+    def _perform_again(self, items: Sequence[Item]) -> None:
         """Whoever did it for us was interrupted, and what became of it is not known."""
-        for job in jobs:
-            for request in job.requests:
+        for item in items:
+            for request in item.requests:
                 request.lost = True
-        self.perform(jobs)
+        self.perform(items)
 
-    def _alone(self, job: Job) -> bool:
-        """The short way for one command over one good connection; where anything is odd, `working_all` goes on."""
-        link = self.links.plain()
-        if link is None:
+    def _alone(self, item: Item) -> bool:
+        """The short way for one command over one good connection; where anything is odd, `carrying_out` goes on."""
+        connection = self.servers.simple_connection()
+        if connection is None:
             return False
-        if not job.requests:  # else somebody has begun it for us, and was interrupted
-            job.advance(None)
-        while not job.done and not job.several:
-            (request,) = job.requests
-            if request.script is GREET:
+        if not item.requests:  # else somebody has begun it for us, and was interrupted
+            item.advance(None)
+        while not item.done and not item.several:
+            (request,) = item.requests
+            if request.script is SELF_CHECK:
                 return False
             try:
-                link.wire.send(self.links.packed(link, request), 1)
-                (reply,) = link.wire.receive(1)
-            except driver.Lost:
+                connection.wire.send(self.servers.packed(connection, request), 1)
+                (reply,) = connection.wire.receive(1)
+            except Lost:
                 request.lost = True
-                self.links.drop(link)
+                self.servers.drop(connection)
                 return False
             if reply.__class__ is not list:
                 return False  # asked again, the short of it: every request recognises itself
-            job.advance(reply)
-        return job.done
+            item.advance(reply)
+        return item.done
 
-    def look(self) -> None:
+    def check_servers(self) -> None:
         """Ask the servers again who they are."""
-        self.perform([], look=True)  # no jobs: nobody can do it for us
+        self.perform([], look=True)  # no items: nobody can do it for us
 
     def close(self) -> None:
         self._closed = True
-        for link in list(self.links.links.values()):
-            link.wire.close()
+        for connection in list(self.servers.connections.values()):
+            connection.wire.close()
 
     # -- taking turns --------------------------------------------------------------------------------------
 
@@ -134,28 +138,28 @@ class Lane:
         if asked.bell.acquire(timeout=TURN_SECONDS):
             return
         with self._mutex:
-            if self._leader is asked.jobs:
+            if self._leader is asked.items:
                 return
             if self._leader is asked.behind and asked in self._queue:
                 # It vanished, or it takes far too long: either way its connections stay its own.
-                self.links = Links(self._memory)
-                self._leader = asked.jobs
+                self.servers = Servers(self._known)
+                self._leader = asked.items
                 return
-        raise StoreUnavailable(f"no turn on a connection to {self._memory.address.name} in {TURN_SECONDS:.0f} s")
+        raise StoreUnavailable(f"no turn on a connection to {self._known.address.name} in {TURN_SECONDS:.0f} s")
 
-    def _gather(self, mine: Sequence[Job], asked: Asked | None, others: list[Asked]) -> None:
-        """Those whose jobs go together with ours."""
+    def _gather(self, mine: Sequence[Item], asked: Asked | None, others: list[Asked]) -> None:
+        """Those whose items go together with ours."""
         count, carried = len(mine), weight(mine)
         with self._mutex:
             if asked is not None:
                 self._queue.remove(asked)
-            while self._queue and count < BATCH_MAX and carried < BATCH_BYTES_MAX and self._queue[0].jobs:
+            while self._queue and count < BATCH_MAX and carried < BATCH_BYTES_MAX and self._queue[0].items:
                 others.append(self._queue[0])  # noted first: whoever is noted is told
                 self._queue.popleft()
-                count += len(others[-1].jobs)
-                carried += weight(others[-1].jobs)
+                count += len(others[-1].items)
+                carried += weight(others[-1].items)
 
-    def _pass_on(self, jobs: Sequence[Job], asked: Asked | None, others: list[Asked] | None) -> None:
+    def _pass_on(self, items: Sequence[Item], asked: Asked | None, others: list[Asked] | None) -> None:
         """Those we did it for are told, and if it is our turn, the next one leads. Twice is once."""
         queue = self._queue
         with self._mutex:
@@ -163,42 +167,42 @@ class Lane:
                 for one in others:
                     if queue and queue[0] is one:
                         queue.popleft()
-                    one.again = not all(job.done for job in one.jobs)  # we were interrupted: it asks for itself
+                    one.again = not all(item.done for item in one.items)  # we were interrupted: it asks for itself
                     one.told = True
                     one.ring()
             if asked is not None and asked in queue:
                 queue.remove(asked)
-            if self._leader is jobs:
-                self._leader = queue[0].jobs if queue else None
-            if queue and queue[0].jobs is self._leader:
+            if self._leader is items:
+                self._leader = queue[0].items if queue else None
+            if queue and queue[0].items is self._leader:
                 queue[0].ring()
 
     # -- sending -------------------------------------------------------------------------------------------
 
-    def _drive(self, working: Generator[Any, Any, Any]) -> None:
-        drive(working, self._do)
+    def _drive(self, steps: Generator[Any, Any, Any]) -> None:
+        drive(steps, self._do)
 
     def _do(self, step: Any) -> Any:
-        if self._closed and isinstance(step, Dial):
-            raise Closed(f"{self._memory.address.name} was closed")
+        if self._closed and isinstance(step, Connect):
+            raise Closed(f"{self._known.address.name} was closed")
         return do(step)
 
 
-def drive(working: Generator[Any, Any, Any], perform: Callable[[Any], Any]) -> Any:
+def drive(steps: Generator[Any, Any, Any], perform: Callable[[Any], Any]) -> Any:
     """Carry out what it yields, in this thread; what it returns."""
     try:
-        step = next(working)
+        step = next(steps)
         while True:
             try:
                 reply = perform(step)
-            except (driver.DriverError, driver.Lost, SamekeyError, OSError) as error:
-                step = working.throw(error)
+            except (DriverError, Lost, SamekeyError, OSError) as error:
+                step = steps.throw(error)
             else:
-                step = working.send(reply)
+                step = steps.send(reply)
     except StopIteration as stop:
         return stop.value
     finally:
-        working.close()
+        steps.close()
 
 
 def do(step: Any) -> Any:
@@ -207,11 +211,11 @@ def do(step: Any) -> Any:
             return wire.send(data, replies)
         case Receive(wire, sent):
             return wire.receive(sent)
-        case Hang(wire):
+        case HangUp(wire):
             return wire.close()
         case Pause(seconds):
             return time.sleep(seconds)
-        case Dial(place):
-            wire = driver.Wire(place)
+        case Connect(place):
+            wire = Wire(place)
             wire.connect()
             return wire

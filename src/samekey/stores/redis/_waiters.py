@@ -1,7 +1,7 @@
-"""Vigils: the tasks of one event loop that wait for one key.
+"""The tasks of one event loop that wait for one key.
 
-One subscription, one look and one timer for all of them, however many they are: whoever waits has a future and nothing
-else to do, and is handed the record by the one who looked. Whether it is news is decided once for all who saw the same.
+They share one subscription, one read and one timer, however many they are: each waiter has only a future, and the
+watching task gives it the record. Whether the record has moved on is decided once for all waiters that saw the same.
 """
 
 from __future__ import annotations
@@ -23,99 +23,99 @@ if TYPE_CHECKING:
 Read = Callable[[], Awaitable[Record | None]]
 
 
-class _Company:
-    """Those who saw the same: what is news for one of them is news for all."""
+class _Group:
+    """The waiters that saw the same record."""
 
-    __slots__ = ("seen", "waiting")
+    __slots__ = ("deadlines", "seen")
 
     def __init__(self, seen: Record) -> None:
         self.seen = seen
-        self.waiting: dict[asyncio.Future[Record | None], float] = {}  # until when each waits
+        self.deadlines: dict[asyncio.Future[Record | None], float] = {}
 
 
-class Vigil:
-    """It begins with the first who waits, and ends after the last: `over` is called then."""
+class Waiters:
+    """Begins with the first waiter of a key; `over` is called after the last one."""
 
     def __init__(self, key: Key, subscriber: AsyncSubscriber, read: Read, over: Callable[[], object]) -> None:
         self._key, self._subscriber, self._read, self._over = key, subscriber, read, over
         self._loop = asyncio.get_running_loop()
         self._bell = running().bell()
-        self._waiting: dict[Hashable, _Company] = {}  # by what they saw
+        self._groups: dict[Hashable, _Group] = {}  # by what they saw
         self._joined = True
         self._watch: asyncio.Task[None] | None = None
 
     async def wait(self, seen: Record, timeout: float) -> Record | None:
-        """The record when it moved on, or as it is when the time is over."""
+        """The record when it has moved on, or as it is after `timeout` seconds."""
         future: asyncio.Future[Record | None] = self._loop.create_future()
-        name = (seen.state, seen.token, seen.attempt, seen.version, seen.asker)  # all that a look is compared with
-        company = self._waiting.get(name)
-        if company is None:
-            company = self._waiting[name] = _Company(seen)
-        company.waiting[future] = self._loop.time() + timeout
-        if self._watch is None:  # not before somebody waits: a loop may begin its tasks at once (eager_task_factory)
-            self._watch = self._loop.create_task(self._keep())
+        name = (seen.state, seen.token, seen.attempt, seen.version, seen.asker)  # all that a read is compared with
+        group = self._groups.get(name)
+        if group is None:
+            group = self._groups[name] = _Group(seen)
+        group.deadlines[future] = self._loop.time() + timeout
+        if self._watch is None:  # started after the first waiter is there: a loop may run it at once
+            self._watch = self._loop.create_task(self._keep_watch())
         elif not self._joined:
             self._joined = True
             self._bell.ring()
         try:
             return await future
         finally:
-            if company.waiting.pop(future, None) is not None and not company.waiting:  # cancelled, the last of them
-                self._dissolve(name, company)
+            if group.deadlines.pop(future, None) is not None and not group.deadlines:  # the last one was cancelled
+                self._remove(name, group)
 
-    async def _keep(self) -> None:
+    async def _keep_watch(self) -> None:
         subscriber, digest = self._subscriber, self._key.digest
         with subscriber.watching(self._key):
             last: Record | None = None
             subscriber.bells.add(digest, self._bell)  # before the first read: a ring in between is not lost
             try:
-                while self._waiting:
-                    # Whoever has just come wants a read: what was told may be older than what it saw.
+                while self._groups:
+                    # A waiter that has just joined needs a read: a message may be older than what it saw.
                     joined, self._joined = self._joined, False
-                    news = subscriber.news.get(digest)
-                    told, last = (None if joined or news is last else news), news
-                    record = told or await self._read()
-                    pause = self._tell(record, told=told is not None)
-                    if self._waiting and not self._joined:
+                    latest = subscriber.latest.get(digest)
+                    message, last = (None if joined or latest is last else latest), latest
+                    record = message or await self._read()
+                    pause = self._wake(record, from_message=message is not None)
+                    if self._groups and not self._joined:
                         await self._bell.wait(pause)
             except Exception as error:
-                for future in self._everyone():
+                for future in self._futures():
                     if not future.done():
                         future.set_exception(own_copy(error))
-                self._waiting.clear()
+                self._groups.clear()
             finally:
                 subscriber.bells.remove(digest, self._bell)
                 self._over()
-                for future in self._everyone():
-                    future.cancel()  # the loop is being closed under us
+                for future in self._futures():
+                    future.cancel()  # the loop is being closed
 
-    def _tell(self, record: Record | None, *, told: bool) -> float:
-        """Hand it to all for whom it moved on or whose time is over; for how long the others may sleep."""
+    def _wake(self, record: Record | None, *, from_message: bool) -> float:
+        """Give the record to all waiters that it moved on for or whose time is over; how long the others may sleep."""
         now = self._loop.time()
         ends = []
-        for name, company in list(self._waiting.items()):
-            waiting, seen = company.waiting, company.seen
-            if moved_on(record, seen) and not (told and older(record, seen)):
-                over = list(waiting)
-                waiting.clear()
+        for name, group in list(self._groups.items()):
+            deadlines, seen = group.deadlines, group.seen
+            if moved_on(record, seen) and not (from_message and older(record, seen)):
+                over = list(deadlines)
+                deadlines.clear()
             else:
-                over = [future for future, deadline in waiting.items() if now >= deadline]
+                over = [future for future, deadline in deadlines.items() if now >= deadline]
                 for future in over:
-                    del waiting[future]
-            if waiting:
-                ends.append(min(waiting.values()))
+                    del deadlines[future]
+            if deadlines:
+                ends.append(min(deadlines.values()))
             else:
-                del self._waiting[name]
+                del self._groups[name]
             for future in over:
-                if not future.done():  # cancelled
+                if not future.done():  # else cancelled
                     future.set_result(record)
         return pause_seconds(record, min(ends, default=now) - now)
 
-    def _dissolve(self, name: Hashable, company: _Company) -> None:
-        if self._waiting.get(name) is company:
-            del self._waiting[name]
-        if not self._waiting:
-            self._bell.ring()  # nobody is left
+    def _remove(self, name: Hashable, group: _Group) -> None:
+        if self._groups.get(name) is group:
+            del self._groups[name]
+        if not self._groups:
+            self._bell.ring()
 
-    def _everyone(self) -> list[asyncio.Future[Record | None]]:
-        return [future for company in self._waiting.values() for future in company.waiting]
+    def _futures(self) -> list[asyncio.Future[Record | None]]:
+        return [future for group in self._groups.values() for future in group.deadlines]

@@ -9,7 +9,7 @@ Each process has one connection for each server, on which all callers' commands 
 `_redis_tasks`, `_redis_jobs`).
 What a server is, and whether it is still the one we met, is learned when we connect (`_redis_links`).
 
-Waiting: one connection per process (per event loop) hears the messages of those keys that somebody here waits for; a
+Waiting: one connection per process (per event loop) hears the messages of those keys that somebody process waits for; a
 slow re-read is the truth (`_redis_listen`, `_redis_vigil`, `_waiting`).
 """
 
@@ -38,20 +38,20 @@ from samekey.core.commands import (
 from samekey.core.errors import Misconfigured, RecordUnreadable, StoreUnavailable
 from samekey.core.ports import Audits, Health, Query, Records, Replies
 from samekey.core.record import Record
-from samekey.drivers.redis import connect as driver
+from samekey.drivers.redis.address import Address, lent_by, parse_url
 from samekey.loops import Bells, aside
 from samekey.stores._waiting import asyncio_loop, wait
-from samekey.stores.redis._batches import Job, job_of, portions
+from samekey.stores.redis._batches import Item, item_of, portions
+from samekey.stores.redis._knowledge import Knowledge
 from samekey.stores.redis._operators import auditing, listing
-from samekey.stores.redis._servers import Memory
 from samekey.stores.redis._subscriber import AsyncSubscriber, Subscriber, older
-from samekey.stores.redis._tasks import AsyncLane
-from samekey.stores.redis._threads import Lane
-from samekey.stores.redis._waiters import Vigil
+from samekey.stores.redis._tasks import TaskQueue
+from samekey.stores.redis._threads import ThreadQueue
+from samekey.stores.redis._waiters import Waiters
 
 _INHERITED: list[Any] = []  # what a forked child got from its parent and must not touch
 
-_MOVES = frozenset({Take, Settle, Ask, Free})  # what those who wait, wait for
+_WAKING = frozenset({Take, Settle, Ask, Free})  # what those who wait, wait for
 
 
 class RedisStore:
@@ -63,7 +63,7 @@ class RedisStore:
 
     def __init__(
         self,
-        url: str | driver.Address | None = None,
+        url: str | Address | None = None,
         *,
         client: Any = None,
         allow_volatile: bool | None = None,
@@ -71,7 +71,7 @@ class RedisStore:
     ) -> None:
         self._address = _address(url, client, allow_volatile, wait_replicas)
         self.name = self._address.name
-        self._here = _Here(self._address)
+        self._process = _Process(self._address)
 
     @classmethod
     def from_url(cls, url: str) -> RedisStore:
@@ -79,8 +79,8 @@ class RedisStore:
 
     @property
     def incarnation(self) -> str:
-        memory = self._here.memory
-        return memory.incarnation if memory.facts else ""
+        known = self._process.known
+        return known.incarnation if known.facts else ""
 
     def __repr__(self) -> str:
         return f"<RedisStore {self.name}>"
@@ -118,31 +118,31 @@ class RedisStore:
         return self._do(command)
 
     def wait(self, command: Wait, timeout: float) -> Record | None:
-        here = self._links()
-        told = here.told(command)
+        process = self._process_now()
+        told = process.told(command)
 
         def look() -> Record | None:
             return told() or self._do(Read(command.key))
 
-        with here.subscriber.watching(command.key):
-            return wait(command.seen, timeout, look, here.bells)
+        with process.subscriber.watching(command.key):
+            return wait(command.seen, timeout, look, process.bells)
 
     def batch(self, commands: Sequence[StoreCommand]) -> Replies:
-        here = self._links()
-        jobs = [job_of(command, here.memory) for command in commands]
-        for some in portions(jobs):
-            here.lane.perform(some)
-            here.ring(some)
-        return [job.error or job.reply for job in jobs]
+        process = self._process_now()
+        items = [item_of(command, process.known) for command in commands]
+        for some in portions(items):
+            process.queue.perform(some)
+            process.ring(some)
+        return [item.error or item.reply for item in items]
 
     def list(self, query: Query) -> Records:
-        here = self._links()
-        found: Records = self._work(listing(query, here.memory, here.lane.links))
+        process = self._process_now()
+        found: Records = self._work(listing(query, process.known, process.queue.servers))
         return found
 
     def sweep(self, limit: int) -> int:
         """Nothing to do: Redis itself forgets what is past retention."""
-        self._links()
+        self._process_now()
         return 0
 
     def audit(self, limit: int) -> Audits:
@@ -150,54 +150,56 @@ class RedisStore:
         return entries
 
     def health(self) -> Health:
-        here = self._links()
-        here.lane.look()
-        return _health(here.memory)
+        process = self._process_now()
+        process.queue.check_servers()
+        return _health(process.known)
 
     def close(self) -> None:
-        self._here.close()
+        self._process.close()
 
     # -- connections: one set per process ------------------------------------------------------------------
 
-    def _links(self) -> _Here:
-        here = self._here
-        if here.pid != os.getpid():
+    def _process_now(self) -> _Process:
+        process = self._process
+        if process.pid != os.getpid():
             # Forked: the parent's connections are its own, and what we read from them would be its answers.
-            _INHERITED.append(here)
-            here = self._here = _Here(self._address, here.memory.born)
-        if here.closed:
+            _INHERITED.append(process)
+            process = self._process = _Process(self._address, process.known.born)
+        if process.closed:
             raise StoreUnavailable(f"{self.name} was closed")
-        return here
+        return process
 
     def _do(self, command: StoreCommand) -> Record | None:
-        here = self._links()
-        job = job_of(command, here.memory)
-        here.lane.perform((job,))
-        if type(command) in _MOVES:
-            here.bells.ring(job.name)
-        record: Record | None = job.outcome()
+        process = self._process_now()
+        item = item_of(command, process.known)
+        process.queue.perform((item,))
+        if type(command) in _WAKING:
+            process.bells.ring(item.digest)
+        record: Record | None = item.outcome()
         return record
 
     def _work(self, working: Any) -> Any:
-        job = Job(None, working)
-        self._links().lane.perform((job,))
-        return job.outcome()
+        item = Item(None, working)
+        self._process_now().queue.perform((item,))
+        return item.outcome()
 
 
-class _Here:
+class _Process:
     """Everything that belongs to one process; connections are made when they are first needed."""
 
-    def __init__(self, address: driver.Address, born: Sequence[bytes] = ()) -> None:
+    def __init__(self, address: Address, born: Sequence[bytes] = ()) -> None:
         self.pid = os.getpid()
         self.closed = False
-        self.memory = Memory(address, born)  # a child knows what its parent knew: a wipe before the fork's first claim
-        self.lane = Lane(self.memory)
+        self.known = Knowledge(
+            address, born
+        )  # a child knows what its parent knew: a wipe before the fork's first claim
+        self.queue = ThreadQueue(self.known)
         self.bells = Bells()
-        self.subscriber = Subscriber(self.memory, self.bells)
+        self.subscriber = Subscriber(self.known, self.bells)
 
     def told(self, command: Wait) -> Callable[[], Record | None]:
         """What was told about this key since the last look; the first look is always a read."""
-        digest, news = command.key.digest, self.subscriber.news
+        digest, news = command.key.digest, self.subscriber.latest
         last = news.get(digest)
 
         def look() -> Record | None:
@@ -207,17 +209,17 @@ class _Here:
 
         return look
 
-    def ring(self, jobs: Sequence[Job]) -> None:
+    def ring(self, items: Sequence[Item]) -> None:
         """Those who wait in this process need no message."""
-        for job in jobs:
-            if type(job.question) in _MOVES:
-                self.bells.ring(job.name)
+        for item in items:
+            if type(item.command) in _WAKING:
+                self.bells.ring(item.digest)
 
     def close(self) -> None:
         self.closed = True
         if self.pid == os.getpid():
             self.subscriber.close()
-            self.lane.close()
+            self.queue.close()
 
 
 class AsyncRedisStore:
@@ -225,7 +227,7 @@ class AsyncRedisStore:
 
     def __init__(
         self,
-        url: str | driver.Address | None = None,
+        url: str | Address | None = None,
         *,
         client: Any = None,
         allow_volatile: bool | None = None,
@@ -281,30 +283,30 @@ class AsyncRedisStore:
 
     async def wait(self, command: Wait, timeout: float) -> Record | None:
         key, loop = command.key, self._loop()
-        vigils = loop.vigils
-        vigil = vigils.get(key.digest)
-        if vigil is None:
-            vigil = vigils[key.digest] = Vigil(
-                key, loop.subscriber, lambda: self._do(Read(key)), lambda: vigils.pop(key.digest)
+        waiters = loop.waiters
+        shared = waiters.get(key.digest)
+        if shared is None:
+            shared = waiters[key.digest] = Waiters(
+                key, loop.subscriber, lambda: self._do(Read(key)), lambda: waiters.pop(key.digest)
             )
-        return await vigil.wait(command.seen, timeout)
+        return await shared.wait(command.seen, timeout)
 
     async def batch(self, commands: Sequence[StoreCommand]) -> Replies:
-        lane, here = self._lane(), self.sync._links()
-        jobs = [job_of(command, here.memory) for command in commands]
-        for some in portions(jobs):
-            await lane.perform(some)
-            here.ring(some)
-        return [job.error or job.reply for job in jobs]
+        queue, process = self._queue(), self.sync._process_now()
+        items = [item_of(command, process.known) for command in commands]
+        for some in portions(items):
+            await queue.perform(some)
+            process.ring(some)
+        return [item.error or item.reply for item in items]
 
     async def list(self, query: Query) -> Records:
-        lane = self._lane()
-        found: Records = await self._work(listing(query, self.sync._links().memory, lane.links))
+        queue = self._queue()
+        found: Records = await self._work(listing(query, self.sync._process_now().known, queue.servers))
         return found
 
     async def sweep(self, limit: int) -> int:
         """Nothing to do: Redis itself forgets what is past retention."""
-        self._lane()
+        self._queue()
         return 0
 
     async def audit(self, limit: int) -> Audits:
@@ -312,71 +314,71 @@ class AsyncRedisStore:
         return entries
 
     async def health(self) -> Health:
-        await self._lane().look()
-        return _health(self.sync._links().memory)
+        await self._queue().check_servers()
+        return _health(self.sync._process_now().known)
 
     async def close(self) -> None:
         self._closed = True
         running = asyncio._get_running_loop()  # none under trio, where nothing was opened
         while self._loops:
-            loop, links = self._loops.popitem()
-            if loop is running and links.pid == os.getpid():
-                await links.close()
+            loop, mine = self._loops.popitem()
+            if loop is running and mine.pid == os.getpid():
+                await mine.close()
             else:
-                links.abandon()
+                mine.abandon()
         await aside(self.sync.close)()
 
-    def _lane(self) -> AsyncLane:
-        return self._loop().lane
+    def _queue(self) -> TaskQueue:
+        return self._loop().queue
 
     def _loop(self) -> _Loop:
         if self._closed:
             raise StoreUnavailable(f"{self.name} was closed")
         loop = asyncio_loop(self.name)
-        links = self._loops.get(loop)
-        if links is not None and links.pid == os.getpid():
-            return links
+        mine = self._loops.get(loop)
+        if mine is not None and mine.pid == os.getpid():
+            return mine
         for one in list(self._loops):  # other threads begin and end theirs meanwhile
             gone = self._loops.pop(one, None) if one.is_closed() else None
             if gone is not None:
                 gone.abandon()
-        if links is not None:
-            _INHERITED.append(links)
-        links = self._loops[loop] = _Loop(self.sync._links())
-        return links
+        if mine is not None:
+            _INHERITED.append(mine)
+        mine = self._loops[loop] = _Loop(self.sync._process_now())
+        return mine
 
     async def _do(self, command: StoreCommand) -> Record | None:
-        lane, here = self._loop().lane, self.sync._here
-        job = job_of(command, here.memory)
-        await lane.perform_one(job)
-        if type(command) in _MOVES:
-            here.bells.ring(job.name)
-        record: Record | None = job.outcome()
+        queue, process = self._loop().queue, self.sync._process
+        item = item_of(command, process.known)
+        await queue.perform_one(item)
+        if type(command) in _WAKING:
+            process.bells.ring(item.digest)
+        record: Record | None = item.outcome()
         return record
 
     async def _work(self, working: Any) -> Any:
-        job = Job(None, working)
-        await self._lane().perform_one(job)
-        return job.outcome()
+        item = Item(None, working)
+        await self._queue().perform_one(item)
+        return item.outcome()
 
 
 class _Loop:
     """Everything that belongs to one event loop of one process."""
 
-    def __init__(self, here: _Here) -> None:
+    def __init__(self, process: _Process) -> None:
         self.pid = os.getpid()
-        self.lane = AsyncLane(here.memory)
-        self.subscriber = AsyncSubscriber(here.memory, here.bells)
-        self.vigils: dict[bytes, Vigil] = {}  # who waits, by digest
+        self.queue = TaskQueue(process.known)
+        self.subscriber = AsyncSubscriber(process.known, process.bells)
+        self.waiters: dict[bytes, Waiters] = {}  # who waits, by digest
 
     async def close(self) -> None:
         await self.subscriber.close()
-        await self.lane.close()
+        await self.queue.close()
 
     def abandon(self) -> None:
         if self.pid == os.getpid():
             self.subscriber.abandon()
-            self.lane.abandon()
+            self.queue.abandon()
 
 
 def _there(record: Record | None, command: Open) -> Record:
@@ -385,14 +387,12 @@ def _there(record: Record | None, command: Open) -> Record:
     return record
 
 
-def _address(
-    url: str | driver.Address | None, client: Any, allow_volatile: bool | None, wait_replicas: int | None
-) -> driver.Address:
-    if isinstance(url, driver.Address):
+def _address(url: str | Address | None, client: Any, allow_volatile: bool | None, wait_replicas: int | None) -> Address:
+    if isinstance(url, Address):
         return url
     if (url is None) is (client is None):
         raise Misconfigured("a Redis store takes an address or a client of your own, one of them")
-    address = driver.parse_url(url) if url is not None else driver.lent_by(client)
+    address = parse_url(url) if url is not None else lent_by(client)
     if address.front_ttl is not None:
         raise Misconfigured(
             "front_ttl is for a Redis before a database: 'redis://cache?front_ttl=5 postgresql://db/app'"
@@ -404,16 +404,16 @@ def _address(
     return address
 
 
-def _health(memory: Memory) -> Health:
-    address, facts = memory.address, list(memory.facts.values())
+def _health(known: Knowledge) -> Health:
+    address, facts = known.address, list(known.facts.values())
     weakest = min(facts, key=lambda one: (not one.volatile, one.appendfsync == "always"))
     warnings = dict.fromkeys(text for one in facts for text in one.warnings(address.wait_replicas))
-    if any(memory.lost):
+    if any(known.lost):
         warnings["the store lost its memory, or a part of it: claims since then ask first, where one can"] = None
     return Health(
         store=address.name,
         guarantee=weakest.guarantee(address.wait_replicas),
-        incarnation=memory.incarnation,
+        incarnation=known.incarnation,
         warnings=tuple(warnings),
         facts=(*weakest.listed(), ("servers", str(len(facts)))),
     )
