@@ -75,13 +75,13 @@ def replays_of_one(effort: Effort) -> Sequence[Reading]:
 
                 def work() -> None:
                     for one in given:
-                        guard.store.open(one)
+                        guard.store.carry_out(one)
 
                 return work
 
             return prepare
 
-        assert all(guard.store.open(claims[0]).settled for guard in (layered, alone))
+        assert all(guard.store.carry_out(claims[0]).settled for guard in (layered, alone))
         before = place.statements
         race = interleave(effort, each(layered), each(alone))
         seen = place.statements - before
@@ -105,7 +105,7 @@ def replays_of_many(effort: Effort) -> Sequence[Reading]:
 
                 async def caller() -> None:
                     for one in given:
-                        await guard.store.open(one)
+                        await guard.store.carry_out(one)
 
                 async def callers() -> None:
                     await asyncio.gather(*(caller() for _ in range(CALLERS)))

@@ -58,11 +58,11 @@ def stage() -> Iterator[tuple[RedisServer, bytes, bytes]]:
     """A server, and values as wide as a claim and a settled record of ours."""
     with redis_server() as server:
         store = RedisStore(server.url())
-        held = store.open(fresh())
+        held = store.carry_out(fresh())
         digest = held.key.digest.hex()
         key = f"samekey:{{{digest[:2]}}}:{digest}"
         claimed = bytes(int(server.call("STRLEN", key)))
-        store.settle(settling(held))
+        store.carry_out(settling(held))
         settled = bytes(int(server.call("STRLEN", key)))
         store.close()
         yield server, claimed, settled
@@ -75,17 +75,17 @@ def one_caller(effort: Effort) -> Sequence[Reading]:
     with stage() as (server, claimed, settled):
         store, client = RedisStore(server.url()), redis.Redis(port=server.port)
         replayed = fresh()
-        store.settle(settling(store.open(replayed)))
+        store.carry_out(settling(store.carry_out(replayed)))
 
         def ours(one: Open) -> None:
-            store.settle(settling(store.open(one)))
+            store.carry_out(settling(store.carry_out(one)))
 
         def raw(key: str) -> None:
             client.set(key, claimed, nx=True)
             client.set(key, settled, ex=int(RETAIN_SECONDS))
 
         def replay(_: Open) -> None:
-            store.open(replayed)
+            store.carry_out(replayed)
 
         race = interleave(effort, in_a_row(ours, fresh), in_a_row(raw, raw_key), in_a_row(replay, fresh))
         store.close()
@@ -99,14 +99,14 @@ def one_task(effort: Effort) -> Sequence[Reading]:
         replayed = fresh()
 
         async def ours(one: Open) -> None:
-            await store.settle(settling(await store.open(one)))
+            await store.carry_out(settling(await store.carry_out(one)))
 
         async def raw(key: str) -> None:
             await client.set(key, claimed, nx=True)
             await client.set(key, settled, ex=int(RETAIN_SECONDS))
 
         async def replay(_: Open) -> None:
-            await store.open(replayed)
+            await store.carry_out(replayed)
 
         runner.run(ours(replayed))
         race = interleave(
@@ -183,7 +183,7 @@ def crowd_of_tasks(effort: Effort) -> Sequence[Reading]:
         piped, replayed = Piped(client), fresh()
 
         async def ours(one: Open) -> None:
-            await store.settle(settling(await store.open(one)))
+            await store.carry_out(settling(await store.carry_out(one)))
 
         async def by_pipe(key: str) -> None:
             await piped.call("SET", key, claimed, "NX")
@@ -194,7 +194,7 @@ def crowd_of_tasks(effort: Effort) -> Sequence[Reading]:
             await client.set(key, settled, ex=int(RETAIN_SECONDS))
 
         async def replay(_: Open) -> None:
-            await store.open(replayed)
+            await store.carry_out(replayed)
 
         runner.run(ours(replayed))
         race = interleave(
@@ -222,14 +222,14 @@ def crowd_of_threads(effort: Effort) -> Sequence[Reading]:
         replayed = fresh()
 
         def ours(one: Open) -> None:
-            store.settle(settling(store.open(one)))
+            store.carry_out(settling(store.carry_out(one)))
 
         def plain(key: str) -> None:
             client.set(key, claimed, nx=True)
             client.set(key, settled, ex=int(RETAIN_SECONDS))
 
         def replay(_: Open) -> None:
-            store.open(replayed)
+            store.carry_out(replayed)
 
         ours(replayed)
         race = interleave(

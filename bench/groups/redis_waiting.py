@@ -58,12 +58,12 @@ def waiters(effort: Effort) -> Sequence[Reading]:
         there.close()
         here.recv()  # EOFError: it could not start, and printed why
         for number in range(min(effort.rounds, WAITS_MAX)):
-            held = store.open(command(f"key-{number}"))
+            held = store.carry_out(command(f"key-{number}"))
             server.call("CONFIG", "RESETSTAT")
             here.send(f"key-{number}")
             time.sleep(HEAD_START_SECONDS)
             called_at = time.time()
-            settled = store.settle(settling(held))
+            settled = store.carry_out(settling(held))
             answered = here.recv()
             assert settled is not None
             after_settle.append([(answered_at - settled.changed_at) * 1e3 for answered_at in answered])
@@ -102,7 +102,7 @@ async def _wait_there(url: str, parent: Connection) -> None:
     parent.send("ready")
     loop = asyncio.get_running_loop()
     while (text := await loop.run_in_executor(None, next_key, parent)) is not None:
-        seen = await store.open(command(text))
+        seen = await store.carry_out(command(text))
         parent.send(await asyncio.gather(*(waiter(seen) for _ in range(WAITERS))))
     await store.close()
 

@@ -102,12 +102,12 @@ class Raw:
 def our_width(directory: Path) -> tuple[int, int]:
     """The bytes in one of our rows: claimed, and completed."""
     store = SqliteStore(directory / "width.db", synchronous="normal")
-    record = store.open(command(new_key()))
+    record = store.carry_out(command(new_key()))
     reader = sqlite3.connect(directory / "width.db")
     columns = [row[1] for row in reader.execute("PRAGMA table_info(samekey_records)")]
     total = " + ".join(f"coalesce(length(CAST({column} AS BLOB)), 0)" for column in columns)
     [claimed] = reader.execute(f"SELECT {total} FROM samekey_records").fetchone()  # noqa: S608 - our own columns
-    store.settle(Settle(record, Role.HOLDER, State.COMPLETED, by=record.attempt, result=ENVELOPE, retain_seconds=60))
+    store.carry_out(Settle(record, Role.HOLDER, State.COMPLETED, by=record.attempt, result=ENVELOPE, retain_seconds=60))
     [completed] = reader.execute(f"SELECT {total} FROM samekey_records").fetchone()  # noqa: S608
     reader.close()
     store.close()
@@ -130,8 +130,8 @@ def one_caller(effort: Effort) -> Sequence[Reading]:
 
             def work() -> None:
                 for one in commands:
-                    held = store.open(one)
-                    store.settle(
+                    held = store.carry_out(one)
+                    store.carry_out(
                         Settle(
                             held, Role.HOLDER, State.COMPLETED, by=held.attempt, result=ENVELOPE, retain_seconds=60.0
                         )

@@ -150,12 +150,12 @@ def waiters(count: int, effort: Effort) -> Sequence[Reading]:
         child.start()
         here.recv()
         for number in range(min(effort.rounds, WAITS_MAX)):
-            held = store.open(command(f"key-{number}"))
+            held = store.carry_out(command(f"key-{number}"))
             here.send(f"key-{number}")
             # Not in step with the watcher's own rhythm.
             time.sleep(HEAD_START_SECONDS + number * 0.0013)
             settled_at = time.monotonic()  # the same clock in both processes
-            store.settle(
+            store.carry_out(
                 Settle(held, Role.HOLDER, State.COMPLETED, by=held.attempt, result=ENVELOPE, retain_seconds=60.0)
             )
             waited += [(answered_at - settled_at) * 1e3 for answered_at in here.recv()]

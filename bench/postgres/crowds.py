@@ -46,11 +46,11 @@ def waiters(effort: Effort) -> Sequence[Reading]:
         child.start()
         here.recv()
         for number in range(min(effort.rounds, WAITS_MAX) + 1):
-            held = store.open(command(f"key-{number}"))
+            held = store.carry_out(command(f"key-{number}"))
             here.send(f"key-{number}")
             time.sleep(HEAD_START_SECONDS + number * 0.0013)
             settled_at = time.monotonic()  # the same clock in both processes
-            store.settle(completing(held))
+            store.carry_out(completing(held))
             answered, commands = here.recv()
             if number:  # the first time everything connects
                 waited += [(at - settled_at) * 1e3 for at in answered]

@@ -70,7 +70,7 @@ async def _grown(effort: Effort) -> Sequence[Reading]:
             for at, store in enumerate(stores):
 
                 async def pair(store: AsyncPostgresStore = store) -> None:
-                    await store.settle(completing(await store.open(claiming())))
+                    await store.carry_out(completing(await store.carry_out(claiming())))
 
                 rush = await among_tasks(CALLERS, effort.crowd_seconds, lambda _, pair=pair: pair)  # type: ignore[misc]
                 if number:
@@ -118,7 +118,7 @@ async def _claims(url: str, effort: Effort, go: Event, over: Event) -> tuple[lis
     async def caller(took: list[float], stop_at: float | None) -> None:
         while not over.is_set() if stop_at is None else time.perf_counter() < stop_at:
             begun = time.perf_counter()
-            await store.settle(completing(await store.open(claiming())))
+            await store.carry_out(completing(await store.carry_out(claiming())))
             took.append(time.perf_counter() - begun)
 
     with quiet():

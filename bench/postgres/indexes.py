@@ -33,7 +33,7 @@ async def _with_and_without(effort: Effort) -> Sequence[Reading]:
             for at, store in enumerate(stores):
 
                 async def pair(store: AsyncPostgresStore = store) -> None:
-                    await store.settle(completing(await store.open(claiming())))
+                    await store.carry_out(completing(await store.carry_out(claiming())))
 
                 rush = await among_tasks(CALLERS, effort.crowd_seconds, lambda _, pair=pair: pair)  # type: ignore[misc]
                 if number:  # the first time everything connects

@@ -47,13 +47,13 @@ TOKEN = 1
 def one_caller(effort: Effort) -> Sequence[Reading]:
     with served() as (_, url):
         store, raw = PostgresStore(url), raw_connect(url)
-        ended = store.settle(completing(store.open(claiming())))
+        ended = store.carry_out(completing(store.carry_out(claiming())))
         assert ended is not None
         width = Width(url, ended)
 
         def by_store(operations: int) -> Work:
             commands = [claiming() for _ in range(operations)]
-            return lambda: [store.settle(completing(store.open(one))) for one in commands]
+            return lambda: [store.carry_out(completing(store.carry_out(one))) for one in commands]
 
         def by_hand(operations: int) -> Work:
             keys = [uuid4() for _ in range(operations)]
@@ -76,7 +76,7 @@ def one_task(effort: Effort) -> Sequence[Reading]:
         store, raw = AsyncPostgresStore(url), runner.run(raw_connect_async(url))
 
         async def ready() -> Width:
-            ended = await store.settle(completing(await store.open(claiming())))
+            ended = await store.carry_out(completing(await store.carry_out(claiming())))
             assert ended is not None
             return Width(url, ended)
 
@@ -85,7 +85,7 @@ def one_task(effort: Effort) -> Sequence[Reading]:
         def by_store(operations: int) -> Work:
             async def work(commands: Sequence[Open]) -> None:
                 for one in commands:
-                    await store.settle(completing(await store.open(one)))
+                    await store.carry_out(completing(await store.carry_out(one)))
 
             commands = [claiming() for _ in range(operations)]
             return lambda: runner.run(work(commands))
@@ -110,7 +110,7 @@ def replayed(effort: Effort) -> Sequence[Reading]:
         store, raw = PostgresStore(url), raw_connect(url)
         commands, keys = [claiming() for _ in range(REPLAYED_KEYS)], [uuid4() for _ in range(REPLAYED_KEYS)]
         for one, key in zip(commands, keys, strict=True):
-            ended = store.settle(completing(store.open(one)))
+            ended = store.carry_out(completing(store.carry_out(one)))
             assert ended is not None
             width = Width(url, ended)
             raw.execute(CLAIM, (key, TOKEN, width.claim))
@@ -118,7 +118,7 @@ def replayed(effort: Effort) -> Sequence[Reading]:
 
         def by_store(operations: int) -> Work:
             asked = list(itertools.islice(itertools.cycle(commands), operations))
-            return lambda: [store.open(one) for one in asked]
+            return lambda: [store.carry_out(one) for one in asked]
 
         def by_hand(operations: int) -> Work:
             asked = list(itertools.islice(itertools.cycle(keys), operations))
@@ -137,7 +137,7 @@ def replayed_to_a_task(effort: Effort) -> Sequence[Reading]:
 
         async def ready() -> None:
             for one, key in zip(commands, keys, strict=True):
-                ended = await store.settle(completing(await store.open(one)))
+                ended = await store.carry_out(completing(await store.carry_out(one)))
                 assert ended is not None
                 width = Width(url, ended)
                 await raw.execute(CLAIM, (key, TOKEN, width.claim))
@@ -148,7 +148,7 @@ def replayed_to_a_task(effort: Effort) -> Sequence[Reading]:
         def by_store(operations: int) -> Work:
             async def work() -> None:
                 for one in itertools.islice(itertools.cycle(commands), operations):
-                    await store.open(one)
+                    await store.carry_out(one)
 
             return lambda: runner.run(work())
 
@@ -243,14 +243,14 @@ def crowd_of_threads(callers: int, effort: Effort) -> Sequence[Reading]:
     claims, settles = Turns(), Turns()
     with served() as (_, url):
         store = PostgresStore(url)
-        ended = store.settle(completing(store.open(claiming())))
+        ended = store.carry_out(completing(store.carry_out(claiming())))
         assert ended is not None
         width = Width(url, ended)
         links = [raw_connect(url) for _ in range(min(callers, RAW_CONNECTIONS))]
 
         def by_store(number: int) -> Callable[[], object]:
             commands = ready_commands(callers, effort)
-            return lambda: store.settle(completing(store.open(next(commands))))
+            return lambda: store.carry_out(completing(store.carry_out(next(commands))))
 
         def by_hand(number: int) -> Callable[[], object]:
             link = links[number]
@@ -291,7 +291,7 @@ async def _crowd_of_tasks(callers: int, effort: Effort) -> Sequence[Reading]:
     ours, theirs, synced = list[Rush](), list[Rush](), list[float]()
     with served() as (_, url):
         store = AsyncPostgresStore(url)
-        ended = await store.settle(completing(await store.open(claiming())))
+        ended = await store.carry_out(completing(await store.carry_out(claiming())))
         assert ended is not None
         width = Width(url, ended)
         links = [await raw_connect_async(url) for _ in range(min(callers, RAW_CONNECTIONS))]
@@ -300,7 +300,7 @@ async def _crowd_of_tasks(callers: int, effort: Effort) -> Sequence[Reading]:
             commands = ready_commands(callers, effort)
 
             async def pair() -> None:
-                await store.settle(completing(await store.open(next(commands))))
+                await store.carry_out(completing(await store.carry_out(next(commands))))
 
             return pair
 

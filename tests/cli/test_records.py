@@ -242,7 +242,7 @@ def test_show_tells_times_in_utc_and_age(shell, scene):
 
 def test_show_masks_results_in_the_evidence_too(shell, scene):
     record = scene.in_doubt()
-    scene.store.testify(Testify(record.key, "a" * 32, record.token, State.COMPLETED, b'\x01J"4242"', "late"))
+    scene.store.carry_out(Testify(record.key, "a" * 32, record.token, State.COMPLETED, b'\x01J"4242"', "late"))
 
     assert "4242" not in shell("show", "o-1").stdout
     assert "4242" not in shell("show", "o-1", "--json").stdout
@@ -295,7 +295,7 @@ def test_control_characters_of_stored_text_never_reach_the_terminal(shell, scene
     """Ours refuses them in names and reasons; a foreign writer or an old version may not have."""
     record = scene.in_doubt()
     evil = "\x1b]0;owned\x07\x1b[2J\r\n\x9b31m\u202e[bold]text[/bold]"
-    scene.store.settle(
+    scene.store.carry_out(
         Settle(record, Role.OPERATOR, State.CLOSED, by=f"eve{evil}", why=evil, error=evil, retain_seconds=60)
     )
     result = shell(*command)

@@ -317,8 +317,17 @@ def test_an_interrupted_claim_is_withdrawn():
     play(
         steps.withdraw(call, opening(call)), (opening(call), doubted), (letting_go, HELD._replace(state=State.RELEASED))
     )
-    for other in (None, record(), HELD._replace(state=State.COMPLETED)):
+    for other in (record(), HELD._replace(state=State.COMPLETED)):
         play(steps.withdraw(call, opening(call)), (opening(call), other))
+    taking = Take(record(), call.attempt, "opaque", 10.0, False)
+    play(steps.withdraw(call, taking), (taking, None))
+
+
+def test_an_open_without_a_record_is_unreadable():
+    """A store that answers an open with nothing does not say who holds the key: nothing may run."""
+    call = calling()
+    with pytest.raises(RecordUnreadable, match="shows no record of it"):
+        play(steps.attempt(call), (opening(call), None), (opening(call), None))  # opened once more, as if it were freed
 
 
 # -- holding -----------------------------------------------------------------------------------------------------

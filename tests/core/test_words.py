@@ -299,7 +299,7 @@ def test_the_sql_of_a_savepoint_names_its_depth():
     assert Commit() == Commit()
 
 
-def test_a_store_command_is_the_stores_method_of_its_name():
+def test_a_store_command_is_called_by_its_verb():
     def subclasses(cls):
         return [one for child in cls.__subclasses__() for one in (child, *subclasses(child))]
 

@@ -236,7 +236,7 @@ def test_asks_what_was_said_while_the_provider_was_asked_is_the_answer(place: Pl
         return verdict
 
     def testified(record: Record) -> Any:
-        store.testify(
+        store.carry_out(
             Testify(record.key, record.attempt, record.token, State.COMPLETED, encode(None, max_bytes=9), "late")
         )
         return verdict

@@ -417,7 +417,7 @@ def test_c10_tokens_only_grow_across_release_doubt_expiry_and_free(still: Place,
     side.run("charge", told, key="o-1", payload={}, boundary=Repeatable())
     still.clock.advance(1)
     store = still.store()
-    store.free(Free(store.read(Read(make_key("charge", "o-1"))), "ann", "tests"))
+    store.carry_out(Free(store.carry_out(Read(make_key("charge", "o-1"))), "ann", "tests"))
     side.run("charge", told, key="o-1", payload={}, boundary=Repeatable())
 
     assert tokens == sorted(set(tokens))

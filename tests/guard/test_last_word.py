@@ -20,14 +20,13 @@ class Rude(MemoryStore):
         super().__init__(clock)
         self.verb, self.interruption, self.armed = verb, interruption, False
 
-    def settle(self, command):
-        record = super().settle(command)
-        self._interrupt("settle")
+    def carry_out(self, command):
+        if command.verb == "testify":
+            self._interrupt("testify")
+        record = super().carry_out(command)
+        if command.verb == "settle":
+            self._interrupt("settle")
         return record
-
-    def testify(self, command):
-        self._interrupt("testify")
-        return super().testify(command)
 
     def _interrupt(self, verb: str) -> None:
         if self.armed and verb == self.verb:
@@ -79,16 +78,17 @@ async def test_a_cancellation_loses_no_late_success(verb):
 async def test_a_cancellation_between_two_tries_says_it_once_more():
     """The store did not answer, the caller is cancelled in the pause before the next try: one more, and out."""
     store, tries = AsyncMemoryStore(), []
-    settle = store.settle
+    carry_out = store.carry_out
 
     async def unsure(command):
-        tries.append(command)
-        if len(tries) == 1:
+        if command.verb == "settle":
+            tries.append(command)
+        if command.verb == "settle" and len(tries) == 1:
             asyncio.get_running_loop().call_soon(task.cancel)
             raise StoreUnavailable("the store does not answer")
-        return await settle(command)
+        return await carry_out(command)
 
-    store.settle = unsure  # type: ignore[method-assign]
+    store.carry_out = unsure  # type: ignore[method-assign]
 
     async def effect() -> str:
         return "ours"

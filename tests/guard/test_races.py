@@ -107,7 +107,7 @@ def test_a_file_that_is_replaced_is_noticed_before_the_next_claim(sqlite: Place,
     there = sqlite.side(colour).run("charge", ledger.add, key="o-1", payload={})
 
     assert (answer.result, there.replayed, len(ledger)) == (2, True, 2)
-    assert sqlite.store().read is not None
+    assert sqlite.store().carry_out is not None
 
 
 @pytest.mark.usefixtures("looks_each_time")

@@ -279,5 +279,5 @@ def test_on_a_bad_day_every_key_still_has_at_most_one_effect(place: Place, colou
     assert outcomes == [None] * 4
     assert len(bank.books) == len({reference for reference, _ in bank.books}) == 8
     store = place.store()
-    states = {store.read(Read(make_key("charge", str(key)))).state for key in range(8)}
+    states = {store.carry_out(Read(make_key("charge", str(key)))).state for key in range(8)}
     assert states == {State.COMPLETED}

@@ -47,13 +47,15 @@ EVENTS = {name for names in LEVELS.values() for name in names}
 
 
 class DeadStore(MemoryStore):
-    def open(self, command):
+    def carry_out(self, command):
         raise StoreUnavailable(f"cannot reach it; was asked for {command.key}")
 
 
 class FallenStore(MemoryStore):
-    def settle(self, command):
-        raise StoreUnavailable(f"cannot reach it; was asked for {command.key}")
+    def carry_out(self, command):
+        if command.verb == "settle":
+            raise StoreUnavailable(f"cannot reach it; was asked for {command.key}")
+        return super().carry_out(command)
 
 
 class Play:

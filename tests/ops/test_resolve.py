@@ -143,7 +143,7 @@ def test_a_released_record_needs_nobody_to_say_not_done(scene, ops):
 def test_nobody_may_say_against_the_evidence(scene, ops, word):
     """The core would adopt the evidence anyway; saying otherwise would only look as if it had helped."""
     record = scene.in_doubt()
-    scene.store.testify(Testify(record.key, "a" * 32, record.token, State.COMPLETED, b'\x01J"late"', "too late"))
+    scene.store.carry_out(Testify(record.key, "a" * 32, record.token, State.COMPLETED, b'\x01J"late"', "too late"))
 
     with pytest.raises(CannotResolve, match="has told that it happened"):
         ops.resolve(scene.peek(), word, **WHO)
@@ -151,7 +151,7 @@ def test_nobody_may_say_against_the_evidence(scene, ops, word):
 
 def test_happened_without_a_result_takes_the_one_in_the_evidence(scene, ops):
     record = scene.in_doubt()
-    scene.store.testify(Testify(record.key, "a" * 32, record.token, State.COMPLETED, b'\x01J"late"', "too late"))
+    scene.store.carry_out(Testify(record.key, "a" * 32, record.token, State.COMPLETED, b'\x01J"late"', "too late"))
     ops.resolve(scene.peek(), Word.HAPPENED, **WHO)
 
     assert scene.guard.run("charge", pytest.fail, key="o-1", payload={"amount": 200}).result == "late"
@@ -180,10 +180,10 @@ class Between:
     def __init__(self, store, happens):
         self._store, self._happens = store, [happens]
 
-    def settle(self, command):
-        if self._happens:
+    def carry_out(self, command):
+        if self._happens and command.verb == "settle":
             self._happens.pop()()
-        return self._store.settle(command)
+        return self._store.carry_out(command)
 
     def __getattr__(self, name):
         return getattr(self._store, name)
@@ -194,7 +194,7 @@ def test_a_holder_that_settles_in_the_last_moment_wins(scene):
     late = Settle(seen, Role.HOLDER, State.COMPLETED, by=seen.attempt, result=b"\x01J1", retain_seconds=60)
 
     with pytest.raises(MovedOn, match="completed"):
-        Ops(Between(scene.store, lambda: scene.store.settle(late))).resolve(seen, Word.NOT_DONE, **WHO)
+        Ops(Between(scene.store, lambda: scene.store.carry_out(late))).resolve(seen, Word.NOT_DONE, **WHO)
     assert scene.peek().settled_by == seen.attempt
     assert scene.store.audit(10) == []
 
@@ -204,7 +204,7 @@ def test_an_attempt_that_takes_over_in_the_last_moment_wins(scene):
     take = Take(seen, "b" * 32, seen.boundary, LEASE_SECONDS, sends=False)
 
     with pytest.raises(MovedOn, match="started"):
-        Ops(Between(scene.store, lambda: scene.store.take(take))).resolve(seen, Word.HAPPENED, **WHO)
+        Ops(Between(scene.store, lambda: scene.store.carry_out(take))).resolve(seen, Word.HAPPENED, **WHO)
     assert scene.peek().attempt == "b" * 32
 
 
@@ -215,7 +215,7 @@ def test_a_dead_holder_that_comes_back_before_the_doubt_is_written_wins(scene, c
     late = Settle(seen, Role.HOLDER, State.COMPLETED, by=seen.attempt, result=b"\x01J1", retain_seconds=60)
 
     with pytest.raises(MovedOn):
-        Ops(Between(scene.store, lambda: scene.store.settle(late))).resolve(seen, Word.NOT_DONE, **WHO)
+        Ops(Between(scene.store, lambda: scene.store.carry_out(late))).resolve(seen, Word.NOT_DONE, **WHO)
     assert scene.peek().state is State.COMPLETED
 
 
@@ -241,7 +241,7 @@ def test_an_unanswered_question_to_the_provider_does_not_move_a_record_on(scene,
 
 def test_evidence_moves_a_record_on(scene, ops):
     seen = scene.in_doubt()
-    scene.store.testify(Testify(seen.key, "a" * 32, seen.token, State.COMPLETED, None, "too late"))
+    scene.store.carry_out(Testify(seen.key, "a" * 32, seen.token, State.COMPLETED, None, "too late"))
 
     with pytest.raises(MovedOn):
         ops.resolve(seen, Word.NOT_DONE, **WHO)
@@ -281,7 +281,7 @@ def test_redact_and_free_leave_a_doubt_alone(scene, ops):
 def test_free_lets_the_key_run_again(scene, ops):
     ops.free(scene.completed(), **WHO)
 
-    assert scene.store.read(Read(scene.completed(result="again").key)).attempts == 1
+    assert scene.store.carry_out(Read(scene.completed(result="again").key)).attempts == 1
     assert [entry.action for entry in scene.store.audit(10)] == ["free"]
 
 
@@ -300,7 +300,7 @@ def test_free_does_not_take_away_what_nobody_has_read(scene, ops):
     """A late word that it happened twice, or after all, goes with the record: whoever frees it has seen that word."""
     for key, seen in (("o-1", scene.completed("o-1")), ("o-2", scene.released("o-2"))):
         late = Testify(seen.key, "b" * 32, seen.token, State.COMPLETED, None, "came back late")
-        told = scene.store.testify(late)
+        told = scene.store.carry_out(late)
 
         with pytest.raises(MovedOn):
             ops.free(seen, **WHO)

@@ -173,7 +173,7 @@ def test_the_boundary_of_atomic_lets_the_database_win(scene):
 
 def late(scene, record, attempt="a" * 32):
     """An attempt that comes too late says that it did it."""
-    scene.store.testify(Testify(record.key, attempt, record.token, State.COMPLETED, None, "settled too late"))
+    scene.store.carry_out(Testify(record.key, attempt, record.token, State.COMPLETED, None, "settled too late"))
     return scene.peek()
 
 
@@ -267,7 +267,7 @@ def test_the_next_caller_does_what_was_said(scene, clock, boundary, age, begin, 
 def test_somebody_who_is_asking_is_named(scene):
     boundary = Asks(lambda record: StillUnknown())
     record = scene.in_doubt(boundary=boundary)
-    scene.store.ask(Ask(record, asker="c" * 32, lease_seconds=30))
+    scene.store.carry_out(Ask(record, asker="c" * 32, lease_seconds=30))
 
     turn = whose_turn(scene.peek())
     assert turn.whose is Whose.ASKER

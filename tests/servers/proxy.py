@@ -3,7 +3,7 @@
     with FaultProxy(port=6379) as proxy:
         store = RedisStore(f"redis://127.0.0.1:{proxy.port}")
         proxy.lose_replies(1)      # the server carries the next command out, and nobody hears of it
-        store.open(command)
+        store.carry_out(command)
 
 It speaks no protocol: whatever comes back from the server next is dropped, and the connection with it. `hold()`
 keeps all that clients say until `release()`, so that a test can see what travels together.

@@ -76,13 +76,10 @@ class Counting(MemoryStore):
         super().__init__(clock)
         self.asked = []
 
-    def open(self, command):
-        self.asked.append("open")
-        return super().open(command)
-
-    def read(self, command):
-        self.asked.append("read")
-        return super().read(command)
+    def carry_out(self, command):
+        if command.verb in ("open", "read"):
+            self.asked.append(command.verb)
+        return super().carry_out(command)
 
 
 @pytest.fixture
@@ -119,8 +116,8 @@ def test_what_is_redacted_past_the_front_is_replayed_no_longer_than_its_ttl(fron
     """A command, or a process from before the front was there, knows the durable store alone."""
     guard = guard_on(front, back, front_ttl=5)
     guard.run("charge", lambda: 7, key="o-1", payload=1)
-    seen = back.read(Read(make_key("charge", "o-1")))
-    back.redact(Redact(seen, by="ann", why="asked for"))
+    seen = back.carry_out(Read(make_key("charge", "o-1")))
+    back.carry_out(Redact(seen, by="ann", why="asked for"))
 
     assert guard.run("charge", pytest.fail, key="o-1", payload=1).result == 7
     clock.advance(5)
@@ -165,10 +162,10 @@ def test_after_a_failover_of_the_durable_store_its_old_words_say_nothing(front, 
 def test_the_front_never_says_go(front, back):
     """Its copy of our own claim is not permission to run: only the durable store's answer is."""
     store = LayeredStore(front, back)
-    held = store.open(scene.opening(by=A))
+    held = store.carry_out(scene.opening(by=A))
     back._records.clear()  # the claim is gone where it counts
 
-    again = store.open(scene.opening(by=A))
+    again = store.carry_out(scene.opening(by=A))
 
     assert again.token > held.token, "answered by the front"
 
@@ -177,32 +174,32 @@ def test_whoever_waits_and_learns_better_tells_the_front(front, back, monkeypatc
     """A front that went back to a hold that is gone: one caller finds out, and nobody else waits for it."""
     monkeypatch.setattr(layered, "TRUTH_SECONDS", 0.0)
     store = LayeredStore(front, back)
-    held = store.open(scene.opening(by=A))
+    held = store.carry_out(scene.opening(by=A))
     back._records.clear()
 
     assert store.wait(Wait(held), 5.0) is None
-    assert store.open(scene.opening(by=B)).attempt == B
+    assert store.carry_out(scene.opening(by=B)).attempt == B
 
 
 async def test_and_so_in_the_other_colour(monkeypatch):
     monkeypatch.setattr(layered, "TRUTH_SECONDS", 0.0)
     back = AsyncMemoryStore()
     store = AsyncLayeredStore(AsyncMemoryFront(), back)
-    held = await store.open(scene.opening(by=A))
-    await back.settle(Settle(held, Role.HOLDER, State.COMPLETED, by=A, result=b"r", retain_seconds=60.0))
+    held = await store.carry_out(scene.opening(by=A))
+    await back.carry_out(Settle(held, Role.HOLDER, State.COMPLETED, by=A, result=b"r", retain_seconds=60.0))
 
     seen = await store.wait(Wait(held), 5.0)
     assert seen is not None
     assert seen.state is State.COMPLETED
-    assert (await store.open(scene.opening(by=B))).state is State.COMPLETED
+    assert (await store.carry_out(scene.opening(by=B))).state is State.COMPLETED
 
 
 def test_those_who_come_while_it_is_held_wait_at_the_front(front, back):
     store = LayeredStore(front, back)
-    store.open(scene.opening(by=A))
+    store.carry_out(scene.opening(by=A))
     back.asked.clear()
 
-    seen = store.open(scene.opening(by=B))
+    seen = store.carry_out(scene.opening(by=B))
 
     assert (seen.state, seen.attempt) == (State.STARTED, A)
     assert back.asked == []
@@ -213,8 +210,8 @@ def test_a_mark_makes_the_second_one_linger_and_its_word_wakes_it(front, back):
     front.look(key.digest, mark=True)  # somebody is on the way
     store = LayeredStore(front, back)
     with ThreadPoolExecutor() as pool:
-        second = pool.submit(store.open, scene.opening(by=B))
-        held = back.open(scene.opening(by=A))
+        second = pool.submit(store.carry_out, scene.opening(by=B))
+        held = back.carry_out(scene.opening(by=A))
         front.put(key.digest, Front(back.incarnation)._sealed(held, 1, b""), 60.0)
 
         assert second.result(5).attempt == A
@@ -223,10 +220,10 @@ def test_a_mark_makes_the_second_one_linger_and_its_word_wakes_it(front, back):
 def test_what_is_freed_is_not_replayed_any_more(front, back):
     guard = guard_on(front, back)
     guard.run("charge", lambda: 7, key="o-1", payload=1)
-    seen = guard.store.read(Read(make_key("charge", "o-1")))
+    seen = guard.store.carry_out(Read(make_key("charge", "o-1")))
     stale = dict(front.words)
 
-    guard.store.free(Free(seen, "ada", "refunded"))
+    guard.store.carry_out(Free(seen, "ada", "refunded"))
     for digest, (word, until) in stale.items():
         front.put(digest, word, until)  # a fill that comes late
 
@@ -238,8 +235,8 @@ def test_a_word_told_too_late_is_not_believed(front, back, clock):
     guard = guard_on(front, back, front_ttl=10)
     guard.run("charge", lambda: 7, key="o-1", payload=1)
     stale = dict(front.words)
-    seen = guard.store.read(Read(make_key("charge", "o-1")))
-    guard.store.free(Free(seen, "ada", "refunded"))
+    seen = guard.store.carry_out(Read(make_key("charge", "o-1")))
+    guard.store.carry_out(Free(seen, "ada", "refunded"))
     clock.advance(11)  # the tombstone is gone
     for digest, (word, until) in stale.items():
         front.put(digest, word, until)
@@ -262,14 +259,14 @@ def test_no_clock_of_ours_makes_a_word_live_longer(front, back, clock, monkeypat
 def test_a_long_hold_is_waited_for_at_the_front(front, back, clock):
     """Each renewal reads the front's clock again, so the copy of a hold lives as long as the hold."""
     store = LayeredStore(front, back, front_ttl=10)
-    held = store.open(scene.opening(by=A))
+    held = store.carry_out(scene.opening(by=A))
     for _ in range(5):
         clock.advance(7)
         back.asked.clear()
-        renewed = store.renew(Renew(held, 30.0))
+        renewed = store.carry_out(Renew(held, 30.0))
         assert renewed is not None
         assert renewed.lease_live
-        assert LayeredStore(front, back, front_ttl=10).open(scene.opening(by=B)).lease_live
+        assert LayeredStore(front, back, front_ttl=10).carry_out(scene.opening(by=B)).lease_live
 
     assert back.asked == []
 
@@ -277,12 +274,12 @@ def test_a_long_hold_is_waited_for_at_the_front(front, back, clock):
 def test_a_command_says_when_the_front_could_not_be_told(front, back):
     guard = guard_on(front, back)
     guard.run("charge", lambda: 7, key="o-1", payload=1)
-    seen = guard.store.read(Read(make_key("charge", "o-1")))
+    seen = guard.store.carry_out(Read(make_key("charge", "o-1")))
     front.away = True
 
     with pytest.raises(MayStillReplay, match="for up to 60 s"):
-        guard.store.redact(Redact(seen, "ada", "asked to"))
-    assert guard.store.read(Read(seen.key)).result is None  # done all the same
+        guard.store.carry_out(Redact(seen, "ada", "asked to"))
+    assert guard.store.carry_out(Read(seen.key)).result is None  # done all the same
 
 
 @pytest.mark.parametrize("how", ["away", "told too late"])
@@ -292,15 +289,15 @@ def test_of_several_front_ttls_the_longest_counts(front, back, clock, how):
     guard = Guard(patient)
     guard.run("charge", lambda: 7, key="o-1", payload=1)
     stale = dict(front.words)
-    seen = patient.read(Read(make_key("charge", "o-1")))
+    seen = patient.carry_out(Read(make_key("charge", "o-1")))
     assert seen is not None
     if how == "away":
         front.away = True
         with pytest.raises(MayStillReplay, match="for up to 10 s"):
-            hasty.free(Free(seen, "ada", "refunded"))
+            hasty.carry_out(Free(seen, "ada", "refunded"))
         front.away = False
     else:
-        hasty.free(Free(seen, "ada", "refunded"))
+        hasty.carry_out(Free(seen, "ada", "refunded"))
         clock.advance(11)  # its tombstone is gone, and a process of the other kind that slept tells what it knew
         for digest, (word, until) in stale.items():
             front.put(digest, word, until)
@@ -313,13 +310,13 @@ def test_of_several_front_ttls_the_longest_counts(front, back, clock, how):
 
 def test_while_the_front_is_away_it_is_left_alone(front, back):
     store = LayeredStore(front, back)
-    store.open(scene.opening(by=A))
+    store.carry_out(scene.opening(by=A))
     front.away = True
     front.calls.clear()
 
     for _ in range(50):
-        store.read(Read(scene.opening(by=A).key))
-        store.open(scene.opening(by=B))
+        store.carry_out(Read(scene.opening(by=A).key))
+        store.carry_out(scene.opening(by=B))
 
     assert len(front.calls) < 5
 
@@ -344,7 +341,7 @@ def test_of_many_who_come_first_one_asks_who_the_durable_store_is():
 
     store = LayeredStore(MemoryFront(), Back())
     with ThreadPoolExecutor(50) as pool:
-        records = list(pool.map(lambda number: store.open(scene.opening(f"k-{number}", by=A)), range(50)))
+        records = list(pool.map(lambda number: store.carry_out(scene.opening(f"k-{number}", by=A)), range(50)))
 
     assert (Back.asked, len({record.fence for record in records})) == (1, 50)
 
@@ -364,7 +361,7 @@ def test_of_many_tasks_that_come_first_one_asks_who_the_durable_store_is():
 
     async def crowd():
         store = AsyncLayeredStore(AsyncMemoryFront(MemoryFront()), Slow(MemoryStore()))
-        return await asyncio.gather(*(store.open(scene.opening(f"k-{number}", by=A)) for number in range(50)))
+        return await asyncio.gather(*(store.carry_out(scene.opening(f"k-{number}", by=A)) for number in range(50)))
 
     records = asyncio.run(crowd())
     assert (Slow.asked, len({record.fence for record in records})) == (1, 50)
@@ -388,7 +385,7 @@ def test_whoever_waited_for_an_answer_that_did_not_come_asks_for_itself():
 
     def come(number):
         try:
-            store.open(scene.opening(f"k-{number}", by=A))
+            store.carry_out(scene.opening(f"k-{number}", by=A))
             told.append("claimed")
         except StoreUnavailable:
             told.append("not yet")

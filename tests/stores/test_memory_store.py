@@ -89,10 +89,10 @@ async def test_both_colours_may_share_one_memory():
     """What one colour claims the other one sees, in both directions."""
     memory = MemoryStore()
     store = AsyncMemoryStore(memory)
-    held = memory.open(scene.opening("one", by=A))
-    await store.open(scene.opening("two", by=B))
+    held = memory.carry_out(scene.opening("one", by=A))
+    await store.carry_out(scene.opening("two", by=B))
 
-    seen = await store.open(scene.opening("one", by=B))
+    seen = await store.carry_out(scene.opening("one", by=B))
 
     assert seen.fence == held.fence
     assert {one.key.text for one in memory.list(Query())} == {"one", "two"}
@@ -100,20 +100,20 @@ async def test_both_colours_may_share_one_memory():
 
 async def test_memories_that_are_not_shared_are_apart():
     store, other = AsyncMemoryStore(), AsyncMemoryStore()
-    await store.open(scene.opening())
+    await store.carry_out(scene.opening())
 
-    assert await other.read(Read(scene.key())) is None
+    assert await other.carry_out(Read(scene.key())) is None
 
 
 def test_nothing_happens_while_the_manual_clock_stands_still():
     """A lease of a thirtieth of a second lives until the clock is moved; then it is over."""
     clock = ManualClock()
     store = MemoryStore(clock)
-    store.open(scene.opening(lease=0.03))
+    store.carry_out(scene.opening(lease=0.03))
     time.sleep(0.04)
-    still = store.read(Read(scene.key()))
+    still = store.carry_out(Read(scene.key()))
     clock.advance(0.03)
-    over = store.read(Read(scene.key()))
+    over = store.carry_out(Read(scene.key()))
 
     assert still is not None
     assert still.lease_live
@@ -131,12 +131,12 @@ def no_second_look(monkeypatch):
 def test_a_waiting_thread_is_rung_for():
     """Woken by the settle itself, not by looking again."""
     store = MemoryStore()
-    held = store.open(scene.opening())
+    held = store.carry_out(scene.opening())
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(store.wait, Wait(held), 10.0)
         while not len(store.bells):
             time.sleep(0.001)
-        store.settle(settling(held, State.COMPLETED))
+        store.carry_out(settling(held, State.COMPLETED))
         woken = waiting.result(timeout=5)
 
     assert woken is not None
@@ -149,12 +149,12 @@ async def test_a_waiting_task_is_rung_for_from_a_thread():
     """The settle comes from a thread that knows nothing of the loop."""
     memory = MemoryStore()
     store = AsyncMemoryStore(memory)
-    held = await store.open(scene.opening())
+    held = await store.carry_out(scene.opening())
     waiting = asyncio.create_task(store.wait(Wait(held), 10.0))
     while not len(memory.bells):
         await asyncio.sleep(0.001)
 
-    await asyncio.to_thread(memory.settle, settling(held, State.COMPLETED))
+    await asyncio.to_thread(memory.carry_out, settling(held, State.COMPLETED))
     woken = await asyncio.wait_for(waiting, 5)
 
     assert woken is not None

@@ -43,7 +43,7 @@ def commits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 async def test_tasks_that_are_ready_together_share_a_commit(file: Path, commits: list[int]):
     store = AsyncSqliteStore(file)
 
-    await asyncio.gather(*(store.open(scene.opening(f"o-{number}")) for number in range(20)))
+    await asyncio.gather(*(store.carry_out(scene.opening(f"o-{number}")) for number in range(20)))
 
     assert commits == [20]
     await store.close()
@@ -95,7 +95,7 @@ def test_whoever_waits_when_the_file_is_replaced_is_served_by_the_new_one(file: 
     store = SqliteStore(file)
     old = store._process
     with old.turn:
-        waiting = [Thread(partial(store.open, scene.opening(f"o-{number}"))) for number in range(3)]
+        waiting = [Thread(partial(store.carry_out, scene.opening(f"o-{number}"))) for number in range(3)]
         until(lambda: len(old.queue) == 3)
         for one in file.parent.iterdir():
             os.unlink(one)
@@ -104,7 +104,7 @@ def test_whoever_waits_when_the_file_is_replaced_is_served_by_the_new_one(file: 
     other = SqliteStore(file)
 
     assert all(record.attempt == A and record.after_loss for record in opened)
-    assert [other.read(Read(record.key)) is not None for record in opened] == [True] * 3
+    assert [other.carry_out(Read(record.key)) is not None for record in opened] == [True] * 3
     other.close()
     store.close()
 
@@ -116,13 +116,13 @@ def test_whoever_comes_late_to_a_replaced_file_is_served_by_the_new_one(file: Pa
     old = store._process
     for one in file.parent.iterdir():
         os.unlink(one)
-    store.open(scene.opening("o-1"))
+    store.carry_out(scene.opening("o-1"))
     assert store._process is not old
 
     late = Thread(lambda: store._queued(old, scene.opening("o-2", by=B)))
 
     assert late.result().attempt == B
-    assert store.read(Read(scene.key("o-2"))) is not None
+    assert store.carry_out(Read(scene.key("o-2"))) is not None
     store.close()
 
 
@@ -130,7 +130,7 @@ def test_whoever_comes_late_to_a_replaced_file_is_served_by_the_new_one(file: Pa
 def test_whoever_waits_is_told_why_the_new_file_cannot_be_opened(file: Path):
     store = SqliteStore(file)
     with store._process.turn:
-        waiting = Thread(lambda: store.open(scene.opening()))
+        waiting = Thread(lambda: store.carry_out(scene.opening()))
         until(lambda: len(store._process.queue) == 1)
         for one in file.parent.iterdir():
             os.unlink(one)

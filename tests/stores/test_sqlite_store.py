@@ -93,9 +93,9 @@ def file(tmp_path: Path) -> Path:
 
 def test_both_colours_share_the_file(file: Path):
     store, other = SqliteStore(file), AsyncSqliteStore(file)
-    held = store.open(scene.opening())
+    held = store.carry_out(scene.opening())
 
-    assert other.sync.open(scene.opening(by=B)).fence == held.fence
+    assert other.sync.carry_out(scene.opening(by=B)).fence == held.fence
     store.close()
     other.sync.close()
 
@@ -120,11 +120,11 @@ def test_the_setting_that_survives_a_power_loss_is_on_and_the_other_one_is_told(
 def test_a_record_of_another_key_is_not_ours(file: Path):
     """Two keys with one digest: foreign data stops at the door."""
     store = SqliteStore(file)
-    key = store.open(scene.opening()).key
+    key = store.carry_out(scene.opening()).key
     impostor = Key(key.operation, key.tenant, "order-2", key.digest)
 
     with pytest.raises(RecordUnreadable):
-        store.read(Read(impostor))
+        store.carry_out(Read(impostor))
     store.close()
 
 
@@ -145,16 +145,16 @@ def looks_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_replaced_file_is_noticed_by_the_next_claim(file: Path):
     """The claim is written to the file that is there, and says that memory was lost."""
     store = SqliteStore(file)
-    store.open(scene.opening("before"))
+    store.carry_out(scene.opening("before"))
     _replace(file)
 
-    held = store.open(scene.opening("after"))
+    held = store.carry_out(scene.opening("after"))
 
     assert held.attempt == A
     assert held.after_loss
     other = SqliteStore(file)
-    assert other.read(Read(held.key)) is not None
-    assert other.read(Read(scene.key("before"))) is None
+    assert other.carry_out(Read(held.key)) is not None
+    assert other.carry_out(Read(scene.key("before"))) is None
     store.close()
     other.close()
 
@@ -164,16 +164,16 @@ def test_a_busy_process_notices_a_replaced_file_a_moment_later(file: Path, monke
     """What it wrote to the old one in that moment is gone, as if it had been written just before the file was."""
     monkeypatch.setattr(_process, "LOOK_SECONDS", 3600.0)
     store = SqliteStore(file)
-    store.open(scene.opening("before"))
+    store.carry_out(scene.opening("before"))
     _replace(file)
 
-    at_once = store.open(scene.opening("at once"))
+    at_once = store.carry_out(scene.opening("at once"))
     store._process._look_again_at = 0.0  # the moment is over
-    later = store.open(scene.opening("later"))
+    later = store.carry_out(scene.opening("later"))
 
     assert (at_once.after_loss, later.after_loss) == (False, True)
-    assert store.settle(settling(at_once, State.COMPLETED)) is None
-    assert store.read(Read(later.key)) is not None
+    assert store.carry_out(settling(at_once, State.COMPLETED)) is None
+    assert store.carry_out(Read(later.key)) is not None
     store.close()
 
 
@@ -181,14 +181,14 @@ def test_a_busy_process_notices_a_replaced_file_a_moment_later(file: Path, monke
 @pytest.mark.usefixtures("looks_each_time")
 async def test_a_replaced_file_is_noticed_by_the_next_async_claim(file: Path):
     store = AsyncSqliteStore(file)
-    await store.open(scene.opening("before"))
+    await store.carry_out(scene.opening("before"))
     _replace(file)
 
-    held = await store.open(scene.opening("after"))
+    held = await store.carry_out(scene.opening("after"))
 
     assert held.after_loss
     other = SqliteStore(file)
-    assert other.read(Read(held.key)) is not None
+    assert other.carry_out(Read(held.key)) is not None
     other.close()
     await store.close()
 
@@ -197,9 +197,9 @@ async def test_a_replaced_file_is_noticed_by_the_next_async_claim(file: Path):
 def test_a_plain_story_is_told_from_the_columns(file: Path, state: State):
     """Claimed and settled by its holder without a word: the row says that already, and the record tells it all."""
     store = SqliteStore(file)
-    settled = store.settle(settling(store.open(scene.opening()), state, result=b"done"))
+    settled = store.carry_out(settling(store.carry_out(scene.opening()), state, result=b"done"))
     assert settled is not None
-    read = store.read(Read(settled.key))
+    read = store.carry_out(Read(settled.key))
 
     assert read is not None
     assert [(move.before, move.after, move.who) for move in read.moves] == [("", "started", A), ("started", state, A)]
@@ -211,14 +211,14 @@ def test_a_plain_story_is_told_from_the_columns(file: Path, state: State):
 def test_a_row_that_tells_its_plain_story_itself_loses_no_move(file: Path):
     """Files from before: the claim's move is written out, and the settle of today adds nothing to it."""
     store = SqliteStore(file)
-    held = store.open(scene.opening())
+    held = store.carry_out(scene.opening())
     with driver.connect(file, synchronous="normal") as before:
         told = json.dumps([*_story(file)[:-1], held.moves])
         before.execute("UPDATE samekey_records SET story = ?", (told,))
     before.close()
-    settled = store.settle(settling(held, State.COMPLETED))
+    settled = store.carry_out(settling(held, State.COMPLETED))
     assert settled is not None
-    read = store.read(Read(settled.key))
+    read = store.carry_out(Read(settled.key))
 
     assert read is not None
     assert_same(read, settled)
@@ -239,13 +239,13 @@ def _story(file: Path) -> list[Any]:
 def test_a_record_that_is_there_is_shown_while_another_process_writes(file: Path, last: str):
     """Whatever the last key was: to look needs no turn."""
     store = SqliteStore(file)
-    held = store.open(scene.opening())
+    held = store.carry_out(scene.opening())
     if last == "known":
-        store.open(scene.opening(by=B))
+        store.carry_out(scene.opening(by=B))
     other = driver.connect(file, synchronous="normal")
     other.execute("BEGIN IMMEDIATE")
 
-    assert store.open(scene.opening(by=C)).fence == held.fence
+    assert store.carry_out(scene.opening(by=C)).fence == held.fence
     other.execute("ROLLBACK")
     other.close()
     store.close()
@@ -257,7 +257,7 @@ def test_where_the_boot_has_no_id_the_wall_clock_judges_a_lease(
     """Seconds since some boot say nothing after the next one: the lease of the dead would live as long as that was."""
     monkeypatch.setattr(driver, "BOOT_ID", tmp_path / "no proc here")
     store = SqliteStore(file)
-    before, held, after = time.time(), store.open(scene.opening(lease=30.0)), time.time()
+    before, held, after = time.time(), store.carry_out(scene.opening(lease=30.0)), time.time()
 
     assert held.lease_clock == "wall"
     assert before + 30.0 <= held.lease_until <= after + 30.0
@@ -283,8 +283,8 @@ def test_containers_with_boot_clocks_of_their_own_agree_about_a_lease(tmp_path: 
 def test_a_sweep_that_finds_nothing_stands_in_nobody_s_way(file: Path):
     """What is past its retention is looked for, from end to end, without the turn to write: no claim waits for it."""
     store = SqliteStore(file)
-    held = store.open(scene.opening("young"))
-    store.settle(settling(held, State.COMPLETED))
+    held = store.carry_out(scene.opening("young"))
+    store.carry_out(settling(held, State.COMPLETED))
     other = driver.connect(file, synchronous="full")
     other.execute("BEGIN IMMEDIATE")  # whoever writes right now
 
@@ -299,9 +299,9 @@ def test_a_limit_below_zero_sweeps_and_shows_nothing(file: Path):
     clock = ManualClock()
     store = SqliteStore(file, clock=clock)
     for text in ("one", "two"):
-        store.settle(settling(store.open(scene.opening(text)), State.COMPLETED))
-        store.free(Free(store.open(scene.opening(text)), "ada", "again"))
-        store.settle(settling(store.open(scene.opening(text)), State.COMPLETED, retain=1.0))
+        store.carry_out(settling(store.carry_out(scene.opening(text)), State.COMPLETED))
+        store.carry_out(Free(store.carry_out(scene.opening(text)), "ada", "again"))
+        store.carry_out(settling(store.carry_out(scene.opening(text)), State.COMPLETED, retain=1.0))
     clock.advance(2.0)
 
     assert (store.sweep(-1), store.audit(-1)) == (0, [])

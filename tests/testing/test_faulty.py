@@ -55,24 +55,24 @@ def test_unavailable_before_writes_nothing():
     store = FaultyStore(memory, [Fault("open")])
 
     with pytest.raises(StoreUnavailable, match="nothing was written"):
-        store.open(scene.opening())
+        store.carry_out(scene.opening())
 
     assert memory.list(Query()) == []
-    assert store.open(scene.opening()).attempt == A
+    assert store.carry_out(scene.opening()).attempt == A
 
 
 def test_unavailable_after_loses_the_reply():
     """It is written; asked again, the command recognises itself."""
     memory = MemoryStore()
     store = FaultyStore(memory, [Fault("settle", when="after")])
-    held = store.open(scene.opening())
+    held = store.carry_out(scene.opening())
 
     with pytest.raises(StoreUnavailable, match="the reply was lost"):
-        store.settle(settling(held, State.COMPLETED, result=b"done"))
+        store.carry_out(settling(held, State.COMPLETED, result=b"done"))
 
     (found,) = memory.list(Query())
     assert (found.state, found.result) == (State.COMPLETED, b"done")
-    again = store.settle(settling(held, State.COMPLETED, result=b"done"))
+    again = store.carry_out(settling(held, State.COMPLETED, result=b"done"))
     assert again is not None
     assert again.settled_by == A
 
@@ -84,7 +84,7 @@ def test_a_crash_is_no_exception(when, written):
     store = FaultyStore(memory, [Fault("open", kind="crash", when=when)])
 
     with pytest.raises(Crashed, match=f"{when} open") as crash:
-        store.open(scene.opening())
+        store.carry_out(scene.opening())
 
     assert not isinstance(crash.value, Exception)
     assert len(memory.list(Query())) == written
@@ -96,14 +96,14 @@ def test_a_duplicate_is_carried_out_twice():
     class Counting(MemoryStore):
         opened = 0
 
-        def open(self, command):
+        def carry_out(self, command):
             self.opened += 1
-            return super().open(command)
+            return super().carry_out(command)
 
     memory = Counting()
     store = FaultyStore(memory, [Fault("open", kind="duplicate")])
 
-    held = store.open(scene.opening())
+    held = store.carry_out(scene.opening())
 
     assert memory.opened == 2
     assert (held.attempt, held.version) == (A, 1)
@@ -114,7 +114,7 @@ def test_a_delay_takes_its_time(when):
     store = FaultyStore(MemoryStore(), [Fault("open", kind="delay", when=when, seconds=0.02)])
     start = time.monotonic()
 
-    store.open(scene.opening())
+    store.carry_out(scene.opening())
 
     assert time.monotonic() - start >= 0.02
 
@@ -125,7 +125,7 @@ def test_faults_are_counted_by_verb():
     told = []
     for number in range(6):
         try:
-            store.open(scene.opening(str(number)))
+            store.carry_out(scene.opening(str(number)))
             told.append("well")
         except StoreUnavailable:
             told.append("down")
@@ -138,17 +138,17 @@ def test_faults_are_counted_by_verb():
 
 def test_a_store_is_down_until_it_is_healed():
     store = FaultyStore(MemoryStore())
-    held = store.open(scene.opening())
+    held = store.carry_out(scene.opening())
     store.add(Fault("*", times=None))
     for _ in range(3):
         with pytest.raises(StoreUnavailable):
-            store.settle(settling(held, State.COMPLETED))
+            store.carry_out(settling(held, State.COMPLETED))
         with pytest.raises(StoreUnavailable):
             store.sweep(1)
 
     store.heal()
 
-    settled = store.settle(settling(held, State.COMPLETED))
+    settled = store.carry_out(settling(held, State.COMPLETED))
     assert settled is not None
     assert settled.state is State.COMPLETED
     assert len(store.fired) == 6
@@ -160,7 +160,7 @@ def test_several_faults_meet_one_call():
     store = FaultyStore(memory, [Fault("open", kind="duplicate"), Fault("open", when="after")])
 
     with pytest.raises(StoreUnavailable):
-        store.open(scene.opening(by=B))
+        store.carry_out(scene.opening(by=B))
 
     assert [one.fault.kind for one in store.fired] == ["duplicate", "unavailable"]
     assert memory.list(Query())[0].attempt == B
@@ -170,10 +170,10 @@ def test_two_stores_may_share_a_plan():
     """The colours, or two connections: the count goes over both."""
     memory, plan = MemoryStore(), Plan([Fault("open", skip=1)])
     one, other = FaultyStore(memory, plan), FaultyStore(memory, plan)
-    one.open(scene.opening())
+    one.carry_out(scene.opening())
 
     with pytest.raises(StoreUnavailable):
-        other.open(scene.opening())
+        other.carry_out(scene.opening())
 
 
 def test_a_fault_that_cannot_happen_is_refused():
@@ -200,14 +200,14 @@ async def test_the_async_store_reads_the_same_plan():
         ],
     )
     with pytest.raises(StoreUnavailable, match="nothing was written"):
-        await store.open(scene.opening())
+        await store.carry_out(scene.opening())
     assert memory.list(Query()) == []
     with pytest.raises(StoreUnavailable, match="the reply was lost"):
-        await store.open(scene.opening())
+        await store.carry_out(scene.opening())
     (held,) = memory.list(Query())
 
     with pytest.raises(Crashed):
-        await store.settle(settling(held, State.COMPLETED))
+        await store.carry_out(settling(held, State.COMPLETED))
     assert memory.list(Query())[0].state is State.COMPLETED
 
     start = time.monotonic()

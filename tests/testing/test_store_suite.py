@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from samekey.core.commands import Free, Open, Read, Redact, Settle, StoreCommand, Take, Wait
+from samekey.core.commands import Ask, Open, Read, Settle, StoreCommand, Take, Wait
 from samekey.core.ports import Query
 from samekey.core.record import Audit, Record
 from samekey.core.register import expired
@@ -48,9 +48,11 @@ class KnowsNoLife(Around):
 class RefusesWithoutLooking(Around):
     """A refusal shows the record as it is kept, and not on the clock."""
 
-    def open(self, command: Open) -> Record:
-        record = self._memory.open(command)
-        return record if record.attempt == command.attempt else _unclocked(record)
+    def carry_out(self, command: Any) -> Any:
+        record = self._memory.carry_out(command)
+        if not isinstance(command, Open) or record is None or record.attempt == command.attempt:
+            return record
+        return _unclocked(record)
 
 
 class BatchesWithoutLooking(Around):
@@ -64,25 +66,29 @@ class ListsWithoutLooking(Around):
 
 
 class CountsNoAsking(Around):
-    def ask(self, command: Any) -> Record | None:
-        record = self._memory.ask(command)
-        return record if record is None or record.asker == command.asker else record._replace(ask_left=30.0)
+    def carry_out(self, command: Any) -> Any:
+        record = self._memory.carry_out(command)
+        if not isinstance(command, Ask) or record is None or record.asker == command.asker:
+            return record
+        return record._replace(ask_left=30.0)
 
 
 class DatesByTheFirst(Around):
-    def settle(self, command: Settle) -> Record | None:
-        record = self._memory.settle(command)
-        return None if record is None else record._replace(now=record.created_at)
+    def carry_out(self, command: StoreCommand) -> Any:
+        record = self._memory.carry_out(command)
+        return record._replace(now=record.created_at) if record and isinstance(command, Settle) else record
 
 
 class ComparesDigestsAlone(Around):
-    def read(self, command: Read) -> Record | None:
+    def carry_out(self, command: StoreCommand) -> Any:
+        if not isinstance(command, Read):
+            return self._memory.carry_out(command)
         found = self._memory._records.get(command.key.digest)
-        record = self._memory.read(command if found is None else Read(found.key))
+        record = self._memory.carry_out(command if found is None else Read(found.key))
         return None if record is None else record._replace(key=command.key)
 
     def batch(self, commands: Sequence[StoreCommand]) -> list[Any]:
-        return [getattr(self, one.verb)(one) for one in commands]
+        return [self.carry_out(one) for one in commands]
 
 
 class AuditsInItsProcess(Around):
@@ -92,13 +98,11 @@ class AuditsInItsProcess(Around):
         super().__init__(memory)
         self._done: list[Audit] = []
 
-    def _noting(self, command: Settle | Redact | Free) -> Record | None:
+    def carry_out(self, command: StoreCommand) -> Any:
         before = len(self._memory._audit)
-        record: Record | None = getattr(self._memory, command.verb)(command)
+        record: Record | None = self._memory.carry_out(command)
         self._done += self._memory._audit[before:]
         return record
-
-    settle = redact = free = _noting
 
     def audit(self, limit: int) -> list[Audit]:
         return self._done[: -limit - 1 : -1]
@@ -110,7 +114,7 @@ class WaitsForWhoeverAsks(Around):
     def wait(self, command: Wait, timeout: float) -> Record | None:
         ends, seen = time.monotonic() + min(timeout, WAITED), command.seen
         while True:
-            record = self._memory.read(Read(command.key))
+            record: Record | None = self._memory.carry_out(Read(command.key))
             asked = record is not None and record.being_asked and record.fence == seen.fence
             if time.monotonic() >= ends or (moved_on(record, seen) and not asked):
                 return record
@@ -125,7 +129,7 @@ class ReadsLast(Around):
         written = iter(self._memory.batch(writes))
         replies = [None if isinstance(one, Read) else next(written) for one in commands]
         return [
-            self._memory.read(one) if isinstance(one, Read) else reply
+            self._memory.carry_out(one) if isinstance(one, Read) else reply
             for one, reply in zip(commands, replies, strict=True)
         ]
 
@@ -163,9 +167,9 @@ class SweepsItsTokens(Around):
 class TakesForItself(Around):
     """It answers a take that was refused as if it had been granted."""
 
-    def take(self, command: Take) -> Record | None:
-        record = self._memory.take(command)
-        return None if record is None else record._replace(attempt=command.attempt)
+    def carry_out(self, command: StoreCommand) -> Any:
+        record = self._memory.carry_out(command)
+        return record._replace(attempt=command.attempt) if record and isinstance(command, Take) else record
 
 
 def _unclocked(record: Record) -> Record:

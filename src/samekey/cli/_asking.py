@@ -114,7 +114,7 @@ def find(ops: Ops, words: tuple[str, ...], tenant: str | None) -> Record:
     match words:
         case (operation, text):
             key = make_key(operation, text, tenant)
-            record = ops.store.read(Read(key))
+            record: Record | None = ops.store.carry_out(Read(key))
             if record is None:
                 others = ops.find(text, operation=operation).records or ops.find(text).records
                 raise NoSuchKey(f"there is no record of {key}", key=text, hint=_hint(others))

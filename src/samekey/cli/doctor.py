@@ -217,7 +217,7 @@ def store_of(guard: Guard | AsyncGuard) -> Any:
         store: Any = guard.store
     except (Misconfigured, StoreError, OSError) as error:
         raise NoStore(f"the guard's store cannot be opened: {error}") from error
-    if inspect.iscoroutinefunction(store.read):
+    if inspect.iscoroutinefunction(store.carry_out):
         store = getattr(store, "sync", None)
     if store is None:
         raise click.UsageError("the guard's store is for async code only: give --store URL as well.")

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from samekey.core.boundary import Verdict
+from samekey.core.errors import RecordUnreadable
 from samekey.core.fingerprint import Fingerprint, Intent
 from samekey.core.key import Key
 from samekey.core.record import Record
@@ -28,7 +29,7 @@ class Command:
 
 
 class StoreCommand(Command):
-    """A command that a store carries out; `verb` is the name of the store's method."""
+    """A command that a store carries out; `verb` names it in messages, and in the faults of tests."""
 
     __slots__ = ()
     verb: ClassVar[str]
@@ -68,8 +69,10 @@ class Open(StoreCommand):
     def fingerprint(self) -> Fingerprint:
         return self.intent.fingerprint()
 
-    def __iter__(self) -> Generator[Command, Any, Record]:  # opened, there always is one
-        reply: Record = yield self
+    def __iter__(self) -> Generator[Command, Any, Record]:
+        reply: Record | None = yield self
+        if reply is None:  # an open always leaves a record: without one we do not know who holds the key
+            raise RecordUnreadable(f"the store took the claim of {self.key} and shows no record of it")
         return reply
 
 

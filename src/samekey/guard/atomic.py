@@ -491,10 +491,7 @@ class AsyncAtomicPerformer(_InTransaction, AsyncPerformer):
 
 def join(store: Any, connection: Any) -> Any:
     """The store inside this connection's transactions: a Transaction, or an AsyncTransaction of an async store."""
-    joined = getattr(store, "join", None)
-    if joined is None:
-        raise Misconfigured(f"{store.name} cannot take part in a transaction: Atomic needs a database store")
-    return joined(connection)
+    return store.join(connection)
 
 
 def require_same_database(transaction: Transaction) -> None:

@@ -161,7 +161,8 @@ class Guard(BaseGuard):
 
     def peek(self, name: str, key: Any, tenant: str | None = None) -> Record | None:
         """The record of a key, or None; looking changes nothing."""
-        return self.store.read(Read(make_key(name, as_text(key), tenant)))
+        found: Record | None = self.store.carry_out(Read(make_key(name, as_text(key), tenant)))
+        return found
 
     def close(self) -> None:
         """Take no more calls, and close the store: now, or as soon as the last effect that is running was settled."""
@@ -334,7 +335,8 @@ class AsyncGuard(BaseGuard):
 
     async def peek(self, name: str, key: Any, tenant: str | None = None) -> Record | None:
         """The record of a key, or None; looking changes nothing."""
-        return await self.store.read(Read(make_key(name, as_text(key), tenant)))
+        found: Record | None = await self.store.carry_out(Read(make_key(name, as_text(key), tenant)))
+        return found
 
     async def close(self) -> None:
         """Take no more calls, and close the store: now, or as soon as the last effect that is running was settled."""

@@ -179,12 +179,12 @@ def renew_with(store: Any, lease: Any) -> Record | None | Future[Record | None]:
     if lease.record is None or lease.stranded():
         return None
     command = Renew(lease.record, lease.lease_seconds)
-    straight = store if not inspect.iscoroutinefunction(store.renew) else getattr(store, "sync", None)
+    straight = store if not inspect.iscoroutinefunction(store.carry_out) else getattr(store, "sync", None)
     if straight is not None:
-        record: Record | None = straight.renew(command)
+        record: Record | None = straight.carry_out(command)
         return record
     loop: Loop = lease.loop
-    return loop.start(lambda: store.renew(command))
+    return loop.start(lambda: store.carry_out(command))
 
 
 _ALL: weakref.WeakSet[Leases] = weakref.WeakSet()

@@ -46,7 +46,7 @@ from samekey.loops import ThreadBell, running
 
 _log = logging.getLogger("samekey")
 
-# The commands a performer carries out itself; every other one is the store's, under its own verb.
+# The commands a performer carries out itself; the store carries out every other one.
 _OURS: dict[type[Command], str] = {
     Open: "_open",
     Take: "_claim",
@@ -182,9 +182,9 @@ class _Performer:
             self._on_its_way = flights.batch()
         self._guard._require_open()
 
-    def _boarded(self, record: Record) -> Record:
+    def _boarded(self, record: Record | None) -> Record | None:
         """The store answered the one who flies."""
-        if self._flight is not None and self._flights is not None:
+        if record is not None and self._flight is not None and self._flights is not None:
             if record.attempt == self.call.attempt or record.lease_live:
                 # Ours; or another process holds it, and then we wait for all who stand behind us.
                 self._flights.hold(self._flight, record)
@@ -236,9 +236,9 @@ class Performer(_Performer):
         own = _OURS.get(type(command))
         if own is not None:
             return getattr(self, own)(command)
-        return getattr(self.store, command.verb)(command)
+        return self.store.carry_out(command)
 
-    def _open(self, command: Open) -> Record:
+    def _open(self, command: Open) -> Record | None:
         flights = self._flights
         if flights is None or self._flight is not None:
             return self._claim(command)
@@ -249,13 +249,13 @@ class Performer(_Performer):
         self._flight, self._followed = None, flight
         return self._watch(flight, lambda: flight.held is not None) or self._claim(command)
 
-    def _claim(self, command: Open | Take, boards: bool = False) -> Record:
+    def _claim(self, command: Open | Take, boards: bool = False) -> Record | None:
         if self._flights is not None and (self._flight is None or self._guard._closed):
             self._set_out(self._flights)
         while True:
             self._asked_at = time.monotonic()
             try:
-                record: Record = getattr(self._guard.store, command.verb)(command)
+                record: Record | None = self._guard.store.carry_out(command)
                 return self._boarded(record) if boards else record
             except StoreBusy:
                 if self._patience_left() < BUSY_PAUSE_SECONDS:
@@ -276,13 +276,13 @@ class Performer(_Performer):
         self.finish()
 
     def _straight(self, command: Any) -> Any:
-        return getattr(self.store, command.verb)(command)
+        return self.store.carry_out(command)
 
     def _say(self, command: Settle | Testify) -> Record | None:
         self._unsaid = command
         start = time.monotonic()
         try:
-            record: Record | None = getattr(self._guard.store, command.verb)(command)
+            record: Record | None = self._guard.store.carry_out(command)
         except StoreUnavailable as unavailable:
             # A store that was closed is not to be insisted on: it does not come back.
             unavailable.tried_seconds = math.inf if self._guard._shut else time.monotonic() - start
@@ -315,7 +315,8 @@ class Performer(_Performer):
             except BaseException:  # nobody else knows of it any more
                 drive(withdraw(claim.performer.call, claim.command), self._straight)
                 raise
-            return self.store.read(Read(command.seen.key))
+            found: Record | None = self.store.carry_out(Read(command.seen.key))
+            return found
         flight = self._followed
         if flight is not None and flight.held is not None and flight.held.fence == command.seen.fence:
             self._watch(flight, lambda: flight.landed, command.seen.lease_left)
@@ -426,12 +427,10 @@ class AsyncPerformer(_Performer):
 
     def perform(self, command: Any) -> Awaitable[Any]:  # one coroutine less for each command than with `async`
         own = _OURS.get(type(command))
-        carried_out: Awaitable[Any] = (
-            getattr(self.store, command.verb)(command) if own is None else getattr(self, own)(command)
-        )
+        carried_out: Awaitable[Any] = self.store.carry_out(command) if own is None else getattr(self, own)(command)
         return carried_out
 
-    def _open(self, command: Open) -> Awaitable[Record]:
+    def _open(self, command: Open) -> Awaitable[Record | None]:
         flights = self._flights
         if flights is None or self._flight is not None:
             return self._claim(command)
@@ -442,7 +441,7 @@ class AsyncPerformer(_Performer):
         self._flight, self._followed = None, flight
         return self._follow(flight, command)
 
-    async def _follow(self, flight: Flight, command: Open) -> Record:
+    async def _follow(self, flight: Flight, command: Open) -> Record | None:
         return await self._watch(flight, lambda: flight.held is not None) or await self._claim(command)
 
     async def _claim(self, command: Open | Take, boards: bool = False) -> Any:
@@ -451,7 +450,7 @@ class AsyncPerformer(_Performer):
         while True:
             self._asked_at = time.monotonic()
             try:
-                record = await getattr(self._guard.store, command.verb)(command)
+                record = await self._guard.store.carry_out(command)
                 return self._boarded(record) if boards else record
             except StoreBusy:
                 if self._patience_left() < BUSY_PAUSE_SECONDS:
@@ -472,13 +471,13 @@ class AsyncPerformer(_Performer):
         self.finish()
 
     async def _straight(self, command: Any) -> Any:
-        return await getattr(self.store, command.verb)(command)
+        return await self.store.carry_out(command)
 
     async def _say(self, command: Settle | Testify) -> Record | None:
         self._unsaid = command
         start = time.monotonic()
         try:
-            record: Record | None = await getattr(self._guard.store, command.verb)(command)
+            record: Record | None = await self._guard.store.carry_out(command)
         except StoreUnavailable as unavailable:
             # A store that was closed is not to be insisted on: it does not come back.
             unavailable.tried_seconds = math.inf if self._guard._shut else time.monotonic() - start
@@ -508,7 +507,8 @@ class AsyncPerformer(_Performer):
             claim.performer.finish()
             letting_go = withdraw(claim.performer.call, claim.command)
             await running().shielded(lambda: adrive(letting_go, self._straight))  # nobody else knows of it any more
-            return await self.store.read(Read(command.seen.key))
+            found: Record | None = await self.store.carry_out(Read(command.seen.key))
+            return found
         flight = self._followed
         if flight is not None and flight.held is not None and flight.held.fence == command.seen.fence:
             await self._watch(flight, lambda: flight.landed, command.seen.lease_left)

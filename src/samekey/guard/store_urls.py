@@ -127,10 +127,10 @@ def _whole_path(address: str) -> str:
 
 
 def check_store(store: Any, *, asynchronous: bool) -> Any:
-    opens = getattr(store, "open", None)
-    if not callable(opens) or not callable(getattr(store, "settle", None)):
+    carry_out = getattr(store, "carry_out", None)
+    if not callable(carry_out):
         raise Misconfigured(f"a guard takes a store address or a store, not {type(store).__name__}")
-    if inspect.iscoroutinefunction(opens) != asynchronous:
+    if inspect.iscoroutinefunction(carry_out) != asynchronous:
         colour = "AsyncGuard takes an async" if asynchronous else "Guard takes a sync"
         raise Misconfigured(f"{colour} store; {type(store).__name__} is the other kind")
     return store

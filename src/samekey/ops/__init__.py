@@ -171,7 +171,7 @@ class Ops:
         return self.list_records(Query(text=text, operation=operation, tenant=tenant, limit=LIST_MAX))
 
     def show(self, key: Key) -> Record:
-        record = self.store.read(Read(key))
+        record: Record | None = self.store.carry_out(Read(key))
         if record is None:
             raise NoSuchKey(f"there is no record of {key}", key=key.text)
         return record
@@ -194,13 +194,13 @@ class Ops:
         self.check(seen, word)
         envelope, error = _kept(seen, word, result)
         terms = parse_terms(seen.boundary)
-        now = self.store.read(Read(seen.key))
+        now: Record | None = self.store.carry_out(Read(seen.key))
         if now is None or mark(now) != mark(seen):
             raise _moved_on(seen, now)
         if now.state is State.STARTED:
             self.check(now, word)  # renewed since it was shown: the holder is alive after all
             now = self._doubt(now, who)
-        after = self.store.settle(
+        after: Record | None = self.store.carry_out(
             Settle(
                 now,
                 Role.OPERATOR,
@@ -223,7 +223,7 @@ class Ops:
     def redact(self, seen: Record, *, who: str, why: str) -> Record:
         """Drop the stored results of a settled record; the record stays, so nothing can run twice."""
         who, why = _words("name (who)", who), _words("reason (why)", why)
-        after = self.store.redact(Redact(seen, by=who, why=why))
+        after: Record | None = self.store.carry_out(Redact(seen, by=who, why=why))
         if after is None or after.fence != seen.fence:
             raise _moved_on(seen, after)
         if not after.settled:
@@ -237,10 +237,10 @@ class Ops:
         since, such as a late word that it happened, would go with it, read by nobody.
         """
         who, why = _words("name (who)", who), _words("reason (why)", why)
-        now = self.store.read(Read(seen.key))
+        now: Record | None = self.store.carry_out(Read(seen.key))
         if now is None or (mark(now) != mark(seen) and now.state in EXPIRES):
             raise _moved_on(seen, now)
-        left = self.store.free(Free(seen, by=who, why=why))
+        left = self.store.carry_out(Free(seen, by=who, why=why))
         if left is not None and left.state not in EXPIRES:
             raise CannotResolve(f"{left.key} is {left.state}: resolve it first", record=left)
         if left is not None:
@@ -281,7 +281,7 @@ class Ops:
 
     def _doubt(self, held: Record, who: str) -> Record:
         """The holder is gone: as any passer-by would, write the doubt down before anything is said about it."""
-        doubted = self.store.settle(
+        doubted: Record | None = self.store.carry_out(
             Settle(
                 held,
                 Role.PASSER_BY,

@@ -15,25 +15,22 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from samekey.core.commands import (
-    Ask,
-    Begin,
-    Command,
-    Free,
-    Open,
-    Read,
-    Redact,
-    Renew,
-    Settle,
-    StoreCommand,
-    Take,
-    Testify,
-    Wait,
-)
+from samekey.core.commands import Command, Read, StoreCommand, Wait
 from samekey.core.drive import adrive, drive
-from samekey.core.errors import Misconfigured, RecordUnreadable, SamekeyError
+from samekey.core.errors import Misconfigured, SamekeyError
 from samekey.core.layers import FRONT_TTL_SECONDS, Front, FrontTime, Linger, Look, Put, Sight
-from samekey.core.ports import AsyncFrontStore, AsyncStore, Audits, FrontStore, Health, Query, Records, Replies, Store
+from samekey.core.ports import (
+    AsyncFrontStore,
+    AsyncStore,
+    Audits,
+    FrontStore,
+    Health,
+    Query,
+    Records,
+    Replies,
+    Reply,
+    Store,
+)
 from samekey.core.record import Record
 from samekey.loops import Bell, ThreadBell, running
 from samekey.stores._waiting import async_wait, wait
@@ -122,11 +119,6 @@ class _Layers:
         self._breaker.worked()
         return sight
 
-    def _opened(self, command: Open, record: Record | None) -> Record:
-        if record is None:
-            raise RecordUnreadable(f"{self.name} took the claim of {command.key} and shows no record of it")
-        return record
-
     def _health(self, back: Health) -> Health:
         away = () if self._breaker._until == 0.0 else ("the front is away: slower, never wrong",)
         return replace(
@@ -148,35 +140,10 @@ class LayeredStore(_Layers):
 
     # -- the port ------------------------------------------------------------------------------------------
 
-    def open(self, command: Open) -> Record:
-        return self._opened(command, self._through(command))
-
-    def take(self, command: Take) -> Record | None:
-        return self._through(command)
-
-    def begin(self, command: Begin) -> Record | None:
-        return self._through(command)
-
-    def renew(self, command: Renew) -> Record | None:
-        return self._through(command)
-
-    def settle(self, command: Settle) -> Record | None:
-        return self._through(command)
-
-    def ask(self, command: Ask) -> Record | None:
-        return self._through(command)
-
-    def testify(self, command: Testify) -> Record | None:
-        return self._through(command)
-
-    def redact(self, command: Redact) -> Record | None:
-        return self._through(command)
-
-    def free(self, command: Free) -> Record | None:
-        return self._through(command)
-
-    def read(self, command: Read) -> Record | None:
-        return self._back.read(command)
+    def carry_out(self, command: StoreCommand) -> Reply:
+        if type(command) is Read:
+            return self._back.carry_out(command)
+        return drive(self._seals().steps(command), self._perform)
 
     def wait(self, command: Wait, timeout: float) -> Record | None:
         truth_at = time.monotonic() + TRUTH_SECONDS
@@ -188,7 +155,7 @@ class LayeredStore(_Layers):
             if copy is not None and time.monotonic() < truth_at:
                 return copy
             truth_at = time.monotonic() + TRUTH_SECONDS
-            record = self._back.read(Read(command.key))
+            record: Record | None = self._back.carry_out(Read(command.key))
             if copy is not None and sight is not None:
                 drive(self._seals().corrected(copy, record, sight.now), self._perform)
             return record
@@ -213,19 +180,13 @@ class LayeredStore(_Layers):
 
     def join(self, connection: Any) -> Any:
         """The durable store inside the caller's transaction: what is not committed is nothing for a front."""
-        join = getattr(self._back, "join", None)
-        if join is None:
-            raise Misconfigured(f"{self._back.name} cannot take part in a transaction: Atomic needs a database store")
-        return join(connection)
+        return self._back.join(connection)
 
     def close(self) -> None:
         self._front.close()
         self._back.close()
 
     # -- both layers -----------------------------------------------------------------------------------------
-
-    def _through(self, command: StoreCommand) -> Record | None:
-        return drive(self._seals().steps(command), self._perform)  # type: ignore[return-value]
 
     def _seals(self) -> Front:
         return self._rules(self._back.incarnation or self._asked())
@@ -247,7 +208,7 @@ class LayeredStore(_Layers):
             case Look(digest):
                 return self._look(digest, mark=True)
             case StoreCommand():
-                return getattr(self._back, command.verb)(command)
+                return self._back.carry_out(command)
             case Put(digest, word, until):
                 return self._put(digest, word, until)
             case FrontTime():
@@ -297,35 +258,10 @@ class AsyncLayeredStore(_Layers):
     ) -> None:
         super().__init__(front, back, front_ttl)
 
-    async def open(self, command: Open) -> Record:
-        return self._opened(command, await self._through(command))
-
-    async def take(self, command: Take) -> Record | None:
-        return await self._through(command)
-
-    async def begin(self, command: Begin) -> Record | None:
-        return await self._through(command)
-
-    async def renew(self, command: Renew) -> Record | None:
-        return await self._through(command)
-
-    async def settle(self, command: Settle) -> Record | None:
-        return await self._through(command)
-
-    async def ask(self, command: Ask) -> Record | None:
-        return await self._through(command)
-
-    async def testify(self, command: Testify) -> Record | None:
-        return await self._through(command)
-
-    async def redact(self, command: Redact) -> Record | None:
-        return await self._through(command)
-
-    async def free(self, command: Free) -> Record | None:
-        return await self._through(command)
-
-    async def read(self, command: Read) -> Record | None:
-        return await self._back.read(command)
+    async def carry_out(self, command: StoreCommand) -> Reply:
+        if type(command) is Read:
+            return await self._back.carry_out(command)
+        return await adrive((await self._seals()).steps(command), self._perform)
 
     async def wait(self, command: Wait, timeout: float) -> Record | None:
         truth_at = time.monotonic() + TRUTH_SECONDS
@@ -337,7 +273,7 @@ class AsyncLayeredStore(_Layers):
             if copy is not None and time.monotonic() < truth_at:
                 return copy
             truth_at = time.monotonic() + TRUTH_SECONDS
-            record = await self._back.read(Read(command.key))
+            record: Record | None = await self._back.carry_out(Read(command.key))
             if copy is not None and sight is not None:
                 await adrive((await self._seals()).corrected(copy, record, sight.now), self._perform)
             return record
@@ -360,12 +296,13 @@ class AsyncLayeredStore(_Layers):
     async def health(self) -> Health:
         return self._health(await self._back.health())
 
+    def join(self, connection: Any) -> Any:
+        """The durable store inside the caller's transaction: what is not committed is nothing for a front."""
+        return self._back.join(connection)
+
     async def close(self) -> None:
         await self._front.close()
         await self._back.close()
-
-    async def _through(self, command: StoreCommand) -> Record | None:
-        return await adrive((await self._seals()).steps(command), self._perform)  # type: ignore[return-value]
 
     async def _seals(self) -> Front:
         return self._rules(self._back.incarnation or await self._asked())
@@ -386,7 +323,7 @@ class AsyncLayeredStore(_Layers):
             case Look(digest):
                 return self._look(digest, mark=True)
             case StoreCommand():
-                carried_out: Awaitable[Any] = getattr(self._back, command.verb)(command)
+                carried_out: Awaitable[Any] = self._back.carry_out(command)
                 return carried_out
             case Put(digest, word, until):
                 return self._put(digest, word, until)

@@ -11,25 +11,13 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from typing import Any
 from uuid import uuid4
 
-from samekey.core.commands import (
-    Ask,
-    Begin,
-    Free,
-    Open,
-    Read,
-    Redact,
-    Renew,
-    Settle,
-    StoreCommand,
-    Take,
-    Testify,
-    Wait,
-)
+from samekey.core.commands import Open, Read, StoreCommand, Wait
 from samekey.core.errors import Misconfigured, RecordUnreadable, SamekeyError
 from samekey.core.key import Key
-from samekey.core.ports import LIST_MAX, Audits, Health, Query, Records, Replies
+from samekey.core.ports import LIST_MAX, Audits, Health, Query, Records, Replies, Reply, no_transactions
 from samekey.core.record import Record
 from samekey.core.register import Moment, apply, audit_entry, expired, seen_at
 from samekey.loops import Bells
@@ -70,24 +58,41 @@ class MemoryStore:
     def __repr__(self) -> str:
         return f"<MemoryStore: {len(self._records)} records, gone when this process ends>"
 
-    def open(self, command: Open) -> Record:
-        record = self._apply(command)
-        assert record is not None  # noqa: S101 - open always leaves a record
-        return record
-
-    def read(self, command: Read) -> Record | None:
-        moment = self._moment()
-        record = self._same_key(command.key, self._records.get(command.key.digest))
-        return None if record is None or expired(record, moment) else seen_at(record, moment)
+    def carry_out(self, command: StoreCommand) -> Reply:
+        key = command.key
+        if type(command) is Read:
+            return self._read(key)
+        digest = key.digest
+        with self._mutex:
+            moment = Moment(self._wall(), self._tick(), "", self._token + 1)
+            records = self._records
+            before = records.get(digest)
+            if before is not None and before.key is not key:
+                self._same_key(key, before)
+            after = apply(before, command, moment)
+            if after is before:
+                return None if before is None else seen_at(before, moment)
+            if after is None:
+                del records[digest]
+            else:
+                records[digest] = after
+                if after.token > self._token:
+                    self._token = after.token
+            if type(command) is not Open:
+                entry = audit_entry(command, before, after, moment)
+                if entry is not None:
+                    self._audit.append(entry)
+        self.bells.ring(digest)
+        return None if after is None else seen_at(after, moment)
 
     def wait(self, command: Wait, timeout: float) -> Record | None:
-        return wait(command.seen, timeout, lambda: self.read(Read(command.key)), self.bells)
+        return wait(command.seen, timeout, lambda: self._read(command.key), self.bells)
 
     def batch(self, commands: Sequence[StoreCommand]) -> Replies:
         replies: Replies = []
         for command in commands:
             try:
-                replies.append(self.read(command) if isinstance(command, Read) else self._apply(command))
+                replies.append(self.carry_out(command))
             except SamekeyError as error:
                 replies.append(error)
         return replies
@@ -122,35 +127,16 @@ class MemoryStore:
             warnings=("records are gone when this process ends",),
         )
 
+    def join(self, connection: Any) -> Any:
+        raise no_transactions(self.name)
+
     def close(self) -> None:
         """Nothing to close; the records stay for whoever still holds this store."""
 
-    def _apply(self, command: StoreCommand) -> Record | None:
-        key = command.key
-        digest = key.digest
-        with self._mutex:
-            moment = Moment(self._wall(), self._tick(), "", self._token + 1)
-            records = self._records
-            before = records.get(digest)
-            if before is not None and before.key is not key:
-                self._same_key(key, before)
-            after = apply(before, command, moment)
-            if after is before:
-                return None if before is None else seen_at(before, moment)
-            if after is None:
-                del records[digest]
-            else:
-                records[digest] = after
-                if after.token > self._token:
-                    self._token = after.token
-            if type(command) is not Open:
-                entry = audit_entry(command, before, after, moment)
-                if entry is not None:
-                    self._audit.append(entry)
-        self.bells.ring(digest)
-        return None if after is None else seen_at(after, moment)
-
-    take = begin = renew = settle = ask = testify = redact = free = _apply
+    def _read(self, key: Key) -> Record | None:
+        moment = self._moment()
+        record = self._same_key(key, self._records.get(key.digest))
+        return None if record is None or expired(record, moment) else seen_at(record, moment)
 
     def _same_key(self, key: Key, found: Record | None) -> Record | None:
         if found is not None and found.key != key:
@@ -180,38 +166,11 @@ class AsyncMemoryStore:
     def __repr__(self) -> str:
         return repr(self.sync).replace("<Memory", "<AsyncMemory")
 
-    async def open(self, command: Open) -> Record:
-        return self.sync.open(command)
-
-    async def take(self, command: Take) -> Record | None:
-        return self.sync.take(command)
-
-    async def begin(self, command: Begin) -> Record | None:
-        return self.sync.begin(command)
-
-    async def renew(self, command: Renew) -> Record | None:
-        return self.sync.renew(command)
-
-    async def settle(self, command: Settle) -> Record | None:
-        return self.sync.settle(command)
-
-    async def ask(self, command: Ask) -> Record | None:
-        return self.sync.ask(command)
-
-    async def testify(self, command: Testify) -> Record | None:
-        return self.sync.testify(command)
-
-    async def redact(self, command: Redact) -> Record | None:
-        return self.sync.redact(command)
-
-    async def free(self, command: Free) -> Record | None:
-        return self.sync.free(command)
-
-    async def read(self, command: Read) -> Record | None:
-        return self.sync.read(command)
+    async def carry_out(self, command: StoreCommand) -> Reply:
+        return self.sync.carry_out(command)
 
     async def wait(self, command: Wait, timeout: float) -> Record | None:
-        return await async_wait(command.seen, timeout, lambda: self.read(Read(command.key)), self.sync.bells)
+        return await async_wait(command.seen, timeout, lambda: self.carry_out(Read(command.key)), self.sync.bells)
 
     async def batch(self, commands: Sequence[StoreCommand]) -> Replies:
         return self.sync.batch(commands)
@@ -227,6 +186,9 @@ class AsyncMemoryStore:
 
     async def health(self) -> Health:
         return self.sync.health()
+
+    def join(self, connection: Any) -> Any:
+        return self.sync.join(connection)
 
     async def close(self) -> None:
         self.sync.close()

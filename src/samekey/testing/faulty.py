@@ -11,13 +11,13 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from samekey.core.commands import Ask, Begin, Free, Open, Read, Redact, Renew, Settle, StoreCommand, Take, Testify, Wait
+from samekey.core.commands import StoreCommand, Wait
 from samekey.core.errors import StoreUnavailable
-from samekey.core.ports import AsyncStore, Audits, Health, Query, Records, Replies, Store
+from samekey.core.ports import AsyncStore, Audits, Health, Query, Records, Replies, Reply, Store
 from samekey.core.record import Record
 from samekey.loops import running
 
@@ -157,75 +157,47 @@ class FaultyStore(_Faulty):
     def __init__(self, inner: Store, faults: Iterable[Fault] | Plan = ()) -> None:
         super().__init__(inner, faults)
 
-    def open(self, command: Open) -> Record:
-        record: Record = self._call("open", command)
-        return record
-
-    def take(self, command: Take) -> Record | None:
-        return self._record("take", command)
-
-    def begin(self, command: Begin) -> Record | None:
-        return self._record("begin", command)
-
-    def renew(self, command: Renew) -> Record | None:
-        return self._record("renew", command)
-
-    def settle(self, command: Settle) -> Record | None:
-        return self._record("settle", command)
-
-    def ask(self, command: Ask) -> Record | None:
-        return self._record("ask", command)
-
-    def testify(self, command: Testify) -> Record | None:
-        return self._record("testify", command)
-
-    def read(self, command: Read) -> Record | None:
-        return self._record("read", command)
-
-    def redact(self, command: Redact) -> Record | None:
-        return self._record("redact", command)
-
-    def free(self, command: Free) -> Record | None:
-        return self._record("free", command)
+    def carry_out(self, command: StoreCommand) -> Reply:
+        return self._call(command.verb, self.inner.carry_out, command)
 
     def wait(self, command: Wait, timeout: float) -> Record | None:
-        return self._record("wait", command, timeout)
+        record: Record | None = self._call("wait", self.inner.wait, command, timeout)
+        return record
 
     def batch(self, commands: Sequence[StoreCommand]) -> Replies:
-        replies: Replies = self._call("batch", commands)
+        replies: Replies = self._call("batch", self.inner.batch, commands)
         return replies
 
     def list(self, query: Query) -> Records:
-        records: Records = self._call("list", query)
+        records: Records = self._call("list", self.inner.list, query)
         return records
 
     def sweep(self, limit: int) -> int:
-        return int(self._call("sweep", limit))
+        return int(self._call("sweep", self.inner.sweep, limit))
 
     def audit(self, limit: int) -> Audits:
-        entries: Audits = self._call("audit", limit)
+        entries: Audits = self._call("audit", self.inner.audit, limit)
         return entries
 
     def health(self) -> Health:
-        health: Health = self._call("health")
+        health: Health = self._call("health", self.inner.health)
         return health
+
+    def join(self, connection: Any) -> Any:
+        return self.inner.join(connection)
 
     def close(self) -> None:
         self.inner.close()
 
-    def _record(self, verb: str, *arguments: Any) -> Record | None:
-        record: Record | None = self._call(verb, *arguments)
-        return record
-
-    def _call(self, verb: str, *arguments: Any) -> Any:
+    def _call(self, verb: str, method: Callable[..., Any], *arguments: Any) -> Any:
         faults = self.plan.meets(verb)
         if faults:
             time.sleep(_pauses(faults, "before"))
         _strike(faults, "before", verb, self.name)
         for fault in faults:
             if fault.kind == "duplicate":
-                getattr(self.inner, verb)(*arguments)  # the first of two: nobody hears its reply
-        reply = getattr(self.inner, verb)(*arguments)
+                method(*arguments)  # the first of two: nobody hears its reply
+        reply = method(*arguments)
         if faults:
             time.sleep(_pauses(faults, "after"))
         _strike(faults, "after", verb, self.name)
@@ -240,75 +212,47 @@ class AsyncFaultyStore(_Faulty):
     def __init__(self, inner: AsyncStore, faults: Iterable[Fault] | Plan = ()) -> None:
         super().__init__(inner, faults)
 
-    async def open(self, command: Open) -> Record:
-        record: Record = await self._call("open", command)
-        return record
-
-    async def take(self, command: Take) -> Record | None:
-        return await self._record("take", command)
-
-    async def begin(self, command: Begin) -> Record | None:
-        return await self._record("begin", command)
-
-    async def renew(self, command: Renew) -> Record | None:
-        return await self._record("renew", command)
-
-    async def settle(self, command: Settle) -> Record | None:
-        return await self._record("settle", command)
-
-    async def ask(self, command: Ask) -> Record | None:
-        return await self._record("ask", command)
-
-    async def testify(self, command: Testify) -> Record | None:
-        return await self._record("testify", command)
-
-    async def read(self, command: Read) -> Record | None:
-        return await self._record("read", command)
-
-    async def redact(self, command: Redact) -> Record | None:
-        return await self._record("redact", command)
-
-    async def free(self, command: Free) -> Record | None:
-        return await self._record("free", command)
+    async def carry_out(self, command: StoreCommand) -> Reply:
+        return await self._call(command.verb, self.inner.carry_out, command)
 
     async def wait(self, command: Wait, timeout: float) -> Record | None:
-        return await self._record("wait", command, timeout)
+        record: Record | None = await self._call("wait", self.inner.wait, command, timeout)
+        return record
 
     async def batch(self, commands: Sequence[StoreCommand]) -> Replies:
-        replies: Replies = await self._call("batch", commands)
+        replies: Replies = await self._call("batch", self.inner.batch, commands)
         return replies
 
     async def list(self, query: Query) -> Records:
-        records: Records = await self._call("list", query)
+        records: Records = await self._call("list", self.inner.list, query)
         return records
 
     async def sweep(self, limit: int) -> int:
-        return int(await self._call("sweep", limit))
+        return int(await self._call("sweep", self.inner.sweep, limit))
 
     async def audit(self, limit: int) -> Audits:
-        entries: Audits = await self._call("audit", limit)
+        entries: Audits = await self._call("audit", self.inner.audit, limit)
         return entries
 
     async def health(self) -> Health:
-        health: Health = await self._call("health")
+        health: Health = await self._call("health", self.inner.health)
         return health
+
+    def join(self, connection: Any) -> Any:
+        return self.inner.join(connection)
 
     async def close(self) -> None:
         await self.inner.close()
 
-    async def _record(self, verb: str, *arguments: Any) -> Record | None:
-        record: Record | None = await self._call(verb, *arguments)
-        return record
-
-    async def _call(self, verb: str, *arguments: Any) -> Any:
+    async def _call(self, verb: str, method: Callable[..., Any], *arguments: Any) -> Any:
         faults = self.plan.meets(verb)
         if faults:
             await running().sleep(_pauses(faults, "before"))
         _strike(faults, "before", verb, self.name)
         for fault in faults:
             if fault.kind == "duplicate":
-                await getattr(self.inner, verb)(*arguments)
-        reply = await getattr(self.inner, verb)(*arguments)
+                await method(*arguments)
+        reply = await method(*arguments)
         if faults:
             await running().sleep(_pauses(faults, "after"))
         _strike(faults, "after", verb, self.name)

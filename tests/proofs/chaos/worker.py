@@ -197,20 +197,16 @@ class Watched:
         self._seen: list[tuple[Any, ...]] = []
 
     def __getattr__(self, name: str) -> Any:
-        method = getattr(self._store, name)
-        return self._watching(method) if name in self._verbs else method
+        return getattr(self._store, name)
 
-    def _watching(self, method: Callable[[Any], Record | None]) -> Callable[[Any], Record | None]:
-        def watching(command: Any) -> Record | None:
-            began = time.monotonic()
-            record = method(command)
-            if record is not None:
-                result = hashlib.sha256(record.result or b"").hexdigest()[:8]
-                what = f"{record.state} {record.token} {record.attempt} {result}"
-                self._seen.append((record.key.text, began, time.monotonic(), record.version, what))
-            return record
-
-        return watching
+    def carry_out(self, command: Any) -> Record | None:
+        began = time.monotonic()
+        record: Record | None = self._store.carry_out(command)
+        if record is not None and command.verb in self._verbs:
+            result = hashlib.sha256(record.result or b"").hexdigest()[:8]
+            what = f"{record.state} {record.token} {record.attempt} {result}"
+            self._seen.append((record.key.text, began, time.monotonic(), record.version, what))
+        return record
 
     def look(self, key: str) -> None:
         with contextlib.suppress(StoreUnavailable):

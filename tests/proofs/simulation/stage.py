@@ -457,10 +457,10 @@ class Simulation:
         task.attempt = "a person"
         store, self._buries_at = guard.store, self.now
         try:
-            seen = await store.read(Read(KEY))
+            seen = await store.carry_out(Read(KEY))
             if seen is None:
                 return End("failed", "nothing to free")
-            now = await store.free(Free(seen, "ada", "refunded"))
+            now = await store.carry_out(Free(seen, "ada", "refunded"))
         except MayStillReplay:
             self.reached.add("the front could not be told")
             return End("failed", "MayStillReplay")

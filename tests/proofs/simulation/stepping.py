@@ -132,35 +132,17 @@ class SteppedLoop:
             return value
 
 
-def _asks(verb: str) -> Any:
-    async def method(self: Any, command: Any) -> Any:
-        return await Wish("store", command)
-
-    method.__name__ = verb
-    return method
-
-
 class SteppedStore:
     """A store whose every method is a wish."""
 
     name = "stepped"
     incarnation = ""
 
-    open, take, begin, renew = map(_asks, ("open", "take", "begin", "renew"))
-    settle, ask, testify, read = map(_asks, ("settle", "ask", "testify", "read"))
+    async def carry_out(self, command: Any) -> Any:
+        return await Wish("store", command)
 
     async def wait(self, command: Wait, timeout: float) -> Any:
         return await Wish("wait", (command, timeout))
-
-
-def _asks_and_hears(verb: str) -> Any:
-    async def method(self: Any, command: Any) -> Any:
-        record = await Wish("store", command)
-        self._heard = self.stage.heard_incarnation
-        return record
-
-    method.__name__ = verb
-    return method
 
 
 class SteppedBack:
@@ -172,9 +154,10 @@ class SteppedBack:
         self.stage = stage
         self._heard = ""
 
-    open, take, begin, renew = map(_asks_and_hears, ("open", "take", "begin", "renew"))
-    settle, ask, testify, read = map(_asks_and_hears, ("settle", "ask", "testify", "read"))
-    free = _asks_and_hears("free")
+    async def carry_out(self, command: Any) -> Any:
+        record = await Wish("store", command)
+        self._heard = self.stage.heard_incarnation
+        return record
 
     @property
     def incarnation(self) -> str:

@@ -228,12 +228,12 @@ def test_replies_lost_by_either_layer_double_nothing(front, database, back):
 def test_free_says_when_the_front_could_not_be_told(back):
     with redis_server() as front, Guard(f"{front.url()} {back}") as guard:
         guard.run("freed", lambda: 7, key="o-1", payload=1)
-        seen = guard.store.read(Read(make_key("freed", "o-1")))
+        seen = guard.store.carry_out(Read(make_key("freed", "o-1")))
         assert seen is not None
         front.stop(kill=True)
 
         with pytest.raises(MayStillReplay):
-            guard.store.free(Free(seen, "ada", "refunded"))
+            guard.store.carry_out(Free(seen, "ada", "refunded"))
 
 
 def test_after_a_promotion_of_the_database_old_words_are_checked(front, database):

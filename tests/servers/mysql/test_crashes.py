@@ -59,12 +59,12 @@ def test_eight_processes_and_one_key(url, tmp_path):
 def test_a_waiter_in_another_process_is_woken_by_the_watcher(store, url, scene, monkeypatch):
     """Without the slow re-read nothing else would tell it."""
     monkeypatch.setattr("samekey.stores._waiting.REREAD_SECONDS", 60.0)
-    held = store.open(scene.opening())
+    held = store.carry_out(scene.opening())
     with opened(url) as other, ThreadPoolExecutor(20) as pool:
         waiting = [pool.submit(other.wait, Wait(held), 30.0) for _ in range(20)]
         until(lambda: other._links().watch._thread)
         time.sleep(0.1)
-        store.settle(settling(held, State.COMPLETED, result=b"done"))
+        store.carry_out(settling(held, State.COMPLETED, result=b"done"))
 
         assert {one.result(30).result for one in waiting} == {b"done"}
 
@@ -117,30 +117,30 @@ def test_another_server_in_its_place_is_noticed(mortal, scene):
     url = mortal.create_database()
     driver.migrate(url)
     store: Any = MysqlStore(url)
-    before = store.open(scene.opening("before"))
+    before = store.carry_out(scene.opening("before"))
     known = store.health().incarnation
     mortal.restart("kill", server_id="7")
 
-    after = store.open(scene.opening("after"))
+    after = store.carry_out(scene.opening("after"))
     assert store.health().incarnation != known
     assert any("another server" in warning for warning in store.health().warnings)
     assert (before.after_loss, after.after_loss) == (False, True)
-    assert not store.read(Read(before.key)).after_loss
+    assert not store.carry_out(Read(before.key)).after_loss
     with opened(url) as later:
-        assert later.open(scene.opening("later")).after_loss
+        assert later.carry_out(scene.opening("later")).after_loss
     store.close()
 
 
 def test_tables_that_were_made_anew_are_noticed(store, url, scene):
-    store.open(scene.opening("before"))
+    store.carry_out(scene.opening("before"))
     for table in ("records", "meta", "audit"):
         sql(url, f"DROP TABLE samekey_{table}")
     with pytest.raises(Misconfigured, match=r"samekey migrate --store mysql://"):
-        store.open(scene.opening("between"))
+        store.carry_out(scene.opening("between"))
     driver.migrate(url)
     store.health()  # a new connection
 
-    assert store.open(scene.opening("after")).after_loss
+    assert store.carry_out(scene.opening("after")).after_loss
 
 
 def test_a_process_that_dies_while_it_holds_is_outlived(url, tmp_path):

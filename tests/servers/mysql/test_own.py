@@ -43,14 +43,14 @@ def written_rows(url: str) -> dict[str, str]:
 
 def test_a_replay_writes_nothing_and_waits_for_nobody(store, url, scene):
     """Alone and in a batch a replay is a plain read: also while another transaction holds the row."""
-    held = store.open(scene.opening("one"))
-    store.settle(settling(held, State.COMPLETED, result=b"done"))
+    held = store.carry_out(scene.opening("one"))
+    store.carry_out(settling(held, State.COMPLETED, result=b"done"))
     with connected(url) as rival, rival.cursor() as cursor:
         cursor.execute("SELECT * FROM samekey_records FOR UPDATE")
         before = written_rows(url)
 
         for _ in range(5):
-            assert store.open(scene.opening("one", by=B)).result == b"done"
+            assert store.carry_out(scene.opening("one", by=B)).result == b"done"
         store.batch([scene.opening("one", by=B)] * 5)
 
         assert written_rows(url) == before
@@ -60,7 +60,7 @@ def test_a_replay_writes_nothing_and_waits_for_nobody(store, url, scene):
 def test_a_command_is_one_look_and_one_write(store, scene, monkeypatch):
     """A claim and a settle are two round trips, a replay and a read are one."""
     said: list[str] = []
-    store.open(scene.opening("first"))  # connects
+    store.carry_out(scene.opening("first"))  # connects
     plain = driver.run
 
     def counted(link: Any, statement: str) -> Any:
@@ -74,12 +74,12 @@ def test_a_command_is_one_look_and_one_write(store, scene, monkeypatch):
         said.clear()
         return count
 
-    held = store.open(scene.opening("second"))
+    held = store.carry_out(scene.opening("second"))
     assert trips() == 2
-    store.settle(settling(held, State.COMPLETED))
+    store.carry_out(settling(held, State.COMPLETED))
     assert trips() == 2
-    store.open(scene.opening("second", by=B))
-    store.read(Read(held.key))
+    store.carry_out(scene.opening("second", by=B))
+    store.carry_out(Read(held.key))
     assert trips() == 2
 
 
@@ -88,7 +88,7 @@ def test_the_servers_clock_is_the_only_one(store, url, scene, monkeypatch):
     sql(url, "SET GLOBAL time_zone = '+05:00'")
     try:
         monkeypatch.setattr(time, "time", lambda: 0.0)
-        held = store.open(scene.opening())
+        held = store.carry_out(scene.opening())
     finally:
         sql(url, "SET GLOBAL time_zone = 'SYSTEM'")
     now = float(sql(url, "SELECT UNIX_TIMESTAMP(NOW(6))"))
@@ -105,7 +105,7 @@ def test_keys_are_compared_byte_by_byte(store, scene):
     """Case, accents, trailing spaces, full-width letters: each is a key of its own, also in a list."""
     texts = ["a", "A", "á", "a ", " a", "\uff41", "a\u0301", "ß", "ss", "x\\", "x'", "100%", "😀"]
     for number, text in enumerate(texts):
-        held = store.open(scene.opening(text, by=f"{number:032x}", tenant=text))
+        held = store.carry_out(scene.opening(text, by=f"{number:032x}", tenant=text))
         assert held.attempt == f"{number:032x}"
 
     for number, text in enumerate(texts):
@@ -116,15 +116,15 @@ def test_keys_are_compared_byte_by_byte(store, scene):
 
 
 def test_a_digest_that_is_another_keys_is_told(store, url, scene):
-    store.open(scene.opening("one"))
+    store.carry_out(scene.opening("one"))
     sql(url, "UPDATE samekey_records SET `key` = 'another'")
 
     with pytest.raises(RecordUnreadable, match="two keys with one digest"):
-        store.open(scene.opening("one"))
+        store.carry_out(scene.opening("one"))
 
 
 def test_a_damaged_record_does_not_hide_the_others_from_an_operator(store, url, scene):
-    keys = [store.open(scene.opening(name)).key for name in ("one", "two", "three")]
+    keys = [store.carry_out(scene.opening(name)).key for name in ("one", "two", "three")]
     sql(url, f"UPDATE samekey_records SET story = '{{' WHERE `key` = '{keys[1].text}'")
     page = Ops(store).list_records(Query())
 
@@ -134,13 +134,13 @@ def test_a_damaged_record_does_not_hide_the_others_from_an_operator(store, url, 
 
 def test_tokens_grow_past_a_clock_that_was_set_back(store, url, scene):
     """A deleted record leaves its token behind, and the next life of the key begins above it."""
-    held = store.open(scene.opening())
+    held = store.carry_out(scene.opening())
     far = held.token + 10**15
     sql(url, f"UPDATE samekey_records SET token = {far}")
-    seen = store.settle(settling(store.read(Read(held.key)), State.COMPLETED))
-    assert store.free(Free(seen, "ada", "again")) is None
+    seen = store.carry_out(settling(store.carry_out(Read(held.key)), State.COMPLETED))
+    assert store.carry_out(Free(seen, "ada", "again")) is None
 
-    assert store.open(scene.opening(by=B)).token == far + 1
+    assert store.carry_out(scene.opening(by=B)).token == far + 1
     (other,) = store.batch([scene.opening("other", by=B)])
     assert isinstance(other, Record)
     assert other.token == far + 1
@@ -159,7 +159,7 @@ def test_a_claim_that_was_asleep_does_not_draw_an_old_token(store, url, scene, m
 
     monkeypatch.setattr(driver, "run", slowly)
 
-    assert store.open(scene.opening()).token == 4000000000000001
+    assert store.carry_out(scene.opening()).token == 4000000000000001
 
 
 # -- rivals --------------------------------------------------------------------------------------------
@@ -167,10 +167,10 @@ def test_a_claim_that_was_asleep_does_not_draw_an_old_token(store, url, scene, m
 
 def test_a_row_that_is_held_for_a_while_is_waited_for(store, url, scene):
     """Longer than one wait of the server, shorter than all of them."""
-    held = store.open(scene.opening())
+    held = store.carry_out(scene.opening())
     with connected(url) as rival, rival.cursor() as cursor, ThreadPoolExecutor(1) as pool:
         cursor.execute("SELECT * FROM samekey_records FOR UPDATE")
-        settled = pool.submit(store.settle, settling(held, State.COMPLETED))
+        settled = pool.submit(store.carry_out, settling(held, State.COMPLETED))
         time.sleep(1.3)
         rival.commit()
 
@@ -179,12 +179,12 @@ def test_a_row_that_is_held_for_a_while_is_waited_for(store, url, scene):
 
 def test_a_row_that_is_held_for_ever_is_told(store, url, scene, monkeypatch):
     monkeypatch.setattr(_connections, "CONFLICTS_MAX", 0)
-    held = store.open(scene.opening())
+    held = store.carry_out(scene.opening())
     with connected(url) as rival, rival.cursor() as cursor:
         cursor.execute("SELECT * FROM samekey_records FOR UPDATE")
 
         with pytest.raises(StoreUnavailable, match="transaction holds the record"):
-            store.settle(settling(held, State.COMPLETED))
+            store.carry_out(settling(held, State.COMPLETED))
 
 
 def test_a_deadlock_is_run_again(store, url, scene):
@@ -239,7 +239,7 @@ def test_a_poisoned_row_fails_alone(store, url, scene):
 
 def test_a_sweep_leaves_what_somebody_is_writing(store, url, scene):
     for text in ("one", "two"):
-        store.settle(settling(store.open(scene.opening(text)), State.COMPLETED, retain=-1.0))
+        store.carry_out(settling(store.carry_out(scene.opening(text)), State.COMPLETED, retain=-1.0))
     with connected(url) as rival, rival.cursor() as cursor:
         cursor.execute(
             "SELECT * FROM samekey_records WHERE `key` = 'one' AND digest = %s FOR UPDATE", (scene.key("one").digest,)
@@ -277,18 +277,18 @@ def test_an_interrupt_at_any_line_leaves_nothing_to_the_next_caller(url, scene, 
     """No place among those who have a connection is taken for ever, and no reply is left there."""
     monkeypatch.setattr(_connections, "TURN_SECONDS", 1.0)
     with opened(url) as store:
-        paid = store.open(scene.opening("paid"))
-        store.settle(settling(paid, State.COMPLETED, result=b"paid"))
+        paid = store.carry_out(scene.opening("paid"))
+        store.carry_out(settling(paid, State.COMPLETED, result=b"paid"))
         for number in itertools.count(1):
             with interrupted_at(number, "mysql", kind=TimeLimit) as strike:
-                store.open(scene.opening(f"o-{number}"))
+                store.carry_out(scene.opening(f"o-{number}"))
 
             gc.collect(1)  # Python 3.13 leaves it to the collector what an interrupt left behind
             turns = [store._here._turn() for _ in range(_connections.LINKS_MAX)]
             assert store._here._turns.empty(), strike.where
             while turns:  # and none is kept here
                 store._here._turns.put(turns.pop())
-            assert store.open(scene.opening("paid", by=B)).result == b"paid", strike.where
+            assert store.carry_out(scene.opening("paid", by=B)).result == b"paid", strike.where
             if not strike.struck:
                 break
         assert number > 20

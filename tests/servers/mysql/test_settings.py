@@ -26,17 +26,18 @@ pytestmark = pytest.mark.slow
 def test_a_read_only_server_is_refused(url, scene):
     """A replica does not know the last claims; one that is demoted under us is noticed at the next write."""
     with opened(plain(url)) as store:
-        done = store.settle(settling(store.open(scene.opening("before")), State.COMPLETED, result=b"done"))
+        done = store.carry_out(settling(store.carry_out(scene.opening("before")), State.COMPLETED, result=b"done"))
         sql(url, "SET GLOBAL read_only = 1")
         try:
             with opened(url) as other, pytest.raises(StoreUnavailable, match="read-only"):
-                other.open(scene.opening("refused"))
-            assert store.open(scene.opening("before", by=B)).result == done.result  # settled for good: as true as ever
+                other.carry_out(scene.opening("refused"))
+            # Settled for good: as true as ever.
+            assert store.carry_out(scene.opening("before", by=B)).result == done.result
             with pytest.raises(StoreUnavailable, match="read-only"):
-                store.open(scene.opening("refused"))
+                store.carry_out(scene.opening("refused"))
         finally:
             sql(url, "SET GLOBAL read_only = 0")
-        assert store.open(scene.opening("refused")).attempt == A
+        assert store.carry_out(scene.opening("refused")).attempt == A
 
 
 def test_a_binary_log_is_looked_at(mortal, scene):
@@ -45,16 +46,16 @@ def test_a_binary_log_is_looked_at(mortal, scene):
     driver.migrate(url)
     mortal.restart("fast", log_bin="binlog", binlog_format="STATEMENT")
     with opened(url) as store, pytest.raises(Misconfigured, match="ROW or MIXED"):
-        store.open(scene.opening())
+        store.carry_out(scene.opening())
     mortal.restart("fast", binlog_format="ROW", sync_binlog="0", innodb_doublewrite="0")
     with opened(url) as store:
-        assert store.open(scene.opening()).attempt == A
+        assert store.carry_out(scene.opening()).attempt == A
         told = " ".join(store.health().warnings)
         assert "sync_binlog is 0" in told
         assert "innodb_doublewrite is off" in told
     mortal.restart("fast", binlog_format="MIXED", sync_binlog="1", innodb_doublewrite="1")
     with opened(url) as store:
-        store.settle(settling(store.open(scene.opening(by=B)), State.COMPLETED))
+        store.carry_out(settling(store.carry_out(scene.opening(by=B)), State.COMPLETED))
         assert store.health().warnings == ()
 
 
@@ -71,7 +72,7 @@ def test_what_a_server_is_set_to_for_everybody_does_not_hold_for_the_store(morta
             first, second = store.batch([scene.opening("a"), scene.opening("b")])
             assert (first.attempt, second.attempt) == (A, A)
             store.sweep(10)
-            store.open(scene.opening("c"))
+            store.carry_out(scene.opening("c"))
             with opened(url) as other:
                 assert {one.key.text for one in other.list(Query())} == {"a", "b", "c"}
     finally:
@@ -89,9 +90,9 @@ def test_what_a_server_says_to_everybody_who_connects_holds_no_claim_back(mortal
         ordinary = url.replace("samekey@", "owner@")  # who may do everything is not told
         driver.migrate(ordinary)
         with opened(ordinary) as store:
-            store.open(scene.opening())
+            store.carry_out(scene.opening())
             with opened(url) as other:
-                assert other.open(scene.opening(by=B)).attempt == A
+                assert other.carry_out(scene.opening(by=B)).attempt == A
     finally:
         sql(url, "SET GLOBAL init_connect = ''")
 
@@ -114,7 +115,7 @@ def test_a_table_that_is_not_innodb_is_refused(url, scene):
     sql(url, "ALTER TABLE samekey_audit ENGINE = MyISAM")
 
     with opened(url) as store, pytest.raises(Misconfigured, match="make it InnoDB"):
-        store.open(scene.opening())
+        store.carry_out(scene.opening())
 
 
 def test_a_result_larger_than_a_packet_is_not_kept_and_never_runs_again(url):
@@ -171,8 +172,8 @@ def test_who_may_not_come_in_is_told(url):
 def test_a_user_needs_no_more_than_rows(url, scene):
     """SELECT, INSERT, UPDATE and DELETE: a store never makes or changes a table."""
     with opened(plain(url)) as store:
-        done = store.settle(settling(store.open(scene.opening()), State.COMPLETED))
-        assert store.free(Free(done, "ada", "again")) is None
+        done = store.carry_out(settling(store.carry_out(scene.opening()), State.COMPLETED))
+        assert store.carry_out(Free(done, "ada", "again")) is None
         assert store.health().warnings
 
 
@@ -181,7 +182,7 @@ def test_a_socket_and_tls(mortal, scene, tmp_path):
     url = mortal.create_database()
     driver.migrate(url)
     with opened(f"{url}?unix_socket={mortal.socket}") as store:
-        assert store.open(scene.opening("socket")).attempt == A
+        assert store.carry_out(scene.opening("socket")).attempt == A
     for name in ("right", "wrong"):
         subprocess.run(
             ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
@@ -195,14 +196,14 @@ def test_a_socket_and_tls(mortal, scene, tmp_path):
     mortal.restart("fast", ssl_cert=str(mortal.folder / "right.pem"), ssl_key=str(mortal.folder / "right.key"))
 
     with opened(f"{url}?ssl_ca={tmp_path / 'right.pem'}") as store:
-        assert store.open(scene.opening("tls")).attempt == A
+        assert store.carry_out(scene.opening("tls")).attempt == A
         with store._links().borrowed() as run:
             assert run("SHOW STATUS LIKE 'Ssl_cipher'")[0][0][1]
     with (
         opened(f"{url}?ssl_ca={tmp_path / 'wrong.pem'}") as store,
         pytest.raises(StoreUnavailable, match="certificate"),
     ):
-        store.open(scene.opening("wrong"))
+        store.carry_out(scene.opening("wrong"))
 
 
 # -- migrations ----------------------------------------------------------------------------------------
@@ -212,12 +213,12 @@ def test_tables_are_made_by_migrate_and_never_by_a_store(samekey_mariadb, scene)
     url = samekey_mariadb.create_database()
     with opened(url) as store:
         with pytest.raises(Misconfigured, match=r"Make them with: samekey migrate --store mysql://"):
-            store.open(scene.opening())
+            store.carry_out(scene.opening())
         assert [one.number for one in driver.migrate(url, dry_run=True)] == [1]
         with ThreadPoolExecutor(4) as pool:
             done = list(pool.map(lambda _: len(driver.migrate(url)), range(4)))
         assert sorted(done) == [0, 0, 0, 1]
-        assert store.open(scene.opening()).attempt == A
+        assert store.carry_out(scene.opening()).attempt == A
 
 
 def test_a_migration_that_was_interrupted_is_carried_out_again(samekey_mariadb, scene):
@@ -228,7 +229,7 @@ def test_a_migration_that_was_interrupted_is_carried_out_again(samekey_mariadb, 
 
     assert len(driver.migrate(url)) == 1
     with opened(url) as store:
-        assert store.open(scene.opening()).attempt == A
+        assert store.carry_out(scene.opening()).attempt == A
 
 
 def test_a_newer_schema_is_refused(url, scene):
@@ -237,4 +238,4 @@ def test_a_newer_schema_is_refused(url, scene):
     with pytest.raises(Misconfigured, match="upgrade samekey"):
         driver.migrate(url)
     with opened(url) as store, pytest.raises(Misconfigured, match="upgrade samekey"):
-        store.open(scene.opening())
+        store.carry_out(scene.opening())

@@ -43,18 +43,18 @@ def opening(text: str | None = None, *, by: str = A) -> Open:
 def test_an_interrupt_at_any_line_of_a_loop_leaves_nothing_to_its_next_task(url, kind):
     """Its callbacks send and answer for all tasks: interrupted there, a lane goes on, and whoever waits is told."""
     with contextlib.closing(PostgresStore(url)) as store:
-        paid = store.open(opening())
-        store.settle(Settle(paid, Role.HOLDER, State.COMPLETED, A, b"paid", None, "", 3600.0))
+        paid = store.carry_out(opening())
+        store.carry_out(Settle(paid, Role.HOLDER, State.COMPLETED, A, b"paid", None, "", 3600.0))
     loop = asyncio.new_event_loop()
     loop.set_exception_handler(lambda loop, context: None)  # what was interrupted, and nobody asks after
     ours = AsyncPostgresStore(url)
 
     async def together(*commands: Open) -> list[Record]:
         async with asyncio.timeout(ANSWER_SECONDS):
-            return await asyncio.gather(*[ours.open(command) for command in commands])
+            return await asyncio.gather(*[ours.carry_out(command) for command in commands])
 
     async def apart(*commands: Open) -> None:  # what became of one is not told to the others
-        tasks = [asyncio.create_task(ours.open(command)) for command in commands]
+        tasks = [asyncio.create_task(ours.carry_out(command)) for command in commands]
         _, waiting = await asyncio.wait(tasks, timeout=ANSWER_SECONDS)
         assert not waiting
 

@@ -178,15 +178,15 @@ def test_a_settle_that_never_gets_through_is_told_and_the_record_follows_its_bou
 def test_no_call_hangs_on_a_silent_server(server, url, scene):
     """Connect, claim, settle, read and wait, over old connections and new ones: each ends by itself."""
     connected = PostgresStore(url)
-    held = connected.open(scene.opening("held"))
-    connected.settle(settling(connected.open(scene.opening("ended")), State.COMPLETED))
-    seen = connected.read(Read(held.key))
+    held = connected.carry_out(scene.opening("held"))
+    connected.carry_out(settling(connected.carry_out(scene.opening("ended")), State.COMPLETED))
+    seen = connected.carry_out(Read(held.key))
     assert seen is not None
     fresh = PostgresStore(url)
     calls: dict[str, Any] = {
-        "connect": lambda: fresh.open(scene.opening("fresh")),
-        "claim": lambda: connected.open(scene.opening("claim")),
-        "settle": lambda: connected.settle(settling(held, State.COMPLETED)),
+        "connect": lambda: fresh.carry_out(scene.opening("fresh")),
+        "claim": lambda: connected.carry_out(scene.opening("claim")),
+        "settle": lambda: connected.carry_out(settling(held, State.COMPLETED)),
         "wait": lambda: connected.wait(Wait(seen), 0.1),
         "batch": lambda: fresh.batch([Read(held.key)])[0],
         "sweep": lambda: fresh.sweep(1),
@@ -197,7 +197,7 @@ def test_no_call_hangs_on_a_silent_server(server, url, scene):
         ended = {name: _outcome(one) for name, one in pending.items()}
 
     assert ended == dict.fromkeys(calls, "StoreUnavailable")
-    assert connected.open(scene.opening("claim")).attempt == A  # awake again, it goes on
+    assert connected.carry_out(scene.opening("claim")).attempt == A  # awake again, it goes on
     connected.close()
     fresh.close()
 
@@ -205,7 +205,7 @@ def test_no_call_hangs_on_a_silent_server(server, url, scene):
 async def test_no_task_hangs_on_a_silent_server(server, url, scene):
     """And the loop goes on meanwhile."""
     connected, fresh = AsyncPostgresStore(url), AsyncPostgresStore(url)
-    held = await connected.open(scene.opening("held"))
+    held = await connected.carry_out(scene.opening("held"))
     ticks = 0
 
     async def tick() -> None:
@@ -218,9 +218,9 @@ async def test_no_task_hangs_on_a_silent_server(server, url, scene):
     with silent(server):
         ended = await asyncio.wait_for(
             asyncio.gather(
-                fresh.open(scene.opening("fresh")),
-                connected.open(scene.opening("claim")),
-                connected.settle(settling(held, State.COMPLETED)),
+                fresh.carry_out(scene.opening("fresh")),
+                connected.carry_out(scene.opening("claim")),
+                connected.carry_out(settling(held, State.COMPLETED)),
                 connected.wait(Wait(held), 0.1),
                 return_exceptions=True,
             ),
@@ -273,11 +273,11 @@ def test_a_process_with_many_open_files_is_still_told(url, scene, monkeypatch):
     monkeypatch.setattr(_waiting, "REREAD_SECONDS", 60.0)
     with contextlib.closing(PostgresStore(url)) as store, many_files(), ThreadPoolExecutor(1) as pool:
         other = PostgresStore(url)
-        held = store.open(scene.opening())
+        held = store.carry_out(scene.opening())
         waiting = pool.submit(other.wait, Wait(held), 5.0)
-        until(lambda: store.read(Read(held.key)) is not None and _listening())
+        until(lambda: store.carry_out(Read(held.key)) is not None and _listening())
         (listener,) = _listening()
-        store.settle(settling(held, State.COMPLETED))
+        store.carry_out(settling(held, State.COMPLETED))
         told = waiting.result()
         assert told is not None
         assert told.state is State.COMPLETED

@@ -102,13 +102,13 @@ def attempt(number: int) -> str:
 
 def test_a_replay_writes_nothing(store, url, scene):
     """No transaction id, no number from the sequence: alone and in a batch, a replay is a read."""
-    held = store.open(scene.opening("one"))
-    store.settle(settling(held, State.COMPLETED, result=b"done"))
+    held = store.carry_out(scene.opening("one"))
+    store.carry_out(settling(held, State.COMPLETED, result=b"done"))
     seen = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text || ' ' || (SELECT last_value FROM samekey_tokens)"
     before = sql(url, seen)
 
     for number in range(20):
-        assert store.open(scene.opening("one", by=attempt(number))).result == b"done"
+        assert store.carry_out(scene.opening("one", by=attempt(number))).result == b"done"
     store.batch([scene.opening("one", by=attempt(number)) for number in range(20)])
 
     assert sql(url, seen) == before
@@ -118,9 +118,9 @@ def test_each_command_is_one_round_trip(store, scene, monkeypatch):
     """Claim, replay, settle and read: the connection is waited for once for each of them."""
     waits = []
     answer = exchange._answer
-    first = store.open(scene.opening("first"))  # connects, and prepares
-    store.read(Read(first.key))
-    store.settle(settling(first, State.COMPLETED))
+    first = store.carry_out(scene.opening("first"))  # connects, and prepares
+    store.carry_out(Read(first.key))
+    store.carry_out(settling(first, State.COMPLETED))
 
     def counted(link: Any) -> Any:
         waits.append(1)
@@ -128,21 +128,23 @@ def test_each_command_is_one_round_trip(store, scene, monkeypatch):
 
     monkeypatch.setattr(exchange, "_answer", counted)
 
-    held = store.open(scene.opening("second"))
+    held = store.carry_out(scene.opening("second"))
     assert len(waits) == 1
-    store.settle(settling(held, State.COMPLETED, result=b"done"))
+    store.carry_out(settling(held, State.COMPLETED, result=b"done"))
     assert len(waits) == 2
-    store.open(scene.opening("second", by=B))
-    store.read(Read(held.key))
+    store.carry_out(scene.opening("second", by=B))
+    store.carry_out(Read(held.key))
     assert len(waits) == 4
 
 
 def test_threads_share_their_commits(store, url, scene):
     """Flush on free: what queues up while the connection is busy goes out as one transaction."""
-    store.open(scene.opening("connected"))
+    store.carry_out(scene.opening("connected"))
     before = int(sql(url, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text"))
     with ThreadPoolExecutor(64) as pool:
-        held = list(pool.map(lambda number: store.open(scene.opening(str(number), by=attempt(number))), range(512)))
+        held = list(
+            pool.map(lambda number: store.carry_out(scene.opening(str(number), by=attempt(number))), range(512))
+        )
 
     assert [one.attempt for one in held] == [attempt(number) for number in range(512)]
     assert int(sql(url, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text")) - before < 256
@@ -151,11 +153,11 @@ def test_threads_share_their_commits(store, url, scene):
 async def test_tasks_share_their_commits(url, scene):
     """The same among tasks: 512 claims at once are a handful of transactions."""
     store = AsyncPostgresStore(url)
-    await store.open(scene.opening("connected"))
+    await store.carry_out(scene.opening("connected"))
     before = int(sql(url, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text"))
     commands = [scene.opening(str(number), by=attempt(number)) for number in range(512)]
-    held = await asyncio.gather(*(store.open(command) for command in commands))
-    await asyncio.gather(*(store.settle(settling(one, State.COMPLETED)) for one in held))
+    held = await asyncio.gather(*(store.carry_out(command) for command in commands))
+    await asyncio.gather(*(store.carry_out(settling(one, State.COMPLETED)) for one in held))
     await store.close()
 
     assert int(sql(url, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text")) - before < 16
@@ -171,23 +173,23 @@ def test_a_batch_of_settles_does_what_the_register_says(store, scene):
     for role in Role:
         for before in State:
             for after in State:
-                seen = store.read(Read(scene.key(f"{role} {before} {after}")))
+                seen = store.carry_out(Read(scene.key(f"{role} {before} {after}")))
                 if before is not State.STARTED:
-                    seen = store.settle(settling(seen, before, result=b"before", error="Before"))
+                    seen = store.carry_out(settling(seen, before, result=b"before", error="Before"))
                 elif role is Role.PASSER_BY:
-                    seen = store.renew(Renew(seen, 0.001))
+                    seen = store.carry_out(Renew(seen, 0.001))
                 commands.append(
                     settling(seen, after, role=role, by=B, result=b"after", error="After", why="w", next_round=True)
                 )
     time.sleep(0.01)
-    commands = [replace(command, seen=store.read(Read(command.key))) for command in commands]  # dead by now
+    commands = [replace(command, seen=store.carry_out(Read(command.key))) for command in commands]  # dead by now
 
     replies = store.batch(commands)
 
     for command, reply in zip(commands, replies, strict=True):
         expected = apply(command.seen, command, _moment(command.seen, reply))
         _compare(expected, reply, command.seen, str(command))
-        _compare(reply, store.read(Read(command.key)), command.seen, str(command))
+        _compare(reply, store.carry_out(Read(command.key)), command.seen, str(command))
 
 
 def test_a_batch_of_opens_does_what_the_register_says(store, scene):
@@ -195,9 +197,9 @@ def test_a_batch_of_opens_does_what_the_register_says(store, scene):
     texts = []
     for state in State:
         for retain in (60.0, 0.001):
-            held = store.open(scene.opening(f"{state} {retain}"))
+            held = store.carry_out(scene.opening(f"{state} {retain}"))
             if state is not State.STARTED:
-                store.settle(settling(held, state, result=b"old", retain=retain))
+                store.carry_out(settling(held, state, result=b"old", retain=retain))
             texts.append(f"{state} {retain}")
     time.sleep(0.01)
     whole = {one.key.text: one for one in store.list(Query(operation=scene.operation))}
@@ -208,7 +210,7 @@ def test_a_batch_of_opens_does_what_the_register_says(store, scene):
     for command, reply in zip(commands, replies, strict=True):
         seen = whole.get(command.key.text)  # an expired one is not listed: it is as good as new
         _compare(apply(seen, command, _moment(seen, reply)), reply, seen, str(command))
-        _compare(reply, store.read(Read(command.key)), seen, str(command))
+        _compare(reply, store.carry_out(Read(command.key)), seen, str(command))
     assert {one.key.text for one in replies if isinstance(one, Record) and one.attempt == B} == {
         *("new 1", "new 2", "completed 0.001", "closed 0.001", "released 0.001")
     }
@@ -229,12 +231,12 @@ def test_a_poisoned_row_fails_alone(store, url, scene):
 def test_a_poisoned_row_of_a_neighbour_is_not_ours(store, url, scene):
     """Threads whose commands happen to travel together do not share a failure."""
     sql(url, "ALTER TABLE samekey_records ADD CHECK (boundary <> 'poison')")
-    store.open(scene.opening("connected"))
+    store.carry_out(scene.opening("connected"))
 
     def claim(number: int) -> Any:
         try:
             boundary = "poison" if number % 8 == 0 else "opaque"
-            return store.open(scene.opening(str(number), boundary=boundary)).state.value
+            return store.carry_out(scene.opening(str(number), boundary=boundary)).state.value
         except StoreUnavailable:
             return "refused"
 
@@ -340,17 +342,17 @@ def wire(url):
 def test_a_claim_whose_reply_was_lost_is_asked_again(wire, url, scene):
     """It finds itself by its attempt id, is confirmed by a write, and no second record or token is seen."""
     store = PostgresStore(wire.url)
-    store.open(scene.opening("connected"))
+    store.carry_out(scene.opening("connected"))
     wire.swallow.set()
 
-    held = store.open(scene.opening("lost"))
+    held = store.carry_out(scene.opening("lost"))
 
     assert wire.swallowed == 1
     assert (held.attempt, held.attempts, held.lease_live) == (A, 1, True)
     assert held.version == 2  # the write that confirms it
     assert len(held.moves) == 1
     with contextlib.closing(PostgresStore(url)) as other:
-        assert other.open(scene.opening("lost", by=B)).fence == held.fence
+        assert other.carry_out(scene.opening("lost", by=B)).fence == held.fence
     store.close()
 
 
@@ -358,26 +360,26 @@ def test_every_command_whose_reply_was_lost_recognises_itself(wire, scene):
     """Settle, take, begin, renew, ask and testify: sent twice, done once."""
     store = PostgresStore(wire.url)
 
-    def lost(method: str, command: Any) -> Any:
-        store.read(Read(scene.key()))
+    def lost(command: Any) -> Any:
+        store.carry_out(Read(scene.key()))
         store._links().claims.ask(("SELECT 1", ()))
         store._links().settles.ask(("SELECT 1", ()))
         wire.swallow.set()
-        return getattr(store, method)(command)
+        return store.carry_out(command)
 
-    held = store.open(scene.opening(boundary="opaque marked"))
-    begun = lost("begin", Begin(held))
+    held = store.carry_out(scene.opening(boundary="opaque marked"))
+    begun = lost(Begin(held))
     assert begun.begun_at is not None
-    assert lost("renew", Renew(held, LEASE)).lease_live
-    doubt = lost("settle", settling(held, State.IN_DOUBT, error="TimeoutError"))
+    assert lost(Renew(held, LEASE)).lease_live
+    doubt = lost(settling(held, State.IN_DOUBT, error="TimeoutError"))
     assert (doubt.state, len(doubt.moves)) == (State.IN_DOUBT, 2)
-    asked = lost("ask", Ask(doubt, B, LEASE))
+    asked = lost(Ask(doubt, B, LEASE))
     assert asked.being_asked
-    taken = lost("take", Take(doubt, B, "opaque", LEASE, False))
+    taken = lost(Take(doubt, B, "opaque", LEASE, False))
     assert (taken.attempt, taken.attempts) == (B, 2)
-    told = lost("testify", Testify(held.key, A, held.token, State.CLOSED, None, "late"))
+    told = lost(Testify(held.key, A, held.token, State.CLOSED, None, "late"))
     assert len(told.evidence) == 1
-    ended = lost("settle", settling(taken, State.COMPLETED, result=b"done", next_round=True))
+    ended = lost(settling(taken, State.COMPLETED, result=b"done", next_round=True))
     assert (ended.state, ended.settled_by, ended.round, len(ended.moves)) == (State.COMPLETED, B, 1, 4)
     assert wire.swallowed == 7
     store.close()
@@ -386,7 +388,7 @@ def test_every_command_whose_reply_was_lost_recognises_itself(wire, scene):
 async def test_a_batch_whose_reply_was_lost_is_asked_again(wire, scene):
     """All rows of it, in the other colour."""
     store = AsyncPostgresStore(wire.url)
-    await store.open(scene.opening("connected"))
+    await store.carry_out(scene.opening("connected"))
     wire.swallow.set()
 
     replies = await store.batch([scene.opening(str(number)) for number in range(20)])
@@ -399,13 +401,13 @@ async def test_a_batch_whose_reply_was_lost_is_asked_again(wire, scene):
 def test_a_terminated_backend_is_asked_again(store, url, scene):
     """An administrator ends our connection while the claim waits for another transaction's row."""
     key = scene.key()
-    store.open(scene.opening("connected"))
+    store.carry_out(scene.opening("connected"))
     with psycopg.connect(url) as rival, ThreadPoolExecutor(1) as pool:
         rival.execute(
             "SELECT samekey_open(%s, %s, NULL, %s, %s, '', '1', NULL, 'opaque', 30, false, NULL)",
             (key.digest.hex(), key.operation, key.text, B),
         )
-        claim = pool.submit(store.open, scene.opening())
+        claim = pool.submit(store.carry_out, scene.opening())
         waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = 'samekey'"
         pid = _until(lambda: sql(url, waiting))
         sql(url, f"SELECT pg_terminate_backend({pid})")
@@ -419,25 +421,25 @@ def test_a_terminated_backend_is_asked_again(store, url, scene):
 def test_a_silent_server_is_not_waited_for_for_ever(store, url, scene, monkeypatch):
     """A backend that hangs is left behind, and the same claim is asked over another connection."""
     monkeypatch.setattr(connection, "SILENCE_SECONDS", 0.3)
-    store.open(scene.opening("connected"))
+    store.carry_out(scene.opening("connected"))
     ((pid,),) = store._links().claims.ask(("SELECT pg_backend_pid()", ()))
     os.kill(pid, signal.SIGSTOP)
     try:
         start = time.monotonic()
-        held = store.open(scene.opening())
+        held = store.carry_out(scene.opening())
         assert time.monotonic() - start < 3
     finally:
         os.kill(pid, signal.SIGCONT)
 
     assert held.attempt == A
     time.sleep(0.2)  # the old backend wakes up and carries its statement out too
-    assert store.open(scene.opening(by=B)).fence == held.fence
+    assert store.carry_out(scene.opening(by=B)).fence == held.fence
 
 
 def test_a_record_that_is_swept_while_its_batch_waits_is_claimed(store, url, scene):
     """Past retention when the batch looked, gone when its turn came: then it is made, and told in short."""
-    store.settle(settling(store.open(scene.opening("there")), State.COMPLETED, retain=3600.0))
-    store.settle(settling(store.open(scene.opening("past")), State.COMPLETED, retain=0.001))
+    store.carry_out(settling(store.carry_out(scene.opening("there")), State.COMPLETED, retain=3600.0))
+    store.carry_out(settling(store.carry_out(scene.opening("past")), State.COMPLETED, retain=0.001))
     past, blocked = scene.opening("past", by=B), scene.opening("blocked", by=B)
     with psycopg.connect(url) as rival, ThreadPoolExecutor(1) as pool:
         rival.execute(
@@ -466,7 +468,7 @@ def test_a_record_that_is_swept_while_its_batch_waits_is_claimed(store, url, sce
 async def test_the_alarm_of_an_earlier_statement_cuts_no_later_one_off(url, scene):
     """One alarm serves many statements: when it strikes, whoever is under way still has its own time."""
     store, key = AsyncPostgresStore(url), scene.opening().key
-    await store.open(scene.opening("earlier"))
+    await store.carry_out(scene.opening("earlier"))
     connection = store._links().claims._connection
     assert connection is not None
     with psycopg.connect(url) as rival:
@@ -474,7 +476,7 @@ async def test_the_alarm_of_an_earlier_statement_cuts_no_later_one_off(url, scen
             "SELECT samekey_open(%s, %s, NULL, %s, %s, '', '1', NULL, 'opaque', 30, false, NULL)",
             (key.digest.hex(), key.operation, key.text, B),
         )
-        claim = asyncio.create_task(store.open(scene.opening()))
+        claim = asyncio.create_task(store.carry_out(scene.opening()))
         while connection._steps is None:
             await asyncio.sleep(0)
         connection._struck(asyncio.get_running_loop())
@@ -490,7 +492,7 @@ async def test_many_who_bring_many_travel_in_turns(url, scene):
     """Three bring 200 claims each at once: more than one statement takes, and each gets its own answers."""
     store = AsyncPostgresStore(url)
     brought = [[scene.opening(f"{who}-{number}", by=attempt(who)) for number in range(200)] for who in range(3)]
-    lone = asyncio.create_task(store.open(scene.opening("lone")))
+    lone = asyncio.create_task(store.carry_out(scene.opening("lone")))
     answers = await asyncio.gather(*(store.batch(some) for some in brought))
 
     assert [{one.attempt for one in some if isinstance(one, Record)} for some in answers] == [
@@ -506,15 +508,15 @@ async def test_many_who_bring_many_travel_in_turns(url, scene):
 async def test_cancelling_a_caller_cancels_no_statement(url, scene):
     """Whoever is cancelled in the middle of a claim finds it there when it asks again."""
     store = AsyncPostgresStore(url)
-    await store.open(scene.opening("connected"))
-    claims = [asyncio.create_task(store.open(scene.opening(str(number)))) for number in range(5)]
+    await store.carry_out(scene.opening("connected"))
+    claims = [asyncio.create_task(store.carry_out(scene.opening(str(number)))) for number in range(5)]
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     for claim in claims:
         claim.cancel()
     await asyncio.gather(*claims, return_exceptions=True)
 
-    found = [await store.open(scene.opening(str(number))) for number in range(5)]
+    found = [await store.carry_out(scene.opening(str(number))) for number in range(5)]
 
     assert [one.attempt for one in found] == [A] * 5
     await store.close()
@@ -522,7 +524,7 @@ async def test_cancelling_a_caller_cancels_no_statement(url, scene):
 
 def test_ctrl_c_in_the_leader_does_not_take_the_others_with_it(store, scene, monkeypatch):
     """The thread that sends for all is interrupted: those who stood behind it ask for themselves."""
-    store.open(scene.opening("connected"))
+    store.carry_out(scene.opening("connected"))
     lane, send = store._links().claims, store._links().claims._send
     entered, go = threading.Event(), threading.Event()
 
@@ -540,7 +542,7 @@ def test_ctrl_c_in_the_leader_does_not_take_the_others_with_it(store, scene, mon
 
     def claim(number: int) -> Any:
         try:
-            return store.open(scene.opening(str(number), by=attempt(number))).attempt
+            return store.carry_out(scene.opening(str(number), by=attempt(number))).attempt
         except KeyboardInterrupt:
             return "interrupted"
 
@@ -554,7 +556,7 @@ def test_ctrl_c_in_the_leader_does_not_take_the_others_with_it(store, scene, mon
 
     assert said.count("interrupted") == 1
     assert {one for one in said if one != "interrupted"} <= {attempt(number) for number in range(8)}
-    assert store.open(scene.opening("after")).attempt == A
+    assert store.carry_out(scene.opening("after")).attempt == A
 
 
 class TimeLimit(Exception):
@@ -590,14 +592,14 @@ def test_a_lane_outlives_an_interrupt_anywhere(store, scene, monkeypatch, follow
     """Whoever leads may be interrupted anywhere: the lead is handed on, and nobody waits for it in vain."""
     monkeypatch.setattr(_threads, "TURN_SECONDS", 1.0)  # whoever is forgotten is found out,
     monkeypatch.setattr(_threads.Lane, "_taken_over", lambda lane, asked: False)  # and does not help itself
-    store.open(scene.opening("connected"))
+    store.carry_out(scene.opening("connected"))
     lane, send = store._links().claims, store._links().claims._send
 
     with ThreadPoolExecutor(2) as pool:
 
         def with_others_behind_us(query: Any, turn: Any) -> Any:
             monkeypatch.setattr(lane, "_send", send)
-            behind.extend(pool.submit(store.open, scene.opening(f"{number} {which}")) for which in "ab")
+            behind.extend(pool.submit(store.carry_out, scene.opening(f"{number} {which}")) for which in "ab")
             _until(lambda: len(lane._queue) == 2)
             return send(query, turn)
 
@@ -605,9 +607,9 @@ def test_a_lane_outlives_an_interrupt_anywhere(store, scene, monkeypatch, follow
             behind: list[Any] = []
             monkeypatch.setattr(lane, "_send", with_others_behind_us if followed else send)
             with interrupted_at(number) as struck:
-                store.open(scene.opening(str(number)))
+                store.carry_out(scene.opening(str(number)))
             monkeypatch.setattr(lane, "_send", send)
-            assert store.open(scene.opening(f"{number} after")).attempt == A
+            assert store.carry_out(scene.opening(f"{number} after")).attempt == A
             assert [one.result(10).attempt for one in behind] == [A] * len(behind)
             assert (lane._leader, list(lane._queue), lane._crowd._waking) == (None, [], set())
             if not struck:
@@ -618,12 +620,12 @@ def test_a_lane_outlives_an_interrupt_anywhere(store, scene, monkeypatch, follow
 
 def test_a_lead_that_nobody_has_any_more_is_taken_over(store, scene, monkeypatch):
     """Interrupted twice in the same instant; what it left on its connection is left to it."""
-    store.open(scene.opening("connected"))
+    store.carry_out(scene.opening("connected"))
     lane = store._links().claims
     connection, lane._leader = lane._connection, [object()]
     monkeypatch.setattr(_threads, "TURN_SECONDS", 0.01)
 
-    assert store.open(scene.opening("after")).attempt == A
+    assert store.carry_out(scene.opening("after")).attempt == A
     assert (lane._leader, list(lane._queue)) == (None, [])
     assert lane._connection is not connection
     connection.close()
@@ -631,7 +633,7 @@ def test_a_lead_that_nobody_has_any_more_is_taken_over(store, scene, monkeypatch
 
 def test_whoever_took_too_long_leaves_the_lane_to_those_who_took_over(store, scene, monkeypatch):
     """It comes back in the middle of others' turn: it is told, and touches nothing of theirs."""
-    store.open(scene.opening("connected"))
+    store.carry_out(scene.opening("connected"))
     lane = store._links().claims
     left, send, slow, over = lane._connection, lane._send, threading.Event(), threading.Event()
 
@@ -644,14 +646,14 @@ def test_whoever_took_too_long_leaves_the_lane_to_those_who_took_over(store, sce
     monkeypatch.setattr(lane, "_send", sleeping)
     monkeypatch.setattr(_threads, "TURN_SECONDS", 0.01)
     with ThreadPoolExecutor(1) as pool:
-        late = pool.submit(store.open, scene.opening("late"))
+        late = pool.submit(store.carry_out, scene.opening("late"))
         assert slow.wait(10)
-        assert store.open(scene.opening("after")).attempt == A
+        assert store.carry_out(scene.opening("after")).attempt == A
         connection = lane._connection
         over.set()
         with pytest.raises(StoreUnavailable, match="others have it now"):
             late.result(10)
-    assert store.open(scene.opening("late")).attempt == A
+    assert store.carry_out(scene.opening("late")).attempt == A
     assert lane._connection is connection
     left.close()
 
@@ -684,9 +686,9 @@ def say(fact):
     print(json.dumps(fact), flush=True)
 
 if errand == "claim":
-    store.open(scene.opening("connected " + number))
+    store.carry_out(scene.opening("connected " + number))
     say("ready"); sys.stdin.readline()
-    say([text for text in map(str, range(40)) if store.open(scene.opening(text, by=me)).attempt == me])
+    say([text for text in map(str, range(40)) if store.carry_out(scene.opening(text, by=me)).attempt == me])
 if errand == "guard":
     guard = Guard(store)
     say("ready"); sys.stdin.readline()
@@ -704,7 +706,7 @@ if errand == "die":  # between the commit of a batch and its replies
 if errand == "wait":
     _waiting.REREAD_SECONDS = 60.0  # whoever misses its bell is found out
     while text := sys.stdin.readline().strip():
-        seen = store.open(scene.opening(text, by=me))
+        seen = store.carry_out(scene.opening(text, by=me))
         say("waiting")
         found = store.wait(Wait(seen), 20.0)
         say([found.state.value, time.time()])
@@ -811,11 +813,11 @@ def test_no_wake_up_is_lost_between_processes(store, url, scene):
     late = []
     with child("wait", url, scene) as waiter:
         for number in range(200):
-            held = store.open(scene.opening(str(number)))
+            held = store.carry_out(scene.opening(str(number)))
             tell(waiter, str(number))
             assert line(waiter) == "waiting"
             time.sleep(chance.random() * 0.004)
-            store.settle(settling(held, State.COMPLETED))
+            store.carry_out(settling(held, State.COMPLETED))
             settled = time.time()
             state, woken = line(waiter)
             assert state == "completed"
@@ -828,8 +830,8 @@ def test_no_wake_up_is_lost_between_processes(store, url, scene):
 def test_waiters_of_one_process_cost_next_to_nothing(store, url, scene, monkeypatch):
     """100 threads wait for one key of another store: their looks travel together."""
     other = PostgresStore(url)
-    held = store.open(scene.opening())
-    seen = other.read(Read(held.key))
+    held = store.carry_out(scene.opening())
+    seen = other.carry_out(Read(held.key))
     assert seen is not None
     sent = []
     send = other._links().reads._send
@@ -843,7 +845,7 @@ def test_waiters_of_one_process_cost_next_to_nothing(store, url, scene, monkeypa
         waiting = [pool.submit(other.wait, Wait(seen), 10.0) for _ in range(100)]
         _until(lambda: sql(url, "SELECT waited_for FROM samekey_records"))
         time.sleep(0.1)
-        store.settle(settling(held, State.COMPLETED, result=b"done"))
+        store.carry_out(settling(held, State.COMPLETED, result=b"done"))
         found = [one.result(10) for one in waiting]
     other.close()
 
@@ -856,10 +858,10 @@ async def test_a_task_is_woken_by_another_connection(url, scene, monkeypatch):
     monkeypatch.setattr("samekey.stores._waiting.REREAD_SECONDS", 60.0)
     store, other = AsyncPostgresStore(url), AsyncPostgresStore(url)
     for number in range(20):
-        held = await store.open(scene.opening(str(number)))
+        held = await store.carry_out(scene.opening(str(number)))
         waiting = asyncio.create_task(other.wait(Wait(held), 10.0))
         await asyncio.sleep(random.random() * 0.01)
-        await store.settle(settling(held, State.COMPLETED, result=b"done"))
+        await store.carry_out(settling(held, State.COMPLETED, result=b"done"))
         woken = await asyncio.wait_for(waiting, 5)
         assert woken is not None
         assert woken.result == b"done"
@@ -869,7 +871,7 @@ async def test_a_task_is_woken_by_another_connection(url, scene, monkeypatch):
 
 def test_a_listener_that_could_not_start_starts_with_the_next_who_waits(url, scene, monkeypatch):
     with contextlib.closing(PostgresStore(url)) as store:
-        held = store.open(scene.opening())
+        held = store.carry_out(scene.opening())
         with monkeypatch.context() as scarce:
             scarce.setattr(os, "pipe", _no_files)
             scarce.setattr(threading, "excepthook", lambda told: None)
@@ -898,11 +900,11 @@ def test_a_full_queue_of_notifications_stops_no_settle(own_server, scene):
         with psycopg.connect(url, autocommit=True) as noisy, contextlib.suppress(psycopg.errors.ProgramLimitExceeded):
             for number in itertools.count():
                 noisy.execute("SELECT pg_notify('elsewhere', %s)", (f"{number:07000}",))
-        held = store.open(scene.opening())
+        held = store.carry_out(scene.opening())
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(store.wait, Wait(held), 20.0)
             _until(lambda: sql(url, "SELECT waited_for FROM samekey_records"))
-            settled = store.settle(settling(held, State.COMPLETED, result=b"done"))
+            settled = store.carry_out(settling(held, State.COMPLETED, result=b"done"))
             found = waiting.result(10)
 
     assert settled is not None
@@ -912,7 +914,7 @@ def test_a_full_queue_of_notifications_stops_no_settle(own_server, scene):
 
 def test_a_waiter_is_not_held_up_by_a_rival_transaction(store, url, scene):
     """A row that cannot be flagged is looked at again and again; nobody's read waits for it."""
-    held = store.open(scene.opening())
+    held = store.carry_out(scene.opening())
     with psycopg.connect(url) as rival:
         rival.execute("SELECT 1 FROM samekey_records FOR UPDATE")
         start = time.monotonic()
@@ -925,7 +927,7 @@ def test_a_waiter_is_not_held_up_by_a_rival_transaction(store, url, scene):
 
 def test_a_waiter_outlasts_a_table_that_is_locked(store, url, scene):
     """VACUUM FULL and migrations lock all of it: who waits anyhow looks again, as long as it would have waited."""
-    held = store.open(scene.opening())
+    held = store.carry_out(scene.opening())
     with psycopg.connect(url) as rival, ThreadPoolExecutor(1) as pool:
         rival.execute("LOCK TABLE samekey_records IN ACCESS EXCLUSIVE MODE")
         start = time.monotonic()
@@ -936,7 +938,7 @@ def test_a_waiter_outlasts_a_table_that_is_locked(store, url, scene):
         for stands in (True, False):  # it waited for the table, and was turned away
             _until(lambda stands=stands: sql(url, _LOCKED_OUT) is stands)
         rival.rollback()
-        store.settle(settling(held, State.COMPLETED, result=b"done"))
+        store.carry_out(settling(held, State.COMPLETED, result=b"done"))
         found = waiting.result(10)
 
     assert found is not None
@@ -945,14 +947,14 @@ def test_a_waiter_outlasts_a_table_that_is_locked(store, url, scene):
 
 async def test_a_task_that_waits_outlasts_a_table_that_is_locked(url, scene):
     store = AsyncPostgresStore(url)
-    held = await store.open(scene.opening())
+    held = await store.carry_out(scene.opening())
     with psycopg.connect(url) as rival:
         rival.execute("LOCK TABLE samekey_records IN ACCESS EXCLUSIVE MODE")
         with pytest.raises(StoreBusy):
             await store.wait(Wait(held), 0.5)
         waiting = asyncio.create_task(store.wait(Wait(held), 20.0))
         await asyncio.sleep(0.3)
-    await store.settle(settling(held, State.COMPLETED, result=b"done"))
+    await store.carry_out(settling(held, State.COMPLETED, result=b"done"))
     found = await asyncio.wait_for(waiting, 10)
     await store.close()
 
@@ -967,39 +969,39 @@ SELECT count(*) > 0 FROM pg_stat_activity WHERE application_name = 'samekey' AND
 
 def test_a_closed_store_says_so_at_once(url, scene):
     store = PostgresStore(url)
-    store.open(scene.opening())
+    store.carry_out(scene.opening())
     store.close()
     start = time.monotonic()
     with pytest.raises(StoreUnavailable, match="closed"):
-        store.open(scene.opening())
+        store.carry_out(scene.opening())
     assert time.monotonic() - start < 1
 
 
 def test_nobody_is_notified_when_nobody_waits(store, url, scene):
     with psycopg.connect(url, autocommit=True) as ear:
         ear.execute("LISTEN samekey")
-        held = store.open(scene.opening())
-        store.settle(settling(held, State.COMPLETED))
+        held = store.carry_out(scene.opening())
+        store.carry_out(settling(held, State.COMPLETED))
 
         assert list(ear.notifies(timeout=0.1)) == []
 
 
 def test_a_forked_child_has_connections_of_its_own(store, scene):
     """The child claims over its own, and its end does not take the parent's with it."""
-    store.open(scene.opening("parent"))
-    store.read(Read(scene.key("parent")))
+    store.carry_out(scene.opening("parent"))
+    store.carry_out(Read(scene.key("parent")))
     pid = os.fork()
     if pid == 0:
         try:
-            store.open(scene.opening("child", by=B))
+            store.carry_out(scene.opening("child", by=B))
             os._exit(0)
         except BaseException:
             os._exit(1)
     _, status = os.waitpid(pid, 0)
 
     assert status == 0
-    assert store.open(scene.opening("child")).attempt == B
-    assert store.open(scene.opening("after")).attempt == A
+    assert store.carry_out(scene.opening("child")).attempt == B
+    assert store.carry_out(scene.opening("after")).attempt == A
 
 
 def test_one_store_serves_several_loops(url, scene):
@@ -1007,7 +1009,7 @@ def test_one_store_serves_several_loops(url, scene):
     store = AsyncPostgresStore(url)
 
     async def claim(text: str) -> str:
-        record = await store.open(scene.opening(text))
+        record: Record = await store.carry_out(scene.opening(text))
         await store._loops[asyncio.get_running_loop()].close()
         return record.attempt
 
@@ -1016,7 +1018,7 @@ def test_one_store_serves_several_loops(url, scene):
         assert list(pool.map(lambda text: asyncio.run(claim(text)), ("two", "three"))) == [A, A]
 
     async def end() -> None:
-        await store.open(scene.opening("four"))
+        await store.carry_out(scene.opening("four"))
         await store.close()
 
     asyncio.run(end())
@@ -1029,7 +1031,7 @@ def test_loops_of_several_threads_may_end_at_once(url, scene, monkeypatch):
     store = AsyncPostgresStore(url)
     gone = [asyncio.new_event_loop(), asyncio.new_event_loop()]
     for number, loop in enumerate(gone):
-        loop.run_until_complete(store.open(scene.opening(f"gone {number}")))
+        loop.run_until_complete(store.carry_out(scene.opening(f"gone {number}")))
     for loop in gone:
         loop.close()
     abandon = _Loop.abandon
@@ -1038,11 +1040,11 @@ def test_loops_of_several_threads_may_end_at_once(url, scene, monkeypatch):
         monkeypatch.setattr(_Loop, "abandon", abandon)
         abandon(links)
         with ThreadPoolExecutor(1) as pool:
-            pool.submit(asyncio.run, store.open(scene.opening("other"))).result()
+            pool.submit(asyncio.run, store.carry_out(scene.opening("other"))).result()
 
     monkeypatch.setattr(_Loop, "abandon", meanwhile)
 
-    assert asyncio.run(store.open(scene.opening("mine"))).attempt == A
+    assert asyncio.run(store.carry_out(scene.opening("mine"))).attempt == A
     assert not set(gone) & set(store._loops)
     asyncio.run(store.close())
 
@@ -1050,7 +1052,7 @@ def test_loops_of_several_threads_may_end_at_once(url, scene, monkeypatch):
 async def test_who_waits_needs_no_thread_of_the_loops_own(url, scene):
     """All of them may be busy, with jobs that wait for us; and they end with the main thread."""
     store, done = AsyncPostgresStore(url), threading.Event()
-    held = await store.open(scene.opening())
+    held = await store.carry_out(scene.opening())
     with ThreadPoolExecutor(1) as pool:
         asyncio.get_running_loop().set_default_executor(pool)
         busy = asyncio.create_task(asyncio.to_thread(done.wait, 20.0))
@@ -1076,11 +1078,11 @@ def test_rows_that_a_dying_server_sends_are_no_answer(colour, together):
         url = server.create_database()
         migrate(url)
         store = PostgresStore(url)
-        store.open(opening("known"))  # connected, and prepared
+        store.carry_out(opening("known"))  # connected, and prepared
         aside = AsyncPostgresStore(url)
 
         async def claim(commands: list[Any]) -> Any:
-            await aside.open(opening("known"))
+            await aside.carry_out(opening("known"))
             waiting.set()
             return await aside.batch(commands)
 
@@ -1121,12 +1123,12 @@ def test_claims_survive_immediate_restarts(own_server):
         while time.monotonic() < stop:
             text, me = str(chance.randrange(20_000) // 4), f"{chance.getrandbits(128):032x}"
             try:
-                held = store.open(scene.opening(text, by=me))
+                held = store.carry_out(scene.opening(text, by=me))
                 if held.attempt != me:
                     continue
                 with told:
                     won.setdefault(text, []).append(me)
-                ended = store.settle(settling(held, State.COMPLETED, result=me.encode()))
+                ended = store.carry_out(settling(held, State.COMPLETED, result=me.encode()))
                 if ended is not None and ended.settled_by == me:
                     settled[text] = me
             except StoreUnavailable:
@@ -1144,7 +1146,7 @@ def test_claims_survive_immediate_restarts(own_server):
     assert len(won) > 200
     assert {text: who for text, who in won.items() if len(who) > 1} == {}
     for text, (me,) in won.items():
-        found = stores[0].read(Read(scene.key(text)))
+        found = stores[0].carry_out(Read(scene.key(text)))
         assert found is not None
         assert found.attempt == me
         if text in settled:
@@ -1161,11 +1163,11 @@ def test_a_server_that_is_gone_is_told_at_once_and_found_again(own_server, scene
     own_server.stop()
     start = time.monotonic()
     with pytest.raises(StoreUnavailable):
-        store.open(scene.opening())
+        store.carry_out(scene.opening())
     assert time.monotonic() - start < 2
 
     own_server.start()
-    assert store.open(scene.opening()).attempt == A
+    assert store.carry_out(scene.opening()).attempt == A
     store.close()
 
 
@@ -1174,13 +1176,13 @@ def test_listening_goes_on_after_a_restart(own_server, scene, monkeypatch):
     url = own_server.create_database()
     migrate(url)
     store, other = PostgresStore(url), PostgresStore(url)
-    held = store.open(scene.opening())
+    held = store.carry_out(scene.opening())
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(other.wait, Wait(held), 20.0)
         time.sleep(0.2)
         own_server.restart("immediate")
         time.sleep(0.3)
-        store.settle(settling(held, State.COMPLETED, result=b"done"))
+        store.carry_out(settling(held, State.COMPLETED, result=b"done"))
         found = waiting.result(10)
     assert found is not None
     assert found.result == b"done"
@@ -1194,7 +1196,7 @@ def test_a_standby_is_refused_and_a_promoted_one_says_that_memory_was_lost(own_s
     url = own_server.create_database()
     migrate(url)
     store = PostgresStore(url)
-    before = store.open(scene.opening("before"))
+    before = store.carry_out(scene.opening("before"))
     incarnation = store.health().incarnation
     assert not before.after_loss
     store.close()
@@ -1203,14 +1205,14 @@ def test_a_standby_is_refused_and_a_promoted_one_says_that_memory_was_lost(own_s
         follower = PostgresStore(there)
         _until(lambda: standby.sql("SELECT count(*) FROM samekey_records", url.rpartition("/")[2]) == "1")
         with pytest.raises(StoreUnavailable, match=r"read-only|standby"):
-            follower.open(scene.opening("before", by=B))
+            follower.carry_out(scene.opening("before", by=B))
         with pytest.raises(StoreUnavailable):
-            follower.read(Read(before.key))
+            follower.carry_out(Read(before.key))
 
         own_server.stop("immediate")
         standby.promote()
-        seen = follower.open(scene.opening("before", by=B))
-        new = follower.open(scene.opening("after"))
+        seen = follower.carry_out(scene.opening("before", by=B))
+        new = follower.carry_out(scene.opening("after"))
 
         assert (seen.fence, seen.after_loss) == (before.fence, False)
         assert new.after_loss
@@ -1218,7 +1220,7 @@ def test_a_standby_is_refused_and_a_promoted_one_says_that_memory_was_lost(own_s
         assert health.incarnation != incarnation
         assert any("lost its memory" in one for one in health.warnings)
         with contextlib.closing(PostgresStore(there)) as later:  # another process, started after the failover
-            assert later.open(scene.opening("later")).after_loss
+            assert later.carry_out(scene.opening("later")).after_loss
         follower.close()
 
 
@@ -1278,7 +1280,7 @@ def test_no_answered_claim_is_lost_with_a_synchronous_standby(own_server, scene)
                     return
                 text, me = f"{number} {count}", attempt(number * 1_000_000 + count + 1)
                 try:
-                    if store.open(scene.opening(text, by=me)).attempt == me:
+                    if store.carry_out(scene.opening(text, by=me)).attempt == me:
                         answered[text] = me
                 except StoreUnavailable:
                     return
@@ -1315,14 +1317,14 @@ def test_a_commit_that_its_standby_may_not_have_is_not_taken_for_granted(own_ser
     url = own_server.create_database()
     migrate(url)
     store = PostgresStore(url + options)
-    store.open(scene.opening("connected"))
+    store.carry_out(scene.opening("connected"))
     own_server.sql("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
     own_server.sql("SELECT pg_reload_conf()")
     with ThreadPoolExecutor(1) as pool:
         waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
         for number in range(100):  # the server takes its time to hear of the new setting: until then claims go through
             text = f"claim-{number}"
-            claim = pool.submit(store.open, scene.opening(text))
+            claim = pool.submit(store.carry_out, scene.opening(text))
             pid = _until(lambda claim=claim: "done" if claim.done() else own_server.sql(waiting))
             if pid != "done":
                 break
@@ -1332,7 +1334,7 @@ def test_a_commit_that_its_standby_may_not_have_is_not_taken_for_granted(own_ser
 
     own_server.sql("ALTER SYSTEM RESET synchronous_standby_names")
     own_server.sql("SELECT pg_reload_conf()")
-    found = store.open(scene.opening(text))
+    found = store.carry_out(scene.opening(text))
     assert found.attempt == A
     store.close()
 
@@ -1345,15 +1347,15 @@ def test_missing_tables_are_told_with_the_command_that_makes_them(server, scene)
     url = server.create_database()
     store = PostgresStore(url)
     with pytest.raises(Misconfigured, match=re.escape(f"samekey migrate --store {url}")):
-        store.open(scene.opening())
+        store.carry_out(scene.opening())
     store.close()
 
     store = PostgresStore(url)
     migrate(url)
-    assert store.open(scene.opening()).attempt == A
+    assert store.carry_out(scene.opening()).attempt == A
     sql(url, "DROP FUNCTION samekey_settle")
     with pytest.raises(Misconfigured, match="samekey migrate"):
-        store.settle(settling(store.open(scene.opening()), State.COMPLETED))
+        store.carry_out(settling(store.carry_out(scene.opening()), State.COMPLETED))
     store.close()
 
 
@@ -1377,11 +1379,11 @@ async def test_tables_that_were_made_anew_are_noticed(server, scene, colour):
         return await answer if colour == "async" else answer
 
     for number in range(3):
-        before = await said(store.open(scene.opening(str(number))))
+        before = await said(store.carry_out(scene.opening(str(number))))
     known = (await said(store.health())).incarnation
     _drop_all(url)
     migrate(url)
-    after = await said(store.open(scene.opening("2")))
+    after = await said(store.carry_out(scene.opening("2")))
     health = await said(store.health())
 
     assert (before.after_loss, after.after_loss) == (False, True)
@@ -1389,7 +1391,7 @@ async def test_tables_that_were_made_anew_are_noticed(server, scene, colour):
     assert any("lost its memory" in warning for warning in health.warnings)
     await said(store.close())
     with contextlib.closing(PostgresStore(url)) as later:  # whoever was not there before is told too
-        assert later.open(scene.opening("3")).after_loss
+        assert later.carry_out(scene.opening("3")).after_loss
 
 
 def test_tables_that_were_restored_from_a_dump_are_noticed(server, scene):
@@ -1397,7 +1399,7 @@ def test_tables_that_were_restored_from_a_dump_are_noticed(server, scene):
     url = server.create_database()
     migrate(url)
     with contextlib.closing(PostgresStore(url)) as store:
-        store.open(scene.opening("lost"))
+        store.carry_out(scene.opening("lost"))
         with psycopg.connect(url, autocommit=True) as admin:
             dump = admin.execute("SELECT name, value FROM samekey_meta").fetchall()
         _drop_all(url)
@@ -1405,10 +1407,10 @@ def test_tables_that_were_restored_from_a_dump_are_noticed(server, scene):
         with psycopg.connect(url, autocommit=True) as admin:
             admin.execute("TRUNCATE samekey_meta")
             admin.cursor().executemany("INSERT INTO samekey_meta VALUES (%s, %s)", dump)
-        assert store.open(scene.opening("lost")).after_loss
+        assert store.carry_out(scene.opening("lost")).after_loss
 
     with contextlib.closing(PostgresStore(url)) as later:
-        assert later.open(scene.opening("later")).after_loss
+        assert later.carry_out(scene.opening("later")).after_loss
 
 
 def test_migrating_is_done_once_by_many(server):
@@ -1427,34 +1429,34 @@ def test_migrating_is_done_once_by_many(server):
 def test_a_newer_schema_is_refused(store, url, scene):
     """Tables that this version no longer understands; one that only has more in it is fine."""
     sql(url, "UPDATE samekey_meta SET value = '2' WHERE name = 'schema'")
-    assert store.open(scene.opening()).attempt == A
+    assert store.carry_out(scene.opening()).attempt == A
 
     sql(url, "UPDATE samekey_meta SET value = '2' WHERE name = 'oldest_client'")
     with contextlib.closing(PostgresStore(url)) as later, pytest.raises(Misconfigured, match="upgrade samekey"):
-        later.open(scene.opening())
+        later.carry_out(scene.opening())
     with pytest.raises(Misconfigured, match="upgrade samekey"):
         migrate(url)
 
 
 def test_two_keys_with_one_digest_are_told_apart(store, scene):
     """128 bits will not collide; a damaged row might: it is never another key's answer."""
-    held = store.open(scene.opening("one"))
+    held = store.carry_out(scene.opening("one"))
     stranger = replace(scene.opening("two"), key=scene.key("two")._replace(digest=held.key.digest))
 
     with pytest.raises(RecordUnreadable, match="another key"):
-        store.open(stranger)
+        store.carry_out(stranger)
 
 
 def test_a_damaged_record_is_told(store, url, scene):
-    held = store.open(scene.opening())
+    held = store.carry_out(scene.opening())
     sql(url, "UPDATE samekey_records SET state = 'elsewhere'")
 
     with pytest.raises(RecordUnreadable):
-        store.read(Read(held.key))
+        store.carry_out(Read(held.key))
 
 
 def test_a_damaged_record_does_not_hide_the_others_from_an_operator(store, url, scene):
-    keys = [store.open(scene.opening(name)).key for name in ("one", "two", "three")]
+    keys = [store.carry_out(scene.opening(name)).key for name in ("one", "two", "three")]
     sql(url, f"UPDATE samekey_records SET state = 'elsewhere' WHERE key = '{keys[1].text}'")
     page = Ops(store).list_records(Query())
 
@@ -1516,9 +1518,9 @@ def test_whatever_encoding_an_address_names_texts_are_kept_as_they_are(url, scen
     """A process that spoke another one would write keys that no other process finds."""
     command = scene.opening("ключ 😀")
     with contextlib.closing(PostgresStore(f"{url}?client_encoding=latin1")) as odd:
-        odd.open(command)
+        odd.carry_out(command)
     with contextlib.closing(PostgresStore(url)) as store:
-        found = store.read(Read(command.key))
+        found = store.carry_out(Read(command.key))
 
     assert found is not None
     assert sql(url, "SELECT key FROM samekey_records") == command.key.text
@@ -1532,13 +1534,13 @@ def test_an_address_without_a_host_is_that_of_the_local_server(address):
 def test_nothing_depends_on_the_session_behind_pgbouncer(url, scene):
     """Nothing prepared, nothing set, nobody listens - and everything works."""
     with contextlib.closing(PostgresStore(f"{url}?pgbouncer=1")) as store:
-        held = store.open(scene.opening())
+        held = store.carry_out(scene.opening())
         many = store.batch([scene.opening(str(number)) for number in range(5)])
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(store.wait, Wait(held), 10.0)
             time.sleep(0.05)
             with contextlib.closing(PostgresStore(url)) as other:
-                other.settle(settling(held, State.COMPLETED, result=b"done"))
+                other.carry_out(settling(held, State.COMPLETED, result=b"done"))
             found = waiting.result(5)
         claims = store._links().claims
 
@@ -1571,12 +1573,12 @@ def test_sweeping_while_claims_run(store, url, scene):
     with ThreadPoolExecutor(9) as pool:
         sweeping = pool.submit(sweep)
         begun.wait()
-        anew = list(pool.map(lambda text: store.open(scene.opening(text, by=B)), texts))
+        anew = list(pool.map(lambda text: store.carry_out(scene.opening(text, by=B)), texts))
         over.set()
         sweeping.result()
 
     assert {one.attempt for one in anew} == {B}
-    assert {store.open(scene.opening(text)).fence for text in texts} == {one.fence for one in anew}
+    assert {store.carry_out(scene.opening(text)).fence for text in texts} == {one.fence for one in anew}
     assert 20 <= sum(swept) <= 400
     tokens = {one.key.text: one.token for one in held}
     assert all(one.token > tokens[one.key.text] for one in anew)
@@ -1592,8 +1594,8 @@ def test_a_sweep_keeps_its_limit_whatever_the_plan(store, url, scene):
 
 
 def test_a_row_that_somebody_writes_is_swept_the_next_time(store, url, scene):
-    held = store.open(scene.opening())
-    store.settle(settling(held, State.COMPLETED, retain=0.001))
+    held = store.carry_out(scene.opening())
+    store.carry_out(settling(held, State.COMPLETED, retain=0.001))
     time.sleep(0.01)
     with psycopg.connect(url) as rival:
         rival.execute("SELECT 1 FROM samekey_records FOR UPDATE")
@@ -1605,7 +1607,7 @@ def test_a_row_that_somebody_writes_is_swept_the_next_time(store, url, scene):
 def test_old_records_are_found_beyond_the_newest(store, url, scene):
     """A page looks at the newest first; what is older is found too, in order."""
     for number in range(6):
-        store.open(scene.opening(str(number)))
+        store.carry_out(scene.opening(str(number)))
     sql(url, "UPDATE samekey_records SET created_at = created_at - 100000 * key::int")
 
     found = store.list(Query(operation=scene.operation, limit=4))
@@ -1632,12 +1634,12 @@ def test_a_guard_runs_once_and_replays(url):
 
 def test_a_rival_transaction_that_never_ends_is_told(store, url, scene):
     """A row that somebody's open transaction holds: refused after the lock timeout, not waited for for ever."""
-    held = store.open(scene.opening())
+    held = store.carry_out(scene.opening())
     with psycopg.connect(url) as rival:
         rival.execute("SELECT 1 FROM samekey_records FOR UPDATE")
         with pytest.raises(StoreBusy, match="somebody's transaction"):
-            store.settle(settling(held, State.IN_DOUBT))
-        assert store.open(scene.opening("other")).attempt == A
+            store.carry_out(settling(held, State.IN_DOUBT))
+        assert store.carry_out(scene.opening("other")).attempt == A
 
-    assert store.settle(settling(held, State.IN_DOUBT, role=Role.HOLDER)) is not None
+    assert store.carry_out(settling(held, State.IN_DOUBT, role=Role.HOLDER)) is not None
     assert _batches.REASK_SECONDS > CONNECT_SECONDS - 1

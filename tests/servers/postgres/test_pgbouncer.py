@@ -89,7 +89,7 @@ if os.environ.get("SAMEKEY_BUDGET") == "full":
 def test_nothing_is_prepared(store, straight, scene):
     """A prepared statement would belong to a session that the next statement does not get."""
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda number: store.open(scene.opening(str(number))), range(40)))
+        list(pool.map(lambda number: store.carry_out(scene.opening(str(number))), range(40)))
 
     counted = ("SELECT count(*) FROM pg_prepared_statements", ())
     assert [store._links().claims.ask(counted) for _ in range(4)] == [[(0,)]] * 4
@@ -97,7 +97,7 @@ def test_nothing_is_prepared(store, straight, scene):
 
 def test_nothing_is_set_in_a_session(store, straight, behind, scene):
     """Not by claims, not by settles, not by a migration: the next client finds the server's own settings."""
-    store.settle(settling(store.open(scene.opening()), State.COMPLETED))
+    store.carry_out(settling(store.carry_out(scene.opening()), State.COMPLETED))
     migrate(behind)
     names = "'synchronous_commit', 'statement_timeout', 'lock_timeout', 'enable_seqscan'"
     changed = f"SELECT name, setting FROM pg_settings WHERE name IN ({names}) AND source = 'session'"
@@ -124,8 +124,8 @@ def test_durability_travels_with_each_statement(behind, straight, scene, durabil
         )
         try:
             with contextlib.closing(PostgresStore(f"{behind}&durability={durability}")) as store:
-                held = store.open(scene.opening(durability))
-                store.settle(settling(held, State.COMPLETED))
+                held = store.carry_out(scene.opening(durability))
+                store.carry_out(settling(held, State.COMPLETED))
             found = link.execute("SELECT kind, how FROM commits").fetchall()
         finally:
             link.execute("DROP TRIGGER note_commit ON samekey_records")
@@ -135,11 +135,11 @@ def test_durability_travels_with_each_statement(behind, straight, scene, durabil
 
 def test_nobody_listens_and_waiters_look_again(store, straight, scene):
     """No wake-up comes from another process; the slow re-read finds the answer all the same."""
-    held = store.open(scene.opening())
+    held = store.carry_out(scene.opening())
     with ThreadPoolExecutor(1) as pool, contextlib.closing(PostgresStore(straight)) as other:
         waiting = pool.submit(store.wait, Wait(held), 20.0)
         time.sleep(0.1)
-        other.settle(settling(held, State.COMPLETED, result=b"done"))
+        other.carry_out(settling(held, State.COMPLETED, result=b"done"))
         found = waiting.result(20)
 
     assert found is not None
@@ -153,11 +153,11 @@ def test_nobody_listens_and_waiters_look_again(store, straight, scene):
 def test_a_client_of_pgbouncer_that_is_killed_leaves_nothing_open(store, behind, straight, scene):
     """Its statements were transactions of their own: the next client of the same server connection claims."""
     with contextlib.closing(PostgresStore(behind)) as other:
-        other.open(scene.opening("theirs"))
+        other.carry_out(scene.opening("theirs"))
         connection = other._links().claims._connection
         assert connection is not None
         connection.pgconn.finish()  # as kill -9 would
-        assert store.open(scene.opening("ours")).attempt == A
+        assert store.carry_out(scene.opening("ours")).attempt == A
 
 
 def test_a_guard_runs_once_and_replays(behind):

@@ -50,15 +50,15 @@ def test_the_grants_on_the_page_are_enough_for_everything(owners, grants):
         link.execute(grants.encode())
     scene = Scene(0.02)
     with contextlib.closing(PostgresStore(owners.replace(f"{USER}@", "app@"))) as store:
-        held = store.open(scene.opening("one"))
-        doubt = store.settle(settling(held, State.IN_DOUBT))
+        held = store.carry_out(scene.opening("one"))
+        doubt = store.carry_out(settling(held, State.IN_DOUBT))
         assert doubt is not None
-        ended = store.settle(settling(doubt, State.COMPLETED, role=Role.OPERATOR, by="ann", why="on the books"))
+        ended = store.carry_out(settling(doubt, State.COMPLETED, role=Role.OPERATOR, by="ann", why="on the books"))
         assert ended is not None
-        bare = store.redact(Redact(ended, by="ann", why="asked for"))
+        bare = store.carry_out(Redact(ended, by="ann", why="asked for"))
         assert bare is not None
-        assert store.free(Free(bare, by="ann", why="again")) is None
-        store.settle(settling(store.open(scene.opening("two")), State.COMPLETED, retain=0.001))
+        assert store.carry_out(Free(bare, by="ann", why="again")) is None
+        store.carry_out(settling(store.carry_out(scene.opening("two")), State.COMPLETED, retain=0.001))
         store.sweep(10)
 
         assert [one.action for one in store.audit(10)] == ["free", "redact", "resolve"]
@@ -78,9 +78,9 @@ def test_each_of_them_is_needed(owners, grants, line):
                 link.execute(grant.encode())
 
     def speak(store: PostgresStore, scene: Scene) -> None:
-        doubt = store.settle(settling(store.open(scene.opening()), State.IN_DOUBT))
+        doubt = store.carry_out(settling(store.carry_out(scene.opening()), State.IN_DOUBT))
         assert doubt is not None
-        store.settle(settling(doubt, State.COMPLETED, role=Role.OPERATOR, by="ann", why="on the books"))
+        store.carry_out(settling(doubt, State.COMPLETED, role=Role.OPERATOR, by="ann", why="on the books"))
 
     store = PostgresStore(owners.replace(f"{USER}@", "app@"))
     with contextlib.closing(store), pytest.raises(Misconfigured, match="may not use"):

@@ -77,13 +77,13 @@ def test_a_claim_never_vanishes_while_two_sweepers_sweep(store, url, scene):
         wrong = []
         for life in range(LIVES):
             me = f"{number * 1000 + life + 1:032x}"
-            held = store.open(scene.opening(str(number), by=me))
+            held = store.carry_out(scene.opening(str(number), by=me))
             while held.attempt != me:  # the life before is not over yet
-                held = store.open(scene.opening(str(number), by=me))
-            found = store.read(Read(held.key))
+                held = store.carry_out(scene.opening(str(number), by=me))
+            found = store.carry_out(Read(held.key))
             if found is None or found.attempt != me or found.state is not State.STARTED:
                 wrong.append(f"{held} became {found}")
-            store.settle(settling(held, State.COMPLETED, retain=0.001))
+            store.carry_out(settling(held, State.COMPLETED, retain=0.001))
         return wrong
 
     with ThreadPoolExecutor(10) as pool:
@@ -107,7 +107,7 @@ def test_a_key_that_is_made_anew_between_the_read_and_the_delete_stays(store, ur
             "WHERE retain_until <= date_part('epoch', clock_timestamp())"
         ).fetchone()
         assert seen is not None
-        anew = store.open(scene.opening("0", by=B))
+        anew = store.carry_out(scene.opening("0", by=B))
         gone = sweeper.execute(
             "DELETE FROM samekey_records WHERE digest = %s AND token = %s AND attempt = %s AND retain_until <= %s", seen
         ).rowcount
@@ -130,7 +130,7 @@ def test_a_row_that_a_claim_is_writing_is_left_out_and_nobody_waits(store, url, 
         claim.commit()
 
     assert store.sweep(100) == 0
-    found = store.read(Read(key))
+    found = store.carry_out(Read(key))
     assert found is not None
     assert (found.attempt, found.state) == (B, State.STARTED)
 

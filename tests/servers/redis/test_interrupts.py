@@ -85,11 +85,11 @@ def test_a_reply_to_who_was_interrupted_is_nobody_else_s(server, monkeypatch, ki
 
 
 def claim(store: RedisStore) -> None:
-    store.open(opening())
+    store.carry_out(opening())
 
 
 def settle(store: RedisStore) -> None:
-    store.settle(Settle(store.open(opening()), Role.HOLDER, State.COMPLETED, A, b"done", None, "", 3600.0))
+    store.carry_out(Settle(store.carry_out(opening()), Role.HOLDER, State.COMPLETED, A, b"done", None, "", 3600.0))
 
 
 def claim_two(store: RedisStore) -> None:
@@ -99,23 +99,23 @@ def claim_two(store: RedisStore) -> None:
 def meet(store: RedisStore) -> None:
     for link in store._process.queue.servers.connections.values():
         link.wire.close()
-    store.open(opening())
+    store.carry_out(opening())
 
 
 @pytest.mark.parametrize("work", [claim, settle, claim_two, RedisStore.health, meet])
 def test_an_interrupt_at_any_line_leaves_nothing_to_the_next_caller(store, work: Callable[[RedisStore], Any]):
-    paid = store.open(opening())
-    store.settle(Settle(paid, Role.HOLDER, State.COMPLETED, A, b"paid", None, "", 3600.0))
+    paid = store.carry_out(opening())
+    store.carry_out(Settle(paid, Role.HOLDER, State.COMPLETED, A, b"paid", None, "", 3600.0))
     for number in count(1):
         with interrupted_at(number, "/redis/") as strike:
             work(store)
         assert store._process.queue._leader is None, strike.where
-        found = store.open(opening(paid.key.text, by=B))
+        found = store.carry_out(opening(paid.key.text, by=B))
         mine = opening(by=B)
 
         assert (found.state, found.result, found.attempt) == (State.COMPLETED, b"paid", A)
-        assert store.open(mine).fence == (store.read(Read(mine.key)) or paid).fence
-        assert store.read(Read(make_key("own", "nobody's"))) is None
+        assert store.carry_out(mine).fence == (store.carry_out(Read(mine.key)) or paid).fence
+        assert store.carry_out(Read(make_key("own", "nobody's"))) is None
         if not strike.struck:
             break
     assert number > 20
@@ -123,18 +123,18 @@ def test_an_interrupt_at_any_line_leaves_nothing_to_the_next_caller(store, work:
 
 def test_an_interrupt_at_any_line_of_a_loop_leaves_nothing_to_its_next_task(server, store):
     """A loop that Ctrl-C has left and that is run again, as in a notebook: its connections go on, or are left."""
-    paid = store.open(opening())
-    store.settle(Settle(paid, Role.HOLDER, State.COMPLETED, A, b"paid", None, "", 3600.0))
+    paid = store.carry_out(opening())
+    store.carry_out(Settle(paid, Role.HOLDER, State.COMPLETED, A, b"paid", None, "", 3600.0))
     loop = asyncio.new_event_loop()
     loop.set_exception_handler(lambda loop, context: None)  # tasks that were interrupted, and nobody asks after
     ours = AsyncRedisStore(server.url())
 
     async def together(*commands: Open) -> list[Record]:
         async with asyncio.timeout(ANSWER_SECONDS):
-            return await asyncio.gather(*[ours.open(command) for command in commands])
+            return await asyncio.gather(*[ours.carry_out(command) for command in commands])
 
     async def apart(*commands: Open) -> None:  # what became of one is not told to the others
-        await asyncio.wait([asyncio.create_task(ours.open(command)) for command in commands])
+        await asyncio.wait([asyncio.create_task(ours.carry_out(command)) for command in commands])
 
     loop.run_until_complete(together(opening()))
     for number in count(1):
@@ -166,23 +166,23 @@ def test_an_interrupt_at_any_line_of_who_leads_takes_nobody_with_it(server):
     with FaultProxy(server.port) as proxy, ThreadPoolExecutor(5) as pool:
         store = RedisStore(f"redis://127.0.0.1:{proxy.port}")
         lane = store._process.queue
-        store.read(Read(make_key("own", "warm")))
+        store.carry_out(Read(make_key("own", "warm")))
         for number in count(1):
             commands, over = [opening() for _ in range(4)], threading.Event()
             others: list[Future[Record]] = []
 
             def crowd(commands=commands, others=others, over=over) -> None:
                 until(lambda: lane._queue or over.is_set())
-                others += [pool.submit(store.open, command) for command in commands[1:]]
+                others += [pool.submit(store.carry_out, command) for command in commands[1:]]
                 until(lambda: len(lane._queue) >= 3 + (not over.is_set()))
                 proxy.release()
 
             proxy.hold()
-            others.append(pool.submit(store.open, commands[0]))
+            others.append(pool.submit(store.carry_out, commands[0]))
             until(lambda: lane._leader is not None)
             crowded = pool.submit(crowd)
             with interrupted_at(number, "/redis/") as strike:
-                store.open(opening())
+                store.carry_out(opening())
             over.set()
             crowded.result(ANSWER_SECONDS)
 
@@ -192,7 +192,7 @@ def test_an_interrupt_at_any_line_of_who_leads_takes_nobody_with_it(server):
                 except StoreUnavailable as error:
                     if "interrupted" not in str(error):
                         raise
-                    record = store.open(command)
+                    record = store.carry_out(command)
                 assert (record.key, record.attempt, record.state) == (command.key, A, State.STARTED)
             assert lane._leader is None, strike.where
             assert not lane._queue
@@ -206,12 +206,12 @@ def test_a_lead_that_nobody_has_any_more_is_taken_over(store, monkeypatch):
     """Interrupted twice in the same instant; and what it left on its connections is left to it."""
     lane = store._process.queue
     command = opening()
-    store.open(opening())
+    store.carry_out(opening())
     (link,) = lane.servers.connections.values()
     lane._leader = [object()]
     monkeypatch.setattr(_threads, "TURN_SECONDS", 0.01)
 
-    assert store.open(command).key == command.key
+    assert store.carry_out(command).key == command.key
     assert lane._leader is None
     assert link not in lane.servers.connections.values()
     link.wire.close()
@@ -222,11 +222,11 @@ def test_a_lead_that_nobody_has_any_more_is_taken_over(store, monkeypatch):
 
 def test_an_interrupt_at_any_line_of_who_waits_deafens_nobody(server, store):
     """Whoever waits next is subscribed for, and told by a message rather than by looking again."""
-    held = store.open(opening())
+    held = store.carry_out(opening())
     for number in count(1):
         ours = RedisStore(server.url())
         subscriber = ours._process.subscriber
-        ours.read(Read(held.key))
+        ours.carry_out(Read(held.key))
         with interrupted_at(number, "/redis/") as strike:
             ours.wait(Wait(held), 0.0)
 

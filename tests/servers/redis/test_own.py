@@ -102,7 +102,7 @@ def there(record: Record | None) -> Record:
 def test_a_damaged_record_does_not_hide_the_others_from_an_operator(server, store, states, limit):
     """Each is named once, by its key or by where Redis has it, and the rest is listed."""
     server.call("FLUSHALL")
-    held = [store.open(opening(f"o-{number}")) for number in range(7)]
+    held = [store.carry_out(opening(f"o-{number}")) for number in range(7)]
     server.call("SETRANGE", raw_key(held[2]), 120, "{" * 40)  # whose it is can be read
     server.call("SET", raw_key(held[4]), "x")
     server.call("SET", raw_key(held[5]), "")
@@ -148,7 +148,7 @@ def listing_with(before: Callable[[Any], None]) -> Callable[..., Generator[Any, 
 def test_what_goes_while_a_list_is_made_does_not_end_it(server, store, monkeypatch, gone):
     """Freed, or past its retention, between the look at all keys and the read of some: the next ones come instead."""
     server.call("FLUSHALL")
-    ended = [there(store.settle(settling(store.open(opening(f"o-{number}"))))) for number in range(20)]
+    ended = [there(store.carry_out(settling(store.carry_out(opening(f"o-{number}"))))) for number in range(20)]
     leaving = [raw_key(one) for one in reversed(ended[-gone:])]
 
     def before_a_read(asked: Any) -> None:
@@ -175,23 +175,23 @@ def test_what_goes_while_a_list_is_made_does_not_end_it(server, store, monkeypat
 def every_command(store: RedisStore) -> Iterator[tuple[StoreCommand, Record | None]]:
     """One of each kind that will be written, and the record before it."""
     yield opening(), None
-    held = store.open(opening())
+    held = store.carry_out(opening())
     yield Begin(held), held
     yield Renew(held, LEASE), held
     for state in (State.COMPLETED, State.CLOSED, State.RELEASED, State.IN_DOUBT):
-        held = store.open(opening())
+        held = store.carry_out(opening())
         yield settling(held, state), held
-    released = there(store.settle(settling(store.open(opening()), State.RELEASED)))
+    released = there(store.carry_out(settling(store.carry_out(opening()), State.RELEASED)))
     yield Take(released, B, "opaque", LEASE, False), released
-    doubt = there(store.settle(settling(store.open(opening()), State.IN_DOUBT)))
+    doubt = there(store.carry_out(settling(store.carry_out(opening()), State.IN_DOUBT)))
     yield Ask(doubt, B, LEASE), doubt
-    yield Testify(doubt.key, B, doubt.token, State.COMPLETED, b"late", "late"), there(store.read(Read(doubt.key)))
-    doubt = there(store.settle(settling(store.open(opening()), State.IN_DOUBT)))
+    yield Testify(doubt.key, B, doubt.token, State.COMPLETED, b"late", "late"), there(store.carry_out(Read(doubt.key)))
+    doubt = there(store.carry_out(settling(store.carry_out(opening()), State.IN_DOUBT)))
     yield settling(doubt, State.CLOSED, Role.OPERATOR, "ada"), doubt
-    ended = there(store.settle(settling(store.open(opening()))))
+    ended = there(store.carry_out(settling(store.carry_out(opening()))))
     yield Redact(ended, "ada", "privacy"), ended
     yield Read(ended.key), None
-    ended = there(store.settle(settling(store.open(opening()))))
+    ended = there(store.carry_out(settling(store.carry_out(opening()))))
     yield Free(ended, "ada", "again"), ended
 
 
@@ -203,9 +203,9 @@ def test_a_command_whose_reply_was_lost_recognises_itself(server, store, colour,
     async def repeated(command: StoreCommand) -> Record | None:
         ours = AsyncRedisStore(f"redis://127.0.0.1:{proxy.port}")
         try:
-            await ours.read(Read(make_key("own", "warm")))
+            await ours.carry_out(Read(make_key("own", "warm")))
             proxy.lose_replies(cuts)
-            return await getattr(ours, command.verb)(command)  # type: ignore[no-any-return]
+            return await ours.carry_out(command)  # type: ignore[no-any-return]
         finally:
             await ours.close()
 
@@ -214,9 +214,9 @@ def test_a_command_whose_reply_was_lost_recognises_itself(server, store, colour,
         for command, before in every_command(store):
             audits = len(store.audit(1000))
             if colour == "sync":
-                through.read(Read(make_key("own", "warm")))
+                through.carry_out(Read(make_key("own", "warm")))
                 proxy.lose_replies(cuts)
-                after = getattr(through, command.verb)(command)
+                after = through.carry_out(command)
             else:
                 after = asyncio.run(repeated(command))
 
@@ -253,7 +253,7 @@ def test_scripts_that_are_gone_are_sent_again(server, store):
     """SCRIPT FLUSH between any two commands costs one more round trip."""
     for command, _ in every_command(store):
         server.call("SCRIPT", "FLUSH")
-        getattr(store, command.verb)(command)
+        store.carry_out(command)
 
     assert server.call("SCRIPT", "EXISTS", "0" * 40) == [0]
 
@@ -263,15 +263,15 @@ def test_scripts_that_are_gone_are_sent_again(server, store):
 
 def test_only_a_settle_lets_redis_forget(server, store):
     """A held or doubted record has no TTL; a settled one has its retention, and a retaken one has none again."""
-    held = store.open(opening())
+    held = store.carry_out(opening())
     assert server.call("PTTL", raw_key(held)) == -1
-    released = there(store.settle(settling(held, State.RELEASED)))
+    released = there(store.carry_out(settling(held, State.RELEASED)))
     assert 0 < server.call("PTTL", raw_key(held)) <= RETAIN * 1000
-    taken = there(store.take(Take(released, B, "opaque", LEASE, False)))
+    taken = there(store.carry_out(Take(released, B, "opaque", LEASE, False)))
     assert server.call("PTTL", raw_key(held)) == -1
-    doubt = there(store.settle(settling(taken, State.IN_DOUBT, by=B)))
+    doubt = there(store.carry_out(settling(taken, State.IN_DOUBT, by=B)))
     assert server.call("PTTL", raw_key(held)) == -1
-    store.settle(settling(doubt, State.COMPLETED, Role.LOOKUP))
+    store.carry_out(settling(doubt, State.COMPLETED, Role.LOOKUP))
     assert 0 < server.call("PTTL", raw_key(held)) <= RETAIN * 1000
 
 
@@ -294,11 +294,11 @@ def test_names_that_a_client_made_long_are_not_remembered(server):
 
 def test_one_string_per_key_and_nothing_left_behind(server, store):
     """A settled key is one string; the set of unsettled keys no longer knows it."""
-    held = store.open(opening())
+    held = store.carry_out(opening())
     index = raw_key(held).rpartition(":")[0] + ":unsettled"
     assert held.key.digest.hex() in server.call("ZRANGE", index, 0, -1)
 
-    store.settle(settling(held))
+    store.carry_out(settling(held))
 
     assert server.call("TYPE", raw_key(held)) == "string"
     assert held.key.digest.hex() not in server.call("ZRANGE", index, 0, -1)
@@ -311,7 +311,7 @@ def test_a_foreign_value_is_refused_loudly(server, store, value):
     server.call("SET", raw_key(command), value)
 
     with pytest.raises(RecordUnreadable):
-        store.open(command)
+        store.carry_out(command)
 
     assert server.call("GET", raw_key(command)) == value
     server.call("DEL", raw_key(command))
@@ -319,14 +319,14 @@ def test_a_foreign_value_is_refused_loudly(server, store, value):
 
 def test_a_token_grows_although_the_clock_was_set_back(server, store):
     """A token from the future, as after a clock that ran ahead: the next holder's is higher all the same."""
-    held = store.open(opening())
+    held = store.carry_out(opening())
     ahead = held.token + 10**12
     value = server.call("GET", raw_key(held))
     server.call("SET", raw_key(held), f"{value[:12]}{ahead:016d}{value[28:]}")
-    seen = there(store.read(Read(held.key)))
-    released = there(store.settle(settling(seen, State.RELEASED)))
+    seen = there(store.carry_out(Read(held.key)))
+    released = there(store.carry_out(settling(seen, State.RELEASED)))
 
-    taken = there(store.take(Take(released, B, "opaque", LEASE, False)))
+    taken = there(store.carry_out(Take(released, B, "opaque", LEASE, False)))
 
     assert taken.token == ahead + 1
     assert taken.moves[-1].token == ahead + 1
@@ -334,19 +334,19 @@ def test_a_token_grows_although_the_clock_was_set_back(server, store):
 
 def test_a_lease_that_ended_on_the_way_is_judged_by_the_server(server, store):
     """The client's guess of the time decides nothing: the server says whether the lease lives."""
-    held = store.open(opening(lease=0.05))
+    held = store.carry_out(opening(lease=0.05))
     known = store._process.known
     known._clock_offset -= 3600.0  # an hour behind: by this guess the lease lives
-    until(lambda: not there(store.read(Read(held.key))).lease_live)
+    until(lambda: not there(store.carry_out(Read(held.key))).lease_live)
     known._clock_offset -= 3600.0
 
-    renewed = there(store.renew(Renew(held, LEASE)))
+    renewed = there(store.carry_out(Renew(held, LEASE)))
 
     assert (renewed.version, renewed.lease_live) == (held.version, False)
     known._clock_offset += 7200.0 * 2  # far ahead: by this guess a live one is dead
-    live = store.open(opening())
+    live = store.carry_out(opening())
     known._clock_offset += 7200.0 * 2
-    doubted = there(store.settle(settling(live, State.IN_DOUBT, Role.PASSER_BY, B)))
+    doubted = there(store.carry_out(settling(live, State.IN_DOUBT, Role.PASSER_BY, B)))
     assert doubted.state is State.STARTED
 
 
@@ -357,10 +357,10 @@ async def test_concurrent_commands_travel_together(server):
     """Thirty at once are three pipelines, not thirty: the first goes alone, the server need not wait for the last."""
     with FaultProxy(server.port) as proxy:
         store = AsyncRedisStore(f"redis://127.0.0.1:{proxy.port}")
-        await store.open(opening())  # connected, and the server knows the script
+        await store.carry_out(opening())  # connected, and the server knows the script
         proxy.sent.clear()
 
-        await asyncio.gather(*(store.open(opening()) for _ in range(30)))
+        await asyncio.gather(*(store.carry_out(opening()) for _ in range(30)))
 
         assert len(proxy.sent) <= 3
         await store.close()
@@ -370,13 +370,13 @@ async def test_an_answer_on_its_way_is_not_shared_with_who_asks_after_it_was_ask
     """It may be older than the question: a waiter that was rung in between would sleep on."""
     with FaultProxy(server.port) as proxy:
         store = AsyncRedisStore(f"redis://127.0.0.1:{proxy.port}")
-        held = await store.open(opening())
-        await store.read(Read(held.key))  # the server knows the script
+        held = await store.carry_out(opening())
+        await store.carry_out(Read(held.key))  # the server knows the script
         proxy.sent.clear()
         proxy.hold()
-        first = asyncio.create_task(store.read(Read(held.key)))
+        first = asyncio.create_task(store.carry_out(Read(held.key)))
         await asyncio.sleep(0)
-        later = [asyncio.create_task(store.read(Read(held.key))) for _ in range(20)]
+        later = [asyncio.create_task(store.carry_out(Read(held.key))) for _ in range(20)]
         await asyncio.sleep(0)
         proxy.release()
 
@@ -391,7 +391,7 @@ def test_a_store_outlives_the_loop_that_used_it(server):
     store = AsyncRedisStore(server.url())
     commands = [opening(), opening()]
 
-    held = [asyncio.run(store.open(command)) for command in commands]
+    held = [asyncio.run(store.carry_out(command)) for command in commands]
 
     assert [one.key for one in held] == [command.key for command in commands]
     asyncio.run(store.close())
@@ -409,7 +409,7 @@ def test_a_connection_of_a_loop_that_is_gone_may_have_no_socket_left(server, mon
             raise TypeError("transport sockets do not support shutdown() method")
 
     store = AsyncRedisStore(server.url())
-    asyncio.run(store.open(opening()))
+    asyncio.run(store.carry_out(opening()))
     (before,) = store._loops.values()
     (link,) = before.queue.servers.connections.values()
     transport = link.wire._transport
@@ -417,7 +417,7 @@ def test_a_connection_of_a_loop_that_is_gone_may_have_no_socket_left(server, mon
     with monkeypatch.context() as patched:
         patched.setitem(transport._extra, "socket", None if socket is None else Refusing())
         command = opening()
-        assert asyncio.run(store.open(command)).key == command.key
+        assert asyncio.run(store.carry_out(command)).key == command.key
     mine.shutdown(SHUT_RDWR)
     asyncio.run(store.close())
     del before, link, transport, store
@@ -430,7 +430,7 @@ def test_loops_of_several_threads_may_end_at_once(server, monkeypatch):
     store = AsyncRedisStore(server.url())
     gone = [asyncio.new_event_loop(), asyncio.new_event_loop()]
     for loop in gone:
-        loop.run_until_complete(store.open(opening()))
+        loop.run_until_complete(store.carry_out(opening()))
     for loop in gone:
         loop.close()
     abandon = _Loop.abandon
@@ -438,14 +438,14 @@ def test_loops_of_several_threads_may_end_at_once(server, monkeypatch):
     def meanwhile(links: _Loop) -> None:
         monkeypatch.setattr(_Loop, "abandon", abandon)
         abandon(links)
-        thread = threading.Thread(target=asyncio.run, args=(store.open(opening()),))
+        thread = threading.Thread(target=asyncio.run, args=(store.carry_out(opening()),))
         thread.start()
         thread.join()
 
     monkeypatch.setattr(_Loop, "abandon", meanwhile)
     command = opening()
 
-    assert asyncio.run(store.open(command)).key == command.key
+    assert asyncio.run(store.carry_out(command)).key == command.key
     assert not set(gone) & set(store._loops)
     asyncio.run(store.close())
     del gone, loop
@@ -474,13 +474,13 @@ def _at_once(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) ->
 async def test_a_loop_that_begins_its_tasks_at_once_leaves_nobody_waiting(server):
     """asyncio.eager_task_factory: what looks for all who wait must not go home before the first of them is there."""
     store = AsyncRedisStore(server.url())
-    held = there(await store.open(opening()))
+    held = there(await store.carry_out(opening()))
     asyncio.get_running_loop().set_task_factory(getattr(asyncio, "eager_task_factory", _at_once))
 
     async with asyncio.timeout(20):
         assert there(await store.wait(Wait(held), 0.01)).state is State.STARTED
         waiting = [asyncio.create_task(store.wait(Wait(held), 15.0)) for _ in range(3)]
-        await store.settle(Settle(held, Role.HOLDER, State.COMPLETED, A, b"done", None, "", RETAIN))
+        await store.carry_out(Settle(held, Role.HOLDER, State.COMPLETED, A, b"done", None, "", RETAIN))
         assert [there(await one).result for one in waiting] == [b"done"] * 3
     await store.close()
 
@@ -488,10 +488,10 @@ async def test_a_loop_that_begins_its_tasks_at_once_leaves_nobody_waiting(server
 async def test_whoever_stops_waiting_stops_no_command_and_gets_no_one_else_s_answer(server):
     with FaultProxy(server.port) as proxy:
         store = AsyncRedisStore(f"redis://127.0.0.1:{proxy.port}")
-        await store.read(Read(make_key("own", "warm")))
+        await store.carry_out(Read(make_key("own", "warm")))
         commands = [opening() for _ in range(10)]
         proxy.hold()
-        tasks = [asyncio.create_task(store.open(command)) for command in commands]
+        tasks = [asyncio.create_task(store.carry_out(command)) for command in commands]
         await asyncio.sleep(0)
         for task in tasks[::2]:
             task.cancel()
@@ -499,7 +499,7 @@ async def test_whoever_stops_waiting_stops_no_command_and_gets_no_one_else_s_ans
         proxy.release()
 
         assert [there(await task).key for task in tasks[1::2]] == [one.key for one in commands[1::2]]
-        assert all([there(await store.read(Read(one.key))).attempt == A for one in commands])
+        assert all([there(await store.carry_out(Read(one.key))).attempt == A for one in commands])
         await store.close()
 
 
@@ -507,10 +507,10 @@ def test_concurrent_threads_travel_together(server):
     """While one waits for its answer the others gather, and go together when it has come."""
     with FaultProxy(server.port) as proxy, ThreadPoolExecutor(20) as pool:
         store = RedisStore(f"redis://127.0.0.1:{proxy.port}")
-        store.read(Read(make_key("own", "warm")))
+        store.carry_out(Read(make_key("own", "warm")))
         proxy.sent.clear()
         proxy.hold()
-        futures = [pool.submit(store.open, opening()) for _ in range(20)]
+        futures = [pool.submit(store.carry_out, opening()) for _ in range(20)]
         until(lambda: len(store._process.queue._queue) == 19)
         proxy.release()
 
@@ -524,12 +524,12 @@ def test_five_hundred_waiters_cost_a_few_commands(server, store):
 
     async def wait_all() -> list[Record | None]:
         ours = AsyncRedisStore(server.url())
-        held = await ours.open(opening())
+        held = await ours.carry_out(opening())
         server.call("CONFIG", "RESETSTAT")
         tasks = [asyncio.create_task(ours.wait(Wait(held), 20.0)) for _ in range(500)]
         while not server.call("PUBSUB", "NUMSUB", channel(held))[1]:
             await asyncio.sleep(0.01)
-        store.settle(settling(held))
+        store.carry_out(settling(held))
         replies = list(await asyncio.gather(*tasks))
         assert calls(server, "subscribe") == 1
         assert calls(server, "evalsha") + calls(server, "eval") <= 10  # the settle is one of them
@@ -544,13 +544,13 @@ def test_five_hundred_waiters_cost_a_few_commands(server, store):
 def test_a_process_with_many_open_files_hears_over_one_connection(server, store, monkeypatch):
     """The subscriber knows no limit to the number of a file; it used to connect again and again behind 1,024."""
     monkeypatch.setattr(_waiting, "REREAD_SECONDS", 60.0)
-    held = store.open(opening())
+    held = store.carry_out(opening())
     with many_files(), ThreadPoolExecutor(1) as pool:
         other = RedisStore(server.url())
         waiting = pool.submit(other.wait, Wait(held), 5.0)
         until(lambda: server.call("PUBSUB", "NUMSUB", channel(held))[1])
         before = int(server.info("total_connections_received"))
-        store.settle(settling(held))
+        store.carry_out(settling(held))
         assert there(waiting.result()).result == b"done"
 
         assert int(server.info("total_connections_received")) - before == 1  # this very look
@@ -561,7 +561,7 @@ def test_what_nobody_can_be_told_is_not_kept():
     """A subscriber that cannot connect (no more clients, no right) has nothing to say later: it says it all anew."""
     with redis_server() as crowded:
         ours = RedisStore(crowded.url())
-        held = ours.open(opening())
+        held = ours.carry_out(opening())
         crowded.call("CONFIG", "SET", "maxclients", "1")
         for _ in range(200):
             assert there(ours.wait(Wait(held), 0.0)).fence == held.fence
@@ -573,9 +573,9 @@ def test_what_nobody_can_be_told_is_not_kept():
 async def test_those_who_wait_together_are_each_told_what_is_news_to_it(server, store):
     """Other sights of the record, other patience, one who leaves: one vigil, and none is told another's news."""
     ours = AsyncRedisStore(server.url())
-    first = await ours.open(opening())
-    released = there(await ours.settle(settling(first, State.RELEASED)))
-    taken = there(await ours.take(Take(released, B, "opaque", LEASE, False)))
+    first = await ours.carry_out(opening())
+    released = there(await ours.carry_out(settling(first, State.RELEASED)))
+    taken = there(await ours.carry_out(Take(released, B, "opaque", LEASE, False)))
     many = [asyncio.create_task(ours.wait(Wait(taken), 20.0)) for _ in range(5)]
     leaving = asyncio.create_task(ours.wait(Wait(taken), 20.0))
     late, patient, hasty = (
@@ -591,7 +591,7 @@ async def test_those_who_wait_together_are_each_told_what_is_news_to_it(server, 
     assert not any(task.done() for task in many)
     assert len(ours._loop().waiters) == 1
 
-    store.settle(settling(taken, by=B))
+    store.carry_out(settling(taken, by=B))
     assert {there(reply).result for reply in await asyncio.gather(*many)} == {b"done"}
     await asyncio.sleep(0)  # a turn of the loop: the vigil is over after its last one
     assert not ours._loop().waiters
@@ -605,7 +605,7 @@ async def test_tasks_are_told_by_their_own_loop(server, store, monkeypatch):
     subscriber = ours._loop().subscriber
     before = {one.ident for one in threading.enumerate()}
     for lost in (False, True):
-        held = await ours.open(opening())
+        held = await ours.carry_out(opening())
         waiting = asyncio.create_task(ours.wait(Wait(held), 60.0))
         await heard_by(server, held)
         if lost:
@@ -615,7 +615,7 @@ async def test_tasks_are_told_by_their_own_loop(server, store, monkeypatch):
                 while subscriber._wire in (wire, None):
                     await asyncio.sleep(0.01)
             await heard_by(server, held)
-        await asyncio.to_thread(store.settle, settling(held))
+        await asyncio.to_thread(store.carry_out, settling(held))
         async with asyncio.timeout(20):
             assert there(await waiting).result == b"done"
     begun = [one.name for one in threading.enumerate() if one.ident not in before]
@@ -629,12 +629,12 @@ async def test_a_subscriber_in_a_loop_goes_home_when_nobody_waits(server, store,
     monkeypatch.setattr("samekey.stores.redis._subscriber.IDLE_SECONDS", 0.05)
     ours = AsyncRedisStore(server.url())
     for _ in range(2):
-        held = await ours.open(opening())
+        held = await ours.carry_out(opening())
         waiting = asyncio.create_task(ours.wait(Wait(held), 20.0))
         await heard_by(server, held)
         await asyncio.sleep(0.2)  # somebody waits: it stays
         assert ours._loop().subscriber._wire is not None
-        await asyncio.to_thread(store.settle, settling(held))
+        await asyncio.to_thread(store.carry_out, settling(held))
         assert there(await waiting).result == b"done"
         async with asyncio.timeout(20):
             while ours._loop().subscriber._wire is not None:
@@ -646,10 +646,10 @@ async def test_a_loop_that_cannot_listen_looks_again(server, store):
     """A user without the right to subscribe, and a server that is away for a while: slower, never wrong."""
     server.call("ACL", "SETUSER", "deaf", "on", ">secret", *RIGHTS.split(), "-subscribe")
     ours = AsyncRedisStore(f"redis://deaf:secret@127.0.0.1:{server.port}/0")
-    held = await ours.open(opening())
+    held = await ours.carry_out(opening())
     waiting = asyncio.create_task(ours.wait(Wait(held), 20.0))
-    await ours.read(Read(held.key))
-    await asyncio.to_thread(store.settle, settling(held))
+    await ours.carry_out(Read(held.key))
+    await asyncio.to_thread(store.carry_out, settling(held))
     assert there(await waiting).result == b"done"
     await ours.close()
 
@@ -666,15 +666,15 @@ async def test_what_is_told_in_one_database_is_not_heard_in_another(server, colo
     ours, theirs = RedisStore(server.url(4)), RedisStore(server.url(5))
     waiter = AsyncRedisStore(server.url(4))
     command = opening()
-    held, other = ours.open(command), theirs.open(command)
+    held, other = ours.carry_out(command), theirs.carry_out(command)
     waiting = asyncio.create_task(
         waiter.wait(Wait(held), 20.0) if colour == "async" else asyncio.to_thread(waiter.sync.wait, Wait(held), 20.0)
     )
     await heard_by(server, held, 4)
-    theirs.settle(Settle(other, Role.HOLDER, State.COMPLETED, A, b"theirs", None, "", RETAIN))
+    theirs.carry_out(Settle(other, Role.HOLDER, State.COMPLETED, A, b"theirs", None, "", RETAIN))
     done, _ = await asyncio.wait([waiting], timeout=0.1)  # a message that were heard would be here by now
     assert not done
-    ours.settle(Settle(held, Role.HOLDER, State.COMPLETED, A, b"ours", None, "", RETAIN))
+    ours.carry_out(Settle(held, Role.HOLDER, State.COMPLETED, A, b"ours", None, "", RETAIN))
 
     assert there(await waiting).result == b"ours"
     ours.close()
@@ -714,9 +714,9 @@ def channels_of(digest: bytes) -> list[str]:
 
 async def test_a_vigil_ends_with_the_last_who_leaves(server):
     ours = AsyncRedisStore(server.url())
-    held = await ours.open(opening())
+    held = await ours.carry_out(opening())
     waiting = [asyncio.create_task(ours.wait(Wait(held), 20.0)) for _ in range(3)]
-    await ours.read(Read(held.key))  # a trip to the server: they surely wait
+    await ours.carry_out(Read(held.key))  # a trip to the server: they surely wait
     for task in waiting:
         task.cancel()
 
@@ -724,7 +724,7 @@ async def test_a_vigil_ends_with_the_last_who_leaves(server):
     assert [type(one) for one in ended] == [asyncio.CancelledError] * 3
     async with asyncio.timeout(10):
         while ours._loop().waiters:
-            await ours.read(Read(held.key))
+            await ours.carry_out(Read(held.key))
     await ours.close()
 
 
@@ -747,17 +747,17 @@ def test_a_wiped_server_is_noticed_at_the_next_claim(wiped):
     """FLUSHALL under our hands: what is claimed since says so, for everybody who still knew the old store."""
     server = wiped
     knew, knew_too = RedisStore(server.url()), RedisStore(server.url())
-    assert not knew.open(opening()).after_loss
-    assert not knew_too.open(opening()).after_loss
+    assert not knew.carry_out(opening()).after_loss
+    assert not knew_too.carry_out(opening()).after_loss
 
     server.call("FLUSHALL")
 
-    claimed = [knew.open(opening(str(number))) for number in range(50)]
+    claimed = [knew.carry_out(opening(str(number))) for number in range(50)]
     assert all(one.after_loss for one in claimed)
-    assert knew_too.open(opening()).after_loss
+    assert knew_too.carry_out(opening()).after_loss
     assert any("lost its memory" in warning for warning in knew.health().warnings)
     newcomer = RedisStore(server.url())
-    assert there(newcomer.read(Read(claimed[0].key))).after_loss
+    assert there(newcomer.carry_out(Read(claimed[0].key))).after_loss
     for one in (knew, knew_too, newcomer):
         one.close()
 
@@ -787,26 +787,26 @@ def test_a_restart_may_have_forgotten_something():
     """Killed with everysec it keeps its records, but nobody can tell which of the last are missing."""
     with redis_server() as server:
         store = RedisStore(server.url())
-        held = store.open(opening("kept"))
+        held = store.carry_out(opening("kept"))
         before = store.health().incarnation
         until(lambda: server.info("aof_buffer_length") == "0")  # while the disk is busy, Redis holds it back
         server.restart(kill=True)
 
-        assert there(store.read(Read(held.key))).fence == held.fence
+        assert there(store.carry_out(Read(held.key))).fence == held.fence
         assert store.health().incarnation != before
-        assert store.open(opening("new")).after_loss
-        assert there(store.settle(settling(held))).state is State.COMPLETED
+        assert store.carry_out(opening("new")).after_loss
+        assert there(store.carry_out(settling(held))).state is State.COMPLETED
         store.close()
 
 
 def test_a_restart_of_a_server_that_syncs_always_forgets_nothing():
     with redis_server(appendfsync="always") as server:
         store = RedisStore(server.url())
-        held = store.open(opening("kept"))
+        held = store.carry_out(opening("kept"))
         server.restart(kill=True)
 
-        assert there(store.read(Read(held.key))).fence == held.fence
-        assert not store.open(opening("new")).after_loss
+        assert there(store.carry_out(Read(held.key))).fence == held.fence
+        assert not store.carry_out(opening("new")).after_loss
         assert "of its machine" in store.health().guarantee
         store.close()
 
@@ -815,12 +815,12 @@ def test_commands_wait_for_a_server_that_restarts():
     """Whoever lost its answer asks again until the server is back."""
     with redis_server() as server:
         store = RedisStore(server.url())
-        held = store.open(opening())
+        held = store.carry_out(opening())
         with FaultProxy(server.port) as proxy, ThreadPoolExecutor(1) as pool:
             through = RedisStore(f"redis://127.0.0.1:{proxy.port}")
-            through.read(Read(held.key))
+            through.carry_out(Read(held.key))
             proxy.hold()
-            settled = pool.submit(through.settle, settling(held))
+            settled = pool.submit(through.carry_out, settling(held))
             until(lambda: through._process.queue._leader is not None)
             until(lambda: server.info("aof_buffer_length") == "0")
             server.stop(kill=True)
@@ -836,7 +836,7 @@ def test_a_server_that_is_not_there_is_told_at_once(server):
     with redis_server() as gone:
         url = gone.url()
     with pytest.raises(StoreUnavailable):
-        RedisStore(url).open(opening())
+        RedisStore(url).carry_out(opening())
 
 
 @pytest.mark.parametrize(
@@ -872,15 +872,15 @@ def test_a_full_server_writes_nothing():
     """Out of memory without eviction: the claim fails as a whole, and what is there stays."""
     with redis_server(maxmemory="100mb", maxmemory_policy="noeviction") as server:
         store = RedisStore(server.url())
-        held = store.open(opening("kept"))
+        held = store.carry_out(opening("kept"))
         server.call("CONFIG", "SET", "maxmemory", "1")
 
         with pytest.raises(StoreUnavailable, match="memory"):
-            store.open(opening("refused"))
+            store.carry_out(opening("refused"))
 
-        assert store.read(Read(make_key("own", "refused"))) is None
+        assert store.carry_out(Read(make_key("own", "refused"))) is None
         server.call("CONFIG", "SET", "maxmemory", "100mb")
-        assert there(store.settle(settling(held))).state is State.COMPLETED
+        assert there(store.carry_out(settling(held))).state is State.COMPLETED
         assert [one.key.text for one in store.list(Query(states=(State.STARTED,)))] == []
         store.close()
 
@@ -889,7 +889,7 @@ def test_an_address_that_looks_like_a_server_s_word_is_no_such_word(tmp_path):
     """A server that is not there is told as that, whatever its path, host or user is called."""
     for word in ("OOM", "NOPERM", "NOAUTH", "WRONGPASS", "CROSSSLOT", "ACL failure"):
         with pytest.raises(StoreUnavailable, match=r"[Nn]o such file") as told:
-            RedisStore(f"unix://{tmp_path}/{word.replace(' ', '%20')}/redis.sock").open(opening())
+            RedisStore(f"unix://{tmp_path}/{word.replace(' ', '%20')}/redis.sock").carry_out(opening())
 
         assert "memory" not in str(told.value)
 
@@ -901,11 +901,11 @@ def test_what_a_script_may_not_do_is_told_as_that_at_once(flavour):
         server.call("ACL", "SETUSER", "READONLY", "on", ">secret", *RIGHTS.split(), "-zadd")
         store = RedisStore(f"redis://READONLY:secret@127.0.0.1:{server.port}/0")
         with pytest.raises(Misconfigured, match="lacks a right that the store needs"):
-            store.open(opening())
+            store.carry_out(opening())
         server.call("ACL", "SETUSER", "READONLY", "-evalsha", "-eval")
 
         with pytest.raises(Misconfigured, match="lacks a right that the store needs"):
-            store.read(Read(make_key("own", "any")))
+            store.carry_out(Read(make_key("own", "any")))
         assert store._process.queue.servers.connections  # nobody hung up to look for another master
         store.close()
 
@@ -914,11 +914,11 @@ def test_what_a_script_may_not_do_is_told_as_that_at_once(flavour):
 def test_a_script_that_finds_no_room_is_told_as_a_full_memory(flavour):
     with redis_server(flavour, maxmemory="100mb", maxmemory_policy="noeviction") as server:
         store = RedisStore(server.url())
-        store.open(opening())
+        store.carry_out(opening())
         server.call("CONFIG", "SET", "maxmemory", "1")
 
         with pytest.raises(StoreUnavailable, match="memory"):
-            store.open(opening())
+            store.carry_out(opening())
         store.close()
 
 
@@ -927,7 +927,7 @@ def test_a_script_that_finds_no_room_is_told_as_a_full_memory(flavour):
 
 def test_a_replica_is_never_asked(server):
     with redis_server() as master, master.replica() as copy, pytest.raises(StoreUnavailable, match="replica"):
-        RedisStore(copy.url()).open(opening())
+        RedisStore(copy.url()).carry_out(opening())
 
 
 def test_wait_replicas_counts_only_what_is_on_a_replica():
@@ -935,21 +935,21 @@ def test_wait_replicas_counts_only_what_is_on_a_replica():
     with redis_server() as master:
         store = RedisStore(master.url() + "?wait_replicas=1")
         with master.replica() as copy:
-            held = store.open(opening("both"))
+            held = store.carry_out(opening("both"))
             assert copy.call("EXISTS", raw_key(held)) == 1
             assert "replica(s) before it counts" in store.health().guarantee
         with pytest.raises(StoreUnavailable, match="not on 1 replica"):
-            store.open(opening("alone"))
-        assert there(store.read(Read(held.key))).fence == held.fence
+            store.carry_out(opening("alone"))
+        assert there(store.carry_out(Read(held.key))).fence == held.fence
         store.close()
 
 
 def replicated_commands(store: RedisStore) -> Iterator[StoreCommand]:
     """A writing command of each kind that a lost reply may strike, each on a record of its own."""
-    yield Take(there(store.settle(settling(store.open(opening()), State.RELEASED))), B, "opaque", LEASE, False)
-    yield Begin(store.open(opening()))
-    yield settling(store.open(opening()))
-    yield Testify((late := store.open(opening())).key, B, late.token, State.COMPLETED, b"late", "too late")
+    yield Take(there(store.carry_out(settling(store.carry_out(opening()), State.RELEASED))), B, "opaque", LEASE, False)
+    yield Begin(store.carry_out(opening()))
+    yield settling(store.carry_out(opening()))
+    yield Testify((late := store.carry_out(opening())).key, B, late.token, State.COMPLETED, b"late", "too late")
 
 
 @pytest.fixture
@@ -973,13 +973,13 @@ def test_what_was_written_by_a_lost_command_waits_for_its_replicas_too(behind):
     master, proxy, fall_behind = behind
     through = RedisStore(f"redis://127.0.0.1:{proxy.port}?wait_replicas=1")
     commands = list(replicated_commands(RedisStore(master.url())))
-    through.read(Read(make_key("own", "warm")))
+    through.carry_out(Read(make_key("own", "warm")))
     fall_behind()
     for command in commands:
         proxy.lose_replies(1)
 
         with pytest.raises(StoreUnavailable, match="not on 1 replica"):
-            getattr(through, command.verb)(command)
+            through.carry_out(command)
 
         assert proxy.to_lose == 0
     through.close()
@@ -990,16 +990,16 @@ async def test_what_is_said_again_waits_for_its_replicas_again(behind):
     master, _, fall_behind = behind
     plain = RedisStore(master.url())
     store = AsyncRedisStore(master.url() + "?wait_replicas=1")
-    begun, settled = plain.open(opening()), plain.open(opening())
-    await store.read(Read(make_key("own", "warm")))
+    begun, settled = plain.carry_out(opening()), plain.carry_out(opening())
+    await store.carry_out(Read(make_key("own", "warm")))
     fall_behind()
     for command in (Begin(begun), settling(settled)):
         for _ in range(2):
             with pytest.raises(StoreUnavailable, match="not on 1 replica"):
-                await getattr(store, command.verb)(command)
+                await store.carry_out(command)
 
-    assert there(plain.read(Read(begun.key))).begun_at is not None
-    assert there(plain.read(Read(settled.key))).state is State.COMPLETED
+    assert there(plain.carry_out(Read(begun.key))).begun_at is not None
+    assert there(plain.carry_out(Read(settled.key))).state is State.COMPLETED
     await store.close()
 
 
@@ -1007,9 +1007,9 @@ def test_what_is_said_again_counts_when_its_replica_has_it():
     """And says the same: state, lease, answer and moves are as they were."""
     with redis_server() as master, master.replica() as copy:
         store = RedisStore(master.url() + "?wait_replicas=1")
-        held = store.open(opening())
-        begun = [there(store.begin(Begin(held))) for _ in range(2)]
-        settled = [there(store.settle(settling(held))) for _ in range(2)]
+        held = store.carry_out(opening())
+        begun = [there(store.carry_out(Begin(held))) for _ in range(2)]
+        settled = [there(store.carry_out(settling(held))) for _ in range(2)]
 
         for first, again in (begun, settled):
             assert again.version == first.version + 1
@@ -1025,7 +1025,7 @@ def test_what_is_said_again_counts_when_its_replica_has_it():
                 "moves",
             ):
                 assert getattr(again, name) == getattr(first, name)
-        assert there(store.read(Read(held.key))).moves == settled[0].moves
+        assert there(store.carry_out(Read(held.key))).moves == settled[0].moves
         assert copy.call("GETRANGE", raw_key(held), 2, 11) == f"{settled[1].version:010}"
         assert 0 < master.call("PTTL", raw_key(held)) <= RETAIN * 1000
         store.close()
@@ -1037,13 +1037,13 @@ def test_a_sentinel_that_knows_no_master_is_passed_over():
         forgot.call("SENTINEL", "REMOVE", "main")
         sentinels = f"127.0.0.1:{forgot.port},127.0.0.1:{knows.port}"
         store = RedisStore(f"redis://{sentinels}/0?sentinel=main")
-        assert store.open(opening()).state is State.STARTED
+        assert store.carry_out(opening()).state is State.STARTED
         store.close()
 
         with pytest.raises(Misconfigured, match="know no 'other'"):
-            RedisStore(f"redis://{sentinels}/0?sentinel=other").open(opening())
+            RedisStore(f"redis://{sentinels}/0?sentinel=other").carry_out(opening())
         with pytest.raises(StoreUnavailable):  # one of them did not say
-            RedisStore(f"redis://127.0.0.1:1,127.0.0.1:{forgot.port}/0?sentinel=main").open(opening())
+            RedisStore(f"redis://127.0.0.1:1,127.0.0.1:{forgot.port}/0?sentinel=main").carry_out(opening())
 
 
 def test_a_user_that_may_not_wait_for_replicas_is_told_before_anything_is_claimed(server):
@@ -1053,7 +1053,7 @@ def test_a_user_that_may_not_wait_for_replicas_is_told_before_anything_is_claime
     claim = opening()
 
     with pytest.raises(Misconfigured, match="wait"):
-        store.open(claim)
+        store.carry_out(claim)
 
     assert server.call("EXISTS", raw_key(claim)) == 0
     store.close()
@@ -1063,17 +1063,17 @@ def test_a_master_that_was_demoted_is_left():
     """READONLY means that nothing was written: it is asked again where the master is now."""
     with redis_server() as master, master.replica() as copy, FaultProxy(master.port) as proxy:
         store = RedisStore(f"redis://127.0.0.1:{proxy.port}")  # an address that follows the master
-        held = store.open(opening())
+        held = store.carry_out(opening())
         until(lambda: copy.in_step_with(master))
         copy.promote()
         master.call("REPLICAOF", "127.0.0.1", copy.port)
         proxy.target = ("127.0.0.1", copy.port)
 
-        settled = there(store.settle(settling(held)))
+        settled = there(store.carry_out(settling(held)))
 
         assert settled.state is State.COMPLETED
-        assert settled.result == there(RedisStore(copy.url()).read(Read(held.key))).result
-        assert store.open(opening()).after_loss
+        assert settled.result == there(RedisStore(copy.url()).carry_out(Read(held.key))).result
+        assert store.carry_out(opening()).after_loss
         store.close()
 
 
@@ -1185,12 +1185,12 @@ def test_a_cluster_keeps_each_key_where_it_belongs(cluster):
         waiting = pool.submit(other.wait, Wait(held[0]), 20.0)
         until(lambda: any(node.call("PUBSUB", "NUMSUB", channel(held[0]))[1] for node in cluster))
         for one in held:
-            assert there(store.settle(settling(one))).state is State.COMPLETED
+            assert there(store.carry_out(settling(one))).state is State.COMPLETED
         assert there(waiting.result()).result == b"done"
 
     assert len(store.list(Query(operation="own", limit=1000))) == 60
     for one in held[:5]:
-        store.free(Free(there(store.read(Read(one.key))), "ada", "again"))
+        store.carry_out(Free(there(store.carry_out(Read(one.key))), "ada", "again"))
     assert len([one for one in store.audit(1000) if one.action == "free"]) == 5
     assert "servers" in dict(store.health().facts)
     assert dict(store.health().facts)["servers"] == "3"
@@ -1201,7 +1201,7 @@ def test_a_cluster_keeps_each_key_where_it_belongs(cluster):
 def test_a_cluster_that_is_rearranged_is_followed(cluster):
     """While a slot is on its way, and after it has moved, the key is asked for where it is."""
     store = RedisStore(cluster_url(cluster))
-    held = store.open(opening("on the move"))
+    held = store.carry_out(opening("on the move"))
     tag = raw_key(held).split("}")[0] + "}"
     slot = cluster[0].call("CLUSTER", "KEYSLOT", tag)
     owners = {node.call("CLUSTER", "MYID"): node for node in cluster}
@@ -1213,12 +1213,12 @@ def test_a_cluster_that_is_rearranged_is_followed(cluster):
     for key in source.call("CLUSTER", "GETKEYSINSLOT", slot, 100):
         source.call("MIGRATE", "127.0.0.1", target.port, key, 0, 5000)
 
-    renewed = there(store.renew(Renew(held, LEASE)))  # ASK
+    renewed = there(store.carry_out(Renew(held, LEASE)))  # ASK
     assert renewed.version == held.version + 1
 
     for node in (target, source, *cluster):
         node.call("CLUSTER", "SETSLOT", slot, "NODE", ids[id(target)])
-    assert there(store.settle(settling(held))).state is State.COMPLETED  # MOVED
+    assert there(store.carry_out(settling(held))).state is State.COMPLETED  # MOVED
     store.close()
 
 
@@ -1251,11 +1251,11 @@ def test_the_first_slot_that_moves_to_a_new_server_is_followed(colour):
 
     async def moving(nodes: list[RedisServer]) -> None:
         store = (AsyncRedisStore if colour == "async" else RedisStore)(cluster_url(nodes))
-        held = await called(store.open(opening()))
+        held = await called(store.carry_out(opening()))
         give_away(held, next(node for node in nodes if raw_key(held) in node.call("KEYS", "*")), nodes[2])
 
-        assert (await called(store.renew(Renew(held, LEASE)))).version == held.version + 1
-        assert (await called(store.settle(settling(held)))).state is State.COMPLETED
+        assert (await called(store.carry_out(Renew(held, LEASE)))).version == held.version + 1
+        assert (await called(store.carry_out(settling(held)))).state is State.COMPLETED
         assert [one.key for one in await called(store.list(Query(limit=10)))] == [held.key]
         await called(store.close())
 
@@ -1270,7 +1270,7 @@ def test_a_record_that_moves_while_a_list_is_made_is_listed_once(monkeypatch, di
     with redis_cluster(2) as nodes:
         store = RedisStore(cluster_url(nodes))
         source, target = nodes[::direction]
-        ended = [there(store.settle(settling(store.open(opening())))) for _ in range(40)]
+        ended = [there(store.carry_out(settling(store.carry_out(opening())))) for _ in range(40)]
         (moving, *_) = (one for one in ended if raw_key(one) in source.call("KEYS", "*"))
         looks: list[str] = []
 
@@ -1297,15 +1297,15 @@ def test_who_waits_hears_of_it_when_no_server_of_the_address_is_left(monkeypatch
         for node in stay:
             node.call("CONFIG", "SET", "cluster-require-full-coverage", "no")
         store, other = RedisStore(cluster_url([leaves])), RedisStore(cluster_url(stay))
-        records = [store.open(opening()) for _ in range(40)]
+        records = [store.carry_out(opening()) for _ in range(40)]
         (held, *_) = (one for one in records if raw_key(one) in stay[0].call("KEYS", "*"))
-        assert other.read(Read(held.key)) is not None
+        assert other.carry_out(Read(held.key)) is not None
         leaves.stop(kill=True)
 
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(store.wait, Wait(held), 20.0)
             until(lambda: any(node.call("PUBSUB", "NUMSUB", channel(held))[1] for node in stay))
-            other.settle(settling(held))
+            other.carry_out(settling(held))
             assert there(waiting.result()).result == b"done"
         for each in (store, other):
             each.close()
@@ -1314,7 +1314,7 @@ def test_who_waits_hears_of_it_when_no_server_of_the_address_is_left(monkeypatch
 def test_servers_that_each_name_the_other_are_asked_until_they_agree(cluster):
     """The one that gave a slot away hears of it first, and for a moment each says that the other has it."""
     store = RedisStore(cluster_url(cluster))
-    held = store.open(opening("between two"))
+    held = store.carry_out(opening("between two"))
     slot = slot_of(raw_key(held).encode())
     source = next(node for node in cluster if raw_key(held) in node.call("KEYS", "*"))
     target = next(node for node in cluster if node is not source)
@@ -1330,7 +1330,7 @@ def test_servers_that_each_name_the_other_are_asked_until_they_agree(cluster):
 
     before = sent_away()
     with ThreadPoolExecutor(1) as pool:
-        settling_it = pool.submit(store.settle, settling(held))
+        settling_it = pool.submit(store.carry_out, settling(held))
         until(lambda: settling_it.done() or sent_away() > before + REDIRECTS_MAX)
         for node in (target, *cluster):
             node.call("CLUSTER", "SETSLOT", slot, "NODE", taker)
@@ -1344,7 +1344,7 @@ def test_a_server_that_knows_no_cluster_is_passed_over(cluster):
     with redis_server(cluster_enabled="yes") as forgot:
         store = RedisStore(f"redis://127.0.0.1:{forgot.port},127.0.0.1:{cluster[0].port}?cluster=1")
 
-        assert store.open(opening()).state is State.STARTED
+        assert store.carry_out(opening()).state is State.STARTED
         store.close()
 
 
@@ -1395,7 +1395,7 @@ def test_a_master_that_hangs_is_left_alone_for_a_while(cluster, monkeypatch, col
         until(lambda: all("cluster_state:ok" in node.call("CLUSTER", "INFO") for node in cluster))
         known = (store.sync if isinstance(store, AsyncRedisStore) else store)._process_now().known
         known.silent.clear()  # the while is over
-        assert (await called(store.renew(Renew(hers, LEASE)))).lease_live
+        assert (await called(store.carry_out(Renew(hers, LEASE)))).lease_live
         await called(store.close())
 
     asyncio.run(hanging())
@@ -1418,7 +1418,7 @@ def test_a_cluster_whose_servers_do_not_tell_their_host(cluster):
 
 def test_one_server_of_a_cluster_is_refused_and_the_way_out_named(cluster):
     with pytest.raises(Misconfigured, match=re.escape("?cluster=1")):
-        RedisStore(cluster[0].url()).open(opening())
+        RedisStore(cluster[0].url()).carry_out(opening())
 
 
 def test_the_health_is_that_of_the_servers_there_are():
@@ -1464,13 +1464,13 @@ def test_a_cluster_fails_over():
     """A master is killed, its replica takes over: the same store goes on, and says that something may be lost."""
     with redis_cluster(3, replicas=1) as nodes:
         store = RedisStore(cluster_url(nodes[1:]))
-        held = store.open(opening("kept"))
+        held = store.carry_out(opening("kept"))
         source = next(node for node in nodes[:3] if raw_key(held) in node.call("KEYS", "*"))
         until(lambda: any(raw_key(held) in node.call("KEYS", "*") for node in nodes[3:]))
         source.stop(kill=True)
         for _ in range(20):
             try:
-                settled = store.settle(settling(held))
+                settled = store.carry_out(settling(held))
                 break
             except StoreUnavailable:
                 continue
@@ -1521,19 +1521,19 @@ async def test_with_tls(tmp_path):
         url = f"rediss://localhost:{port}?ssl_ca_certs={tmp_path / 'ca.crt'}"
         run_once(RedisStore(url))
         await run_once_async(AsyncRedisStore(url))
-        held = RedisStore(url).open(opening())
+        held = RedisStore(url).carry_out(opening())
         with ThreadPoolExecutor(1) as pool:
             store = RedisStore(url)
             waiting = pool.submit(store.wait, Wait(held), 20.0)
             until(lambda: store._process.subscriber._waiting)
-            RedisStore(url).settle(settling(held))
+            RedisStore(url).carry_out(settling(held))
             assert there(waiting.result()).result == b"done"
-        held = RedisStore(url).open(opening())
+        held = RedisStore(url).carry_out(opening())
         ours = AsyncRedisStore(url)
         tasks = asyncio.create_task(ours.wait(Wait(held), 20.0))
         while ours._loop().subscriber._wire is None:
             await asyncio.sleep(0.01)
-        RedisStore(url).settle(settling(held))
+        RedisStore(url).carry_out(settling(held))
         assert there(await tasks).result == b"done"
         await ours.close()
         authority = str(tmp_path / "ca.crt")
@@ -1544,7 +1544,7 @@ async def test_with_tls(tmp_path):
             run_once(RedisStore(client=client))
             await run_once_async(AsyncRedisStore(client=client))
         with pytest.raises(StoreUnavailable, match="certificate"):
-            RedisStore(f"rediss://localhost:{port}").open(opening())
+            RedisStore(f"rediss://localhost:{port}").carry_out(opening())
 
 
 def driver_free_port() -> int:
@@ -1595,15 +1595,15 @@ async def test_a_user_with_few_rights_is_enough(server):
     await run_once_async(AsyncRedisStore(url))
     store = RedisStore(url)
     for command, _ in every_command(store):
-        getattr(store, command.verb)(command)
+        store.carry_out(command)
     assert store.list(Query(operation="own"))
     assert store.audit(10)
     assert "secret" not in store.name + repr(store) + repr(store._address)
     assert dict(store.health().facts)["appendfsync"] == "not shown"
     with pytest.raises(Misconfigured):
-        RedisStore(url.replace("shop:", "nobody:")).open(opening())
+        RedisStore(url.replace("shop:", "nobody:")).carry_out(opening())
     with pytest.raises(Misconfigured):
-        RedisStore(url.replace("secret", "wrong")).open(opening())
+        RedisStore(url.replace("secret", "wrong")).carry_out(opening())
     store.close()
 
 
@@ -1620,12 +1620,12 @@ async def test_a_user_that_may_tell_nobody_settles_all_the_same(server, missing)
     """A message is a hint: what was written counts, and those who wait look again by themselves."""
     server.call("ACL", "SETUSER", "mute", "reset", "on", ">secret", *RIGHTS.split(), missing)
     store = RedisStore(f"redis://mute:secret@127.0.0.1:{server.port}/0")
-    held = store.open(opening())
+    held = store.carry_out(opening())
     waiting = asyncio.create_task(asyncio.to_thread(store.wait, Wait(held), 20.0))
 
     for command, _ in every_command(store):
-        getattr(store, command.verb)(command)
-    assert there(await asyncio.to_thread(store.settle, settling(held))).state is State.COMPLETED
+        store.carry_out(command)
+    assert there(await asyncio.to_thread(store.carry_out, settling(held))).state is State.COMPLETED
     assert there(await waiting).result == b"done"
     store.close()
     front = RedisFront(f"redis://mute:secret@127.0.0.1:{server.port}/0")
@@ -1650,7 +1650,7 @@ async def test_a_setting_that_the_other_colour_does_not_know_is_refused(server):
     client = redis.Redis(ssl=True, ssl_validate_ocsp=True)
 
     with pytest.raises(Misconfigured, match="ssl_validate_ocsp"):
-        await AsyncRedisStore(client=client).open(opening())
+        await AsyncRedisStore(client=client).carry_out(opening())
     client.close()
 
 
@@ -1713,10 +1713,10 @@ async def test_and_so_in_a_loop(server):
     wallet.empty = True
     store = AsyncRedisStore(client=redis.asyncio.Redis(port=server.port, credential_provider=wallet))
     with pytest.raises(StoreUnavailable, match="LookupError"):
-        await store.open(opening())
+        await store.carry_out(opening())
     wallet.empty = False
 
-    assert (await store.open(opening())).state is State.STARTED
+    assert (await store.carry_out(opening())).state is State.STARTED
     await store.close()
 
 
@@ -1755,15 +1755,15 @@ def test_an_address_that_cannot_work_is_refused(url):
 
 
 def in_child(url: str, store: RedisStore, text: str, answer) -> None:
-    answer.send(store.open(opening(text, by=B)).attempt)
+    answer.send(store.carry_out(opening(text, by=B)).attempt)
 
 
 def test_a_forked_child_has_connections_of_its_own(server, store):
-    held = store.open(opening("forked"))
+    held = store.carry_out(opening("forked"))
     ours, theirs = multiprocessing.Pipe()
     child = multiprocessing.get_context("fork").Process(target=in_child, args=("", store, "forked", theirs))
     child.start()
     child.join(20)
 
     assert ours.recv() == A
-    assert there(store.settle(settling(held))).state is State.COMPLETED
+    assert there(store.carry_out(settling(held))).state is State.COMPLETED

@@ -20,22 +20,9 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from samekey.core.commands import (
-    Ask,
-    Begin,
-    Free,
-    Open,
-    Read,
-    Redact,
-    Renew,
-    Settle,
-    StoreCommand,
-    Take,
-    Testify,
-    Wait,
-)
-from samekey.core.errors import RecordUnreadable, StoreUnavailable
-from samekey.core.ports import Audits, Health, Query, Records, Replies
+from samekey.core.commands import Read, StoreCommand, Wait
+from samekey.core.errors import StoreUnavailable
+from samekey.core.ports import Audits, Health, Query, Records, Replies, Reply
 from samekey.core.record import Record
 from samekey.drivers.mysql import connect as driver
 from samekey.loops import aside, running
@@ -74,43 +61,13 @@ class MysqlStore:
 
     # -- the port ------------------------------------------------------------------------------------------
 
-    def open(self, command: Open) -> Record:
-        record = self._links().perform(command)
-        if record is None:
-            raise RecordUnreadable(f"{self.name} took the claim of {command.key} and shows no record of it")
-        return record
-
-    def take(self, command: Take) -> Record | None:
-        return self._links().perform(command)
-
-    def begin(self, command: Begin) -> Record | None:
-        return self._links().perform(command)
-
-    def renew(self, command: Renew) -> Record | None:
-        return self._links().perform(command)
-
-    def settle(self, command: Settle) -> Record | None:
-        return self._links().perform(command)
-
-    def ask(self, command: Ask) -> Record | None:
-        return self._links().perform(command)
-
-    def testify(self, command: Testify) -> Record | None:
-        return self._links().perform(command)
-
-    def redact(self, command: Redact) -> Record | None:
-        return self._links().perform(command)
-
-    def free(self, command: Free) -> Record | None:
-        return self._links().perform(command)
-
-    def read(self, command: Read) -> Record | None:
+    def carry_out(self, command: StoreCommand) -> Reply:
         return self._links().perform(command)
 
     def wait(self, command: Wait, timeout: float) -> Record | None:
         links = self._links()
         with links.watch.watching(command.key.digest):
-            return wait(command.seen, timeout, lambda: self.read(Read(command.key)), links.bells)
+            return wait(command.seen, timeout, lambda: self.carry_out(Read(command.key)), links.bells)
 
     def batch(self, commands: Sequence[StoreCommand]) -> Replies:
         return [reply for part in _parts(commands) for reply in self._links().perform_all(part)]
@@ -179,40 +136,13 @@ class AsyncMysqlStore:
     def __repr__(self) -> str:
         return f"<AsyncMysqlStore {self.name}>"
 
-    async def open(self, command: Open) -> Record:
-        return await self._aside(lambda: self.sync.open(command))
-
-    async def take(self, command: Take) -> Record | None:
-        return await self._aside(lambda: self.sync.take(command))
-
-    async def begin(self, command: Begin) -> Record | None:
-        return await self._aside(lambda: self.sync.begin(command))
-
-    async def renew(self, command: Renew) -> Record | None:
-        return await self._aside(lambda: self.sync.renew(command))
-
-    async def settle(self, command: Settle) -> Record | None:
-        return await self._aside(lambda: self.sync.settle(command))
-
-    async def ask(self, command: Ask) -> Record | None:
-        return await self._aside(lambda: self.sync.ask(command))
-
-    async def testify(self, command: Testify) -> Record | None:
-        return await self._aside(lambda: self.sync.testify(command))
-
-    async def redact(self, command: Redact) -> Record | None:
-        return await self._aside(lambda: self.sync.redact(command))
-
-    async def free(self, command: Free) -> Record | None:
-        return await self._aside(lambda: self.sync.free(command))
-
-    async def read(self, command: Read) -> Record | None:
-        return await self._aside(lambda: self.sync.read(command))
+    async def carry_out(self, command: StoreCommand) -> Reply:
+        return await self._aside(lambda: self.sync._links().perform(command))
 
     async def wait(self, command: Wait, timeout: float) -> Record | None:
         links = self.sync._links()
         with links.watch.watching(command.key.digest):
-            return await async_wait(command.seen, timeout, lambda: self.read(Read(command.key)), links.bells)
+            return await async_wait(command.seen, timeout, lambda: self.carry_out(Read(command.key)), links.bells)
 
     async def batch(self, commands: Sequence[StoreCommand]) -> Replies:
         return await self._aside(lambda: self.sync.batch(commands))

@@ -20,24 +20,11 @@ import os
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any
 
-from samekey.core.commands import (
-    Ask,
-    Begin,
-    Free,
-    Open,
-    Read,
-    Redact,
-    Renew,
-    Settle,
-    StoreCommand,
-    Take,
-    Testify,
-    Wait,
-)
-from samekey.core.errors import RecordUnreadable, SamekeyError, StoreUnavailable
-from samekey.core.ports import Audits, Health, Query, Records, Replies
+from samekey.core.commands import Ask, Free, Read, Settle, StoreCommand, Take, Wait
+from samekey.core.errors import SamekeyError, StoreUnavailable
+from samekey.core.ports import Audits, Health, Query, Records, Replies, Reply
 from samekey.core.record import Record
 from samekey.core.states import Role
 from samekey.drivers.postgres.address import Address, parse_url
@@ -68,7 +55,7 @@ from samekey.stores.postgres._transaction import (
 
 _INHERITED: list[Any] = []  # what a forked child got from its parent and must not touch
 
-_MOVES = (Take, Settle, Ask, Free)  # what those who wait, wait for
+_MOVES = frozenset({Take, Settle, Ask, Free})  # what those who wait, wait for
 
 LISTEN_LOOK_SECONDS = 0.01  # how often a first waiter looks whether the listener is there: connecting takes about that
 
@@ -95,42 +82,16 @@ class PostgresStore:
 
     # -- the port ------------------------------------------------------------------------------------------
 
-    def open(self, command: Open) -> Record:
-        job = Job(command)
-        self._links().claims.perform((job,))
-        return job.reply or _nothing(job, self.name)
-
-    def take(self, command: Take) -> Record | None:
-        return self._do(self._links().claims, command)
-
-    def begin(self, command: Begin) -> Record | None:
-        return self._do(self._links().claims, command)
-
-    def renew(self, command: Renew) -> Record | None:
-        return self._do(self._links().claims, command)
-
-    def settle(self, command: Settle) -> Record | None:
+    def carry_out(self, command: StoreCommand) -> Reply:
         links = self._links()
-        job = Job(command)
-        (links.claims if command.role is Role.OPERATOR else links.settles).perform((job,))
-        if links.bells:
+        kind, job = type(command), Job(command)
+        if kind is Settle and command.role is not Role.OPERATOR:  # type: ignore[attr-defined]
+            links.settles.perform((job,))
+        else:
+            (links.reads if kind is Read else links.claims).perform((job,))
+        if kind in _MOVES and links.bells:
             links.ring((job,))
-        return job.outcome()
-
-    def ask(self, command: Ask) -> Record | None:
-        return self._do(self._links().claims, command)
-
-    def testify(self, command: Testify) -> Record | None:
-        return self._do(self._links().claims, command)
-
-    def redact(self, command: Redact) -> Record | None:
-        return self._do(self._links().claims, command)
-
-    def free(self, command: Free) -> Record | None:
-        return self._do(self._links().claims, command)
-
-    def read(self, command: Read) -> Record | None:
-        return self._do(self._links().reads, command)
+        return job.reply or job.outcome()
 
     def wait(self, command: Wait, timeout: float) -> Record | None:
         links = self._links()
@@ -231,7 +192,7 @@ class _Here:
         """Those who wait in this process need no notification."""
         if len(self.bells):
             for job in jobs:
-                if isinstance(job.command, _MOVES):
+                if type(job.command) in _MOVES:
                     self.bells.ring(job.command.key.digest)
 
     def close(self) -> None:
@@ -265,42 +226,16 @@ class AsyncPostgresStore:
     def __repr__(self) -> str:
         return f"<AsyncPostgresStore {self.name}>"
 
-    async def open(self, command: Open) -> Record:
-        job = Job(command)
-        await self._links().claims.perform((job,))
-        return job.reply or _nothing(job, self.name)
-
-    async def take(self, command: Take) -> Record | None:
-        return await self._do(self._links().claims, command)
-
-    async def begin(self, command: Begin) -> Record | None:
-        return await self._do(self._links().claims, command)
-
-    async def renew(self, command: Renew) -> Record | None:
-        return await self._do(self._links().claims, command)
-
-    async def settle(self, command: Settle) -> Record | None:
+    async def carry_out(self, command: StoreCommand) -> Reply:
         links = self._links()
-        job = Job(command)
-        await (links.claims if command.role is Role.OPERATOR else links.settles).perform((job,))
-        if self.sync._here.bells:
+        kind, job = type(command), Job(command)
+        if kind is Settle and command.role is not Role.OPERATOR:  # type: ignore[attr-defined]
+            await links.settles.perform((job,))
+        else:
+            await (links.reads if kind is Read else links.claims).perform((job,))
+        if kind in _MOVES and self.sync._here.bells:
             self.sync._here.ring((job,))
-        return job.outcome()
-
-    async def ask(self, command: Ask) -> Record | None:
-        return await self._do(self._links().claims, command)
-
-    async def testify(self, command: Testify) -> Record | None:
-        return await self._do(self._links().claims, command)
-
-    async def redact(self, command: Redact) -> Record | None:
-        return await self._do(self._links().claims, command)
-
-    async def free(self, command: Free) -> Record | None:
-        return await self._do(self._links().claims, command)
-
-    async def read(self, command: Read) -> Record | None:
-        return await self._do(self._links().reads, command)
+        return job.reply or job.outcome()
 
     async def wait(self, command: Wait, timeout: float) -> Record | None:
         links, here = self._links(), self.sync._links()
@@ -424,11 +359,6 @@ class _Loop:
         if self.pid == os.getpid():
             for lane in self.lanes:
                 lane.abandon()
-
-
-def _nothing(job: Job, name: str) -> NoReturn:
-    job.outcome()  # raises what went wrong
-    raise RecordUnreadable(f"{name} took the claim of {job.command.key} and shows no record of it")
 
 
 def _only_settles(jobs: Sequence[Job]) -> bool:

@@ -21,22 +21,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from samekey.core.commands import (
-    Ask,
-    Begin,
-    Free,
-    Open,
-    Read,
-    Redact,
-    Renew,
-    Settle,
-    StoreCommand,
-    Take,
-    Testify,
-    Wait,
-)
-from samekey.core.errors import Misconfigured, RecordUnreadable, StoreUnavailable
-from samekey.core.ports import Audits, Health, Query, Records, Replies
+from samekey.core.commands import Ask, Free, Read, Settle, StoreCommand, Take, Wait
+from samekey.core.errors import Misconfigured, StoreUnavailable
+from samekey.core.ports import Audits, Health, Query, Records, Replies, Reply, no_transactions
 from samekey.core.record import Record
 from samekey.drivers.redis.address import Address, lent_by, parse_url
 from samekey.loops import Bells, aside
@@ -87,42 +74,20 @@ class RedisStore:
 
     # -- the port ------------------------------------------------------------------------------------------
 
-    def open(self, command: Open) -> Record:
-        return _there(self._do(command), command)
-
-    def take(self, command: Take) -> Record | None:
-        return self._do(command)
-
-    def begin(self, command: Begin) -> Record | None:
-        return self._do(command)
-
-    def renew(self, command: Renew) -> Record | None:
-        return self._do(command)
-
-    def settle(self, command: Settle) -> Record | None:
-        return self._do(command)
-
-    def ask(self, command: Ask) -> Record | None:
-        return self._do(command)
-
-    def testify(self, command: Testify) -> Record | None:
-        return self._do(command)
-
-    def redact(self, command: Redact) -> Record | None:
-        return self._do(command)
-
-    def free(self, command: Free) -> Record | None:
-        return self._do(command)
-
-    def read(self, command: Read) -> Record | None:
-        return self._do(command)
+    def carry_out(self, command: StoreCommand) -> Reply:
+        process = self._process_now()
+        item = item_of(command, process.known)
+        process.queue.perform((item,))
+        if type(command) in _WAKING:
+            process.bells.ring(item.digest)
+        return item.outcome()
 
     def wait(self, command: Wait, timeout: float) -> Record | None:
         process = self._process_now()
         told = process.told(command)
 
         def look() -> Record | None:
-            return told() or self._do(Read(command.key))
+            return told() or self.carry_out(Read(command.key))
 
         with process.subscriber.watching(command.key):
             return wait(command.seen, timeout, look, process.bells)
@@ -154,6 +119,9 @@ class RedisStore:
         process.queue.check_servers()
         return _health(process.known)
 
+    def join(self, connection: Any) -> Any:
+        raise no_transactions(self.name)
+
     def close(self) -> None:
         self._process.close()
 
@@ -168,15 +136,6 @@ class RedisStore:
         if process.closed:
             raise StoreUnavailable(f"{self.name} was closed")
         return process
-
-    def _do(self, command: StoreCommand) -> Record | None:
-        process = self._process_now()
-        item = item_of(command, process.known)
-        process.queue.perform((item,))
-        if type(command) in _WAKING:
-            process.bells.ring(item.digest)
-        record: Record | None = item.outcome()
-        return record
 
     def _work(self, working: Any) -> Any:
         item = Item(None, working)
@@ -251,35 +210,13 @@ class AsyncRedisStore:
     def __repr__(self) -> str:
         return f"<AsyncRedisStore {self.name}>"
 
-    async def open(self, command: Open) -> Record:
-        return _there(await self._do(command), command)
-
-    async def take(self, command: Take) -> Record | None:
-        return await self._do(command)
-
-    async def begin(self, command: Begin) -> Record | None:
-        return await self._do(command)
-
-    async def renew(self, command: Renew) -> Record | None:
-        return await self._do(command)
-
-    async def settle(self, command: Settle) -> Record | None:
-        return await self._do(command)
-
-    async def ask(self, command: Ask) -> Record | None:
-        return await self._do(command)
-
-    async def testify(self, command: Testify) -> Record | None:
-        return await self._do(command)
-
-    async def redact(self, command: Redact) -> Record | None:
-        return await self._do(command)
-
-    async def free(self, command: Free) -> Record | None:
-        return await self._do(command)
-
-    async def read(self, command: Read) -> Record | None:
-        return await self._do(command)
+    async def carry_out(self, command: StoreCommand) -> Reply:
+        queue, process = self._loop().queue, self.sync._process
+        item = item_of(command, process.known)
+        await queue.perform_one(item)
+        if type(command) in _WAKING:
+            process.bells.ring(item.digest)
+        return item.outcome()
 
     async def wait(self, command: Wait, timeout: float) -> Record | None:
         key, loop = command.key, self._loop()
@@ -287,7 +224,7 @@ class AsyncRedisStore:
         shared = waiters.get(key.digest)
         if shared is None:
             shared = waiters[key.digest] = Waiters(
-                key, loop.subscriber, lambda: self._do(Read(key)), lambda: waiters.pop(key.digest)
+                key, loop.subscriber, lambda: self.carry_out(Read(key)), lambda: waiters.pop(key.digest)
             )
         return await shared.wait(command.seen, timeout)
 
@@ -316,6 +253,9 @@ class AsyncRedisStore:
     async def health(self) -> Health:
         await self._queue().check_servers()
         return _health(self.sync._process_now().known)
+
+    def join(self, connection: Any) -> Any:
+        raise no_transactions(self.name)
 
     async def close(self) -> None:
         self._closed = True
@@ -347,15 +287,6 @@ class AsyncRedisStore:
         mine = self._loops[loop] = _Loop(self.sync._process_now())
         return mine
 
-    async def _do(self, command: StoreCommand) -> Record | None:
-        queue, process = self._loop().queue, self.sync._process
-        item = item_of(command, process.known)
-        await queue.perform_one(item)
-        if type(command) in _WAKING:
-            process.bells.ring(item.digest)
-        record: Record | None = item.outcome()
-        return record
-
     async def _work(self, working: Any) -> Any:
         item = Item(None, working)
         await self._queue().perform_one(item)
@@ -379,12 +310,6 @@ class _Loop:
         if self.pid == os.getpid():
             self.subscriber.abandon()
             self.queue.abandon()
-
-
-def _there(record: Record | None, command: Open) -> Record:
-    if record is None:
-        raise RecordUnreadable(f"Redis took the claim of {command.key} and shows no record of it")
-    return record
 
 
 def _address(url: str | Address | None, client: Any, allow_volatile: bool | None, wait_replicas: int | None) -> Address:

@@ -29,23 +29,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from samekey.core.commands import (
-    Ask,
-    Begin,
-    Free,
-    Open,
-    Read,
-    Redact,
-    Renew,
-    Settle,
-    StoreCommand,
-    Take,
-    Testify,
-    Wait,
-)
-from samekey.core.errors import RecordUnreadable, StoreUnavailable
+from samekey.core.commands import Open, Read, StoreCommand, Wait
+from samekey.core.errors import StoreUnavailable
 from samekey.core.key import Key
-from samekey.core.ports import LIST_MAX, Audits, Health, Query, Records, Replies
+from samekey.core.ports import LIST_MAX, Audits, Health, Query, Records, Replies, Reply
 from samekey.core.record import Audit, Record
 from samekey.core.register import Moment, audit_entry, expired, seen_at
 from samekey.drivers import sqlite as driver
@@ -110,7 +97,20 @@ class SqliteStore:
 
     # -- the port ------------------------------------------------------------------------------------------
 
-    def open(self, command: Open) -> Record:
+    def carry_out(self, command: StoreCommand) -> Reply:
+        if type(command) is Open:
+            return self._open(command)
+        if type(command) is Read:
+            return self._read(self._here(), command.key)
+        here = self._idle()
+        if here is not None:
+            with here.turn:
+                if here.ready():
+                    return self._inline(here, command, patient=True)
+            self._same_file()
+        return self._queued(self._here(), command)
+
+    def _open(self, command: Open) -> Record | None:
         # A read may be a short cut to a record that is there; it is never permission to run. Whether it goes before the
         # claim only saves a statement: what the last key was, new or known, the next one often is.
         here = self._idle()
@@ -121,23 +121,17 @@ class SqliteStore:
                     record = None if here.expects_new else self._select(here.writer, command.key)
                     if record is None:
                         record = self._inline(here, command, patient=True)
-                    return self._opened(here, command, record)
+                    here.expects_new = record is not None and record.attempt == command.attempt
+                    return record
             self._same_file()  # opened here, so that nothing is read from the old one; then it is the writer's turn
         here = self._here()
-        return self._opened(here, command, self._read(here, command.key) or self._queued(here, command))
-
-    def _opened(self, here: Process, command: Open, record: Record | None) -> Record:
-        if record is None:
-            raise RecordUnreadable(f"{self.name} took the claim of {command.key} and shows no record of it")
-        here.expects_new = record.attempt == command.attempt
+        record = self._read(here, command.key) or self._queued(here, command)
+        here.expects_new = record is not None and record.attempt == command.attempt
         return record
-
-    def read(self, command: Read) -> Record | None:
-        return self._read(self._here(), command.key)
 
     def wait(self, command: Wait, timeout: float) -> Record | None:
         with self._here().watched(command.key.digest):
-            return wait(command.seen, timeout, lambda: self.read(Read(command.key)), self._process.bells)
+            return wait(command.seen, timeout, lambda: self._read(self._here(), command.key), self._process.bells)
 
     def batch(self, commands: Sequence[StoreCommand]) -> Replies:
         replies: Replies = []
@@ -285,17 +279,6 @@ class SqliteStore:
         record, moment = record_of(row, key), self._moment()
         return None if expired(record, moment) else self._shown(record, moment)
 
-    def _write(self, command: StoreCommand) -> Record | None:
-        here = self._idle()
-        if here is not None:
-            with here.turn:
-                if here.ready():
-                    return self._inline(here, command, patient=True)
-            self._same_file()
-        return self._queued(self._here(), command)
-
-    take = begin = renew = settle = ask = testify = redact = free = _write
-
     def _idle(self) -> Process | None:
         """Ours, if nobody has the turn to write or waits for it. Else the writer thread looks which file is there, once
         for all who wait, and just before it writes."""
@@ -401,43 +384,33 @@ class AsyncSqliteStore:
     def __repr__(self) -> str:
         return f"<AsyncSqliteStore {self.name}>"
 
-    async def open(self, command: Open) -> Record:
-        record = self.sync._read(self.sync._here(), command.key) or await self._write(command)
-        if record is None:
-            raise RecordUnreadable(f"{self.name} took the claim of {command.key} and shows no record of it")
-        return record
-
-    async def take(self, command: Take) -> Record | None:
-        return await self._write(command)
-
-    async def begin(self, command: Begin) -> Record | None:
-        return await self._write(command)
-
-    async def renew(self, command: Renew) -> Record | None:
-        return await self._write(command)
-
-    async def settle(self, command: Settle) -> Record | None:
-        return await self._write(command)
-
-    async def ask(self, command: Ask) -> Record | None:
-        return await self._write(command)
-
-    async def testify(self, command: Testify) -> Record | None:
-        return await self._write(command)
-
-    async def redact(self, command: Redact) -> Record | None:
-        return await self._write(command)
-
-    async def free(self, command: Free) -> Record | None:
-        return await self._write(command)
-
-    async def read(self, command: Read) -> Record | None:
-        return self.sync.read(command)
+    async def carry_out(self, command: StoreCommand) -> Reply:
+        kind = type(command)
+        if kind is Read or kind is Open:
+            record = self.sync._read(self.sync._here(), command.key)
+            if record is not None or kind is Read:
+                return record
+        here = self.sync._idle() if self.sync._synchronous == "normal" else None
+        if here is not None:
+            # Without an fsync the write is shorter than a hop to another thread.
+            with here.turn:
+                try:
+                    if here.ready():
+                        return self.sync._inline(here, command, patient=False)
+                except StoreUnavailable as error:
+                    if not (isinstance(error.__cause__, driver.DriverError) and driver.is_busy(error.__cause__)):
+                        raise
+            self.sync._same_file()
+        loop = running()
+        job = Job(command, loop.bell())
+        self.sync._here().enqueue(job, soon=loop.soon)
+        await job.arrive()
+        return job.outcome()
 
     async def wait(self, command: Wait, timeout: float) -> Record | None:
         with self.sync._here().watched(command.key.digest):
             return await async_wait(
-                command.seen, timeout, lambda: self.read(Read(command.key)), self.sync._process.bells
+                command.seen, timeout, lambda: self.carry_out(Read(command.key)), self.sync._process.bells
             )
 
     async def batch(self, commands: Sequence[StoreCommand]) -> Replies:
@@ -466,21 +439,3 @@ class AsyncSqliteStore:
 
     async def close(self) -> None:
         await aside(self.sync.close)()
-
-    async def _write(self, command: StoreCommand) -> Record | None:
-        here = self.sync._idle() if self.sync._synchronous == "normal" else None
-        if here is not None:
-            # Without an fsync the write is shorter than a hop to another thread.
-            with here.turn:
-                try:
-                    if here.ready():
-                        return self.sync._inline(here, command, patient=False)
-                except StoreUnavailable as error:
-                    if not (isinstance(error.__cause__, driver.DriverError) and driver.is_busy(error.__cause__)):
-                        raise
-            self.sync._same_file()
-        loop = running()
-        job = Job(command, loop.bell())
-        self.sync._here().enqueue(job, soon=loop.soon)
-        await job.arrive()
-        return job.outcome()

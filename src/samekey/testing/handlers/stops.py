@@ -370,29 +370,36 @@ class Tapped:
         inner = getattr(self._store, name)
         if name == "wait":
             return _hasty(inner)
-        return _tapped(name, inner) if name in STORE_VERBS else inner
+        return _tapped(inner) if name in ("carry_out", "batch") else inner
 
 
-def _tapped(verb: str, inner: Callable[..., Any]) -> Callable[..., Any]:
+def _tapped(inner: Callable[[Any], Any]) -> Callable[[Any], Any]:
     if inspect.iscoroutinefunction(inner):
 
         @functools.wraps(inner)
-        async def awaited(*arguments: Any) -> Any:
-            _point(f"before the store's {verb}")
-            reply = await inner(*arguments)
-            _point(f"after the store's {verb}")
+        async def awaited(asked: Any) -> Any:
+            _store_point("before", asked)
+            reply = await inner(asked)
+            _store_point("after", asked)
             return reply
 
         return awaited
 
     @functools.wraps(inner)
-    def called(*arguments: Any) -> Any:
-        _point(f"before the store's {verb}")
-        reply = inner(*arguments)
-        _point(f"after the store's {verb}")
+    def called(asked: Any) -> Any:
+        _store_point("before", asked)
+        reply = inner(asked)
+        _store_point("after", asked)
         return reply
 
     return called
+
+
+def _store_point(when: str, asked: Any) -> None:
+    """A point at one command, or at the batch, unless nothing that others see can change there."""
+    verb = getattr(asked, "verb", "batch")
+    if verb in STORE_VERBS:
+        _point(f"{when} the store's {verb}")
 
 
 def _hasty(wait: Callable[..., Any]) -> Callable[..., Any]:

@@ -25,9 +25,9 @@ from samekey.testing.stores.scene import (
     A,
     B,
     C,
-    Invoke,
     Scene,
     Steps,
+    over,
     scenario,
     stored,
 )
@@ -52,7 +52,7 @@ def random_commands_agree_with_the_register(scene: Scene) -> Steps[None]:
         text = random.choice(list(views))
         command = _any_command(scene, random, text, views[text])
         before: Record | None = yield from Read(command.key)
-        after: Record | None = yield from Invoke(command.verb, (command,), step % 2)
+        after: Record | None = yield from over(step % 2, command)
 
         _compare(apply(before, command, _moment(before, after)), after, before, f"step {step}: {command}")
 

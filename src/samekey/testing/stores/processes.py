@@ -163,7 +163,7 @@ async def _main(make: Any, argument: str, steps: Steps[None]) -> None:
 
 
 def _call(store: Any, command: Any) -> Any:
-    return getattr(store, command.verb)(command)
+    return store.carry_out(command)
 
 
 def _hold(scene: Scene, attempt: str) -> Steps[None]:

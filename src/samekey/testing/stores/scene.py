@@ -106,7 +106,7 @@ class Together(Command):
 
 def over(connection: int, command: StoreCommand) -> Invoke:
     """The command, carried out over this connection."""
-    return Invoke(command.verb, (command,), connection)
+    return Invoke("carry_out", (command,), connection)
 
 
 # -- the scene -----------------------------------------------------------------------------------------
@@ -248,11 +248,11 @@ def say_late(
 
 
 def redacting(seen: Record, *, by: str = "ada", why: str = "asked to") -> Invoke:
-    return Invoke("redact", (Redact(seen, by, why),))
+    return over(0, Redact(seen, by, why))
 
 
 def freeing(seen: Record, *, by: str = "ada", why: str = "may run again") -> Invoke:
-    return Invoke("free", (Free(seen, by, why),))
+    return over(0, Free(seen, by, why))
 
 
 def listing(query: Query) -> Steps[list[Record]]:

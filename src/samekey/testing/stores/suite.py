@@ -150,7 +150,7 @@ class _Player:
             case Show(attribute, on):
                 return getattr(self._store(on), attribute)
             case StoreCommand():
-                return getattr(self._store(0), step.verb)(step)
+                return self._store(0).carry_out(step)
             case Pass(seconds):
                 self._suite.pass_seconds(seconds)
             case Pause(seconds):
@@ -198,7 +198,7 @@ class _AsyncPlayer:
             case Show(attribute, on):
                 return getattr(await self._store(on), attribute)
             case StoreCommand():
-                return await getattr(await self._store(0), step.verb)(step)
+                return await (await self._store(0)).carry_out(step)
             case Pass(seconds):
                 await self._suite.pass_seconds(seconds)
             case Pause(seconds):
