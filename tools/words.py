@@ -31,7 +31,7 @@ PLAIN = re.compile(rf"\b(?:{'|'.join(PRONOUNS)})\b", re.IGNORECASE)
 WORDS = (
     *PRONOUNS,
     *("said", "told", "tells", "heard", "word", "words"),  # a record is written and read
-    *("behind", "beside", "stands", "stood"),  # one thing calls, holds, follows or contains another
+    *("behind", "extra_attributes", "stands", "stood"),  # one thing calls, holds, follows or contains another
     *("job", "jobs", "pending", "cache", "cached", "processed"),  # each means two things; see docs/glossary.md
 )
 COUNTED = re.compile(rf"\b(?:{'|'.join(WORDS)})\b", re.IGNORECASE)

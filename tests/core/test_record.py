@@ -8,7 +8,7 @@ import pytest
 
 from samekey.core.errors import RecordUnreadable
 from samekey.core.key import make_key
-from samekey.core.packing import CACHED_MAX_BYTES, _read, pack, unpack
+from samekey.core.packing import LINE_KEPT_MAX_BYTES, _read, pack, unpack
 from samekey.core.record import (
     ATTRIBUTE_MAX_CHARS,
     ATTRIBUTES_MAX,
@@ -95,7 +95,7 @@ def test_a_line_that_was_read_before_brings_no_other_result_time_or_key():
 
 
 def test_a_long_line_is_read_and_not_remembered():
-    long = RECORD._replace(evidence=tuple(one._replace(result=b"x" * CACHED_MAX_BYTES) for one in RECORD.evidence))
+    long = RECORD._replace(evidence=tuple(one._replace(result=b"x" * LINE_KEPT_MAX_BYTES) for one in RECORD.evidence))
     before = _read.cache_info().currsize
 
     assert unpack(pack(long), KEY) == long

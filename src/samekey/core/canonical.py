@@ -11,12 +11,13 @@ No JSON value starts with `<`, and no JSON key is without quotes, so a payload c
 One intent: integral floats are integers, a tuple is a list, a model is the mapping of its fields by attribute
 name (and of what else it holds under a name without `_`), a str or int Enum is its value, 1.10 and 1.1 are one
 Decimal. Two intents: anything else, also the same instant in another offset - a false mismatch is loud, a false
-match is silent. What has no exact form is refused: also a subclass of one of these that carries more than it, such
-as a Decimal with a currency. Of an Enum the name of the class counts, not where it stands: two of one name are one.
+match is silent. A value without an exact form is refused, and so is a subclass of one of these types that carries
+more than its base, such as a Decimal with a currency. An Enum counts by the name of its class, not by its module:
+two classes of one name are one.
 
 Two ways lead to the same bytes. `_quick` looks at types only and gives plain payloads to the C encoder of
-`json`. `_Walk` writes everything else value by value, and knows where it is when it refuses.
-Whatever makes `_quick` doubt goes to `_Walk`; the tests hold the two against each other.
+`json`. `_Walk` writes everything else value by value, and can name the path when it refuses.
+What `_quick` cannot judge goes to `_Walk`; the tests compare the two.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ from typing import Any, Final
 from uuid import UUID
 
 from samekey.core._json import fast_encoder, quote
-from samekey.core.beside import carries_more, held_beside
 from samekey.core.errors import PayloadRefused
+from samekey.core.extra_attributes import carries_more, extra_attributes
 
 DEPTH_MAX: Final = 64  # containers inside each other; real payloads stay below 20, and a cycle shows here
 SIZE_MAX: Final = 8 << 20  # canonical bytes; above it, fingerprint a digest of the large part instead
@@ -51,12 +52,12 @@ STEP_MAX: Final = 128  # characters of a name shown in a path: a client chooses 
 
 def members_of(value: Any) -> dict[Any, Any] | None:
     """The entries of a dict, or a model's fields by attribute name; None if the value is neither."""
-    cls = type(value)  # not isinstance(): a proxy or a mock says it is what it stands for
+    cls = type(value)  # not isinstance(): a proxy or a mock claims the class it replaces
     if cls is dict:
         members: dict[Any, Any] = value
         return members
     if issubclass(cls, dict):
-        # Past any items() of its own: a multi-dict's shows one value of several, which would be a silent match.
+        # Not its own items(): that of a multi-dict shows one value of several, which would be a silent match.
         return dict(dict.items(value))
     if issubclass(cls, (type, Enum)):
         return None
@@ -65,7 +66,7 @@ def members_of(value: Any) -> dict[Any, Any] | None:
         names: Collection[str] = cls.__struct_fields__
         config = cls.__struct_config__
         may_hold_more = config.dict
-        if config.tag_field is not None:  # it tells the members of a union apart
+        if config.tag_field is not None:  # it distinguishes the members of a union
             members = _apart({config.tag_field: config.tag}, names)
     elif hasattr(cls, "__pydantic_fields_set__") and hasattr(cls, "model_fields"):
         names, may_hold_more = cls.model_fields, False
@@ -80,9 +81,9 @@ def members_of(value: Any) -> dict[Any, Any] | None:
         field = held[name] if name in held else getattr(value, name, _ABSENT)
         if field is not _ABSENT and type(field).__name__ != "UnsetType":  # never set: not there
             members[name] = field
-    if may_hold_more and (beside := held_beside(value, names)):
-        # Of a subclass that is no dataclass itself, or extra fields of pydantic's dataclasses.
-        members.update((name, item) for name, item in beside.items() if not name.startswith("_"))
+    if may_hold_more and (extra := extra_attributes(value, names)):
+        # A subclass that is no dataclass itself, or extra fields of pydantic's dataclasses.
+        members.update((name, item) for name, item in extra.items() if not name.startswith("_"))
     return members
 
 
@@ -92,12 +93,12 @@ def _field_names(cls: Any) -> tuple[str, ...]:
 
 
 def _apart(entries: dict[str, Any], names: Collection[str]) -> dict[Any, Any]:
-    """These entries, to stand beside fields; one that is called like a field has a key that no field has."""
+    """These entries under keys that no field has: an entry with the name of a field gets a bytes key."""
     return {name.encode(errors="surrogatepass") if name in names else name: item for name, item in entries.items()}
 
 
 def loses_in_a_copy(value: Any) -> bool:
-    """Whether this container is of a subclass, and carries what a copy of its members would not show."""
+    """Whether this container is of a subclass and has attributes that a copy of its members would lose."""
     base = None if type(value) in _CONTAINERS else _base_of(type(value), _BASES)
     return base is not None and carries_more(value, base)
 
@@ -170,7 +171,7 @@ def survey(value: Any, depth_max: int) -> int | None:
     """How many integral floats a plain value has; None if it is not plain.
 
     Plain: exactly the types of JSON, names that are exactly str, not too deep, not too many members (a few lists
-    that share each other can stand for a billion), no -0.0 and no float so large that it is written with an exponent.
+    that share each other can expand to a billion), no -0.0 and no float so large that it is written with an exponent.
     """
     integral_floats, members = 0, 0
     level: list[Any] = [(value,)]  # a member itself, so that it need not be a container
@@ -222,11 +223,11 @@ def long_digits(text: str) -> bool:
 
 
 class NoForm(Exception):
-    """Why a value has no exact form, and any steps below it; the walk says where it stands, or finds it in a value."""
+    """Why a value has no exact form, and steps below it. The walk adds the path, or finds a NoForm in a value."""
 
 
 class _Walk:
-    """Writes one value. `steps` is where it stands, and its length how deep."""
+    """Writes one value. `steps` is the current path, and its length the depth."""
 
     __slots__ = ("out", "quick", "size", "steps")
 
@@ -316,7 +317,7 @@ class _Walk:
 
 
 class _TooLarge(Exception):
-    """More bytes than SIZE_MAX; which part is the largest, whoever began looks up."""
+    """More bytes than SIZE_MAX; the caller then looks for the largest part."""
 
 
 def _too_large() -> Any:
@@ -331,7 +332,7 @@ def larger_than_allowed(path: str) -> PayloadRefused:
 
 
 def _largest(members: dict[Any, Any] | None) -> str:
-    """The largest of these members, as far as it takes no longer than the payload itself took a few times."""
+    """The name of the largest of these members; the search costs at most a few times what the payload cost."""
     name, most, left = "", 0, 4 * SIZE_MAX
     for key, member in islice((members or {}).items(), MEMBERS_COMPARED):
         try:
@@ -339,7 +340,7 @@ def _largest(members: dict[Any, Any] | None) -> str:
         except _TooLarge:
             return _shown(key)
         except PayloadRefused:
-            continue  # it has no form at all: then that would have been told, had it been reached
+            continue  # it has no form: the walk was stopped by the size before it came to this member
         left -= size
         if size > most:
             name, most = _shown(key), size
@@ -361,7 +362,7 @@ def _key(key: Any) -> str:
 
 
 def _scalar(value: Any) -> str | None:
-    """The text of anything that is not a container; None for containers, models and strangers."""
+    """The text of anything that is not a container; None for containers, models and unknown types."""
     cls = type(value)
     write = _SCALARS.get(cls)
     if write is None and cls not in _CONTAINERS:
@@ -404,7 +405,7 @@ def _float(value: float) -> str:
 
 
 def _decimal(value: Decimal) -> str:
-    # Not normalize(): that rounds to the precision of whoever's context is current.
+    # Not normalize(): that rounds to the precision of the current context.
     sign, digits, exponent = Decimal.as_tuple(value)
     if not isinstance(exponent, int):
         raise NoForm(f"Decimal {Decimal.__str__(value)} is not a number two payloads could share")

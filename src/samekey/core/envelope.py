@@ -8,17 +8,17 @@
                    (E is left for encryption; a codec we do not know is refused, never guessed)
 
 In tagged JSON an array is a list and an object is *always* a tag, with exactly one member:
-`{"tuple": [1, 2]}`. A user's dict is itself tagged, `{"dict": {...}}`, so no user data can pose as a
+`{"tuple": [1, 2]}`. A user's dict is itself tagged, `{"dict": {...}}`, so no user data can imitate a
 tag. A data class is kept as its name and fields and rebuilt without its `__init__` or validators: a
 replay has no side effects and changes nothing. Only msgspec's `__post_init__` cannot be avoided; the
 stored fields are put back after it.
 
-There is no pickle, and no record can make us import anything: a class must be given by the caller
-(`types`) or stand in a module that is loaded, and be a data class. Messages name paths and types,
+There is no pickle, and no record can cause an import: a class must be given by the caller
+(`types`) or be in a module that is loaded, and be a data class. Messages name paths and types,
 never values: results are often personal data.
 
-`encode` raises nothing but NotStorable: the effect has happened, and a stray error would look like
-doubt. `decode` raises nothing but Unreadable. That is why both catch broadly, once, in `_Walk.run`.
+`encode` raises only NotStorable: the effect has happened, and any other error would look like a
+doubt. `decode` raises only Unreadable. That is why both catch broadly, once, in `_Walk.run`.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from samekey.core._json import fast_encoder
-from samekey.core.beside import held_beside
 from samekey.core.canonical import DIGITS_MAX, long_digits
+from samekey.core.extra_attributes import extra_attributes
 from samekey.core.shapes import (
     NotStorable,
     Unreadable,
@@ -56,7 +56,7 @@ from samekey.core.shapes import (
 
 VERSION = 1
 DEPTH_MAX = 100  # containers within containers: far more than answers need, a tenth of Python's default stack
-INT_BITS_MAX = 2000  # larger ones as hex: Python may be told to read no decimals of more than 640 digits
+INT_BITS_MAX = 2000  # larger ones as hex: a process may forbid decimals of more than 640 digits
 LABEL_MAX = 40  # characters of a dict key shown in a path
 LABELS_MAX = 16  # of them; a longer path loses its middle
 
@@ -122,8 +122,8 @@ _write = fast_encoder(
 
 def _whole(text: str) -> int:
     if len(text.lstrip("-")) > DIGITS_MAX:
-        raise ValueError("nobody writes so many digits")
-    return int(Decimal(text))  # however few this process reads by itself
+        raise ValueError("more digits than samekey ever writes")
+    return int(Decimal(text))  # whatever limit this process has for int()
 
 
 _read = json.JSONDecoder(parse_constant=_no_constant).raw_decode
@@ -160,14 +160,14 @@ def payload_of(envelope: bytes) -> Any:
         raise Unreadable(f"damaged JSON in the envelope ({type(why).__name__})") from None
     if end != len(text):
         raise Unreadable("something follows the JSON in the envelope")
-    # Without many brackets nothing is deep: the common small answer is not walked.
+    # Few brackets cannot be deep: the common small answer is not walked.
     if text[1] == "J" and text.count("[") + text.count("{") > DEPTH_MAX and not _is_plain(value, len(text)):
         raise Unreadable(f"nested deeper than {DEPTH_MAX}")
     return value
 
 
 def _is_plain(result: Any, boxes_max: int) -> bool:
-    """Made only of exact JSON types, within the depth. Looks at whole containers: this is the hot path."""
+    """Whether it has only exact JSON types, within the depth. Checks whole containers: this is the hot path."""
     kind = type(result)
     if kind is dict and _SCALARS.issuperset(map(type, result.values())):
         return _STR.issuperset(map(type, result))  # one flat object: most answers
@@ -201,7 +201,7 @@ def _is_plain(result: Any, boxes_max: int) -> bool:
 
 
 class _Walk:
-    """`path` is the depth and, when something stops us, the place: nothing is popped on the way out."""
+    """Keeps the current `path`. Nothing is popped when an error leaves, so the path is the place of the error."""
 
     stop: type[Exception]
 
@@ -277,7 +277,7 @@ class Writer(_Walk):
         return {"enum": [self.ref(cls), tagged(value.name)]}
 
     def ref(self, cls: type) -> str:
-        """The name a replay finds this very class by: not one that is made inside a function, or stands elsewhere."""
+        """The name by which a replay finds this class; a class made inside a function has none."""
         if cls not in self.refs:
             if find_class(ref_of(cls), self.types) is not cls:
                 raise NotStorable(f"{with_article(cls)} cannot be kept: a replay would not find it at {ref_of(cls)}")
@@ -293,20 +293,22 @@ class Writer(_Walk):
     def data(self, value: Any, cls: Any, kind: str) -> Iterator[Any]:
         known, held = fields_of(cls, kind), getattr(value, "__dict__", {})
         if kind == "namedtuple":
-            held = dict(zip(known, tuple.__iter__(value), strict=True))  # past a property that has a field's name
+            held = dict(
+                zip(known, tuple.__iter__(value), strict=True)
+            )  # not by attribute: a property may have the name of a field
         fields = {name: held[name] for name in known if name in held}  # by attribute, a deprecated field would warn
         fields |= {name: getattr(value, name) for name in known if name not in held and hasattr(value, name)}
         if missing := [name for name, required in known.items() if required and name not in fields]:
             raise NotStorable(f"{with_article(cls)} without {missing[0]!r} cannot be kept")
         yield dict(zip(fields, self.each(fields.items()), strict=True))
-        beside: dict[str, Any]
+        more: dict[str, Any]
         if kind == "pydantic":
-            beside = {"set": sorted(value.__pydantic_fields_set__), "extra": value.__pydantic_extra__}
-            beside["private"] = value.__pydantic_private__
-        else:  # what __post_init__ or a user set beside the fields, but not what is computed anew
-            beside = {"attrs": held_beside(value, known), "lacks": [name for name in known if name not in fields]}
-        # That no field was set is said too: exclude_unset leaves all of them out.
-        yield {what: self.node(one) for what, one in beside.items() if one or what == "set"}
+            more = {"set": sorted(value.__pydantic_fields_set__), "extra": value.__pydantic_extra__}
+            more["private"] = value.__pydantic_private__
+        else:  # attributes that __post_init__ or a user set in addition to the fields, but not computed ones
+            more = {"attrs": extra_attributes(value, known), "lacks": [name for name in known if name not in fields]}
+        # An empty "set" is written, too: it means that no field was set, and exclude_unset leaves all of them out.
+        yield {what: self.node(one) for what, one in more.items() if one or what == "set"}
 
     def odd(self, value: Any, cls: type) -> Any:
         if base := posing_as(cls):
@@ -371,7 +373,7 @@ class Reader(_Walk):
             raise Unreadable(f"{ref} is not an Enum any more")
         return cls
 
-    def data(self, ref: str, stored: dict[str, Any], beside: dict[str, Any]) -> Any:
+    def data(self, ref: str, stored: dict[str, Any], more: dict[str, Any]) -> Any:
         cls, kind = self.find(ref)
         known = fields_of(cls, kind)
         if gone := [name for name in stored if name not in known]:
@@ -379,11 +381,11 @@ class Reader(_Walk):
         if new := [name for name, required in known.items() if required and name not in stored]:
             raise Unreadable(f"{ref} now requires {new[0]!r}, which was not stored")
         fields = dict(zip(stored, self.each(stored.items()), strict=True))
-        return build(cls, kind, fields, {what: self.node(one) for what, one in beside.items()})
+        return build(cls, kind, fields, {what: self.node(one) for what, one in more.items()})
 
 
 def _names_in(cls: Any, bits: int) -> list[str]:
-    """Which members a flag of these bits is made of: `auto()` gives them others where one is put before them."""
+    """The members that make up these bits of a flag: `auto()` numbers them anew when a member is inserted."""
     return [name for name, one in cls.__members__.items() if one.value and one.value & bits == one.value]
 
 
@@ -393,7 +395,7 @@ def _all_of(items: list[Any], box: Any) -> Any:
     return box
 
 
-# ---- values that hold no others: one row each, how it is written and how it is read ----
+# ---- values that contain no others: one row each, how it is written and how it is read ----
 
 
 def _moment(value: Any) -> list[Any]:
@@ -405,8 +407,8 @@ def _zone(value: datetime | time, zone: tzinfo | None) -> Any:
         return None
     if isinstance(zone, ZoneInfo) and zone.key is not None:
         return zone.key
-    # An offset that needs no date is fixed: datetime.timezone, and pydantic's and the drivers' own zones. But some
-    # that have a summer time tell, without a date, their winter's: as those in Python's own documentation do.
+    # An offset that needs no date is fixed: datetime.timezone, and the zones of pydantic and the drivers. But some
+    # zones with summer time give the winter offset when asked without a date, as those in Python's documentation do.
     if (offset := zone.utcoffset(None)) is None or offset != value.utcoffset():
         raise NotStorable(f"a time in a zone of type {type(zone).__name__} cannot be kept: use zoneinfo")
     named = zone.tzname(None)
@@ -453,7 +455,7 @@ def tagged(value: Any, cls: type | None = None) -> Any:
 
 
 def _is_bare(value: Any) -> bool:
-    """JSON says it exactly."""
+    """Whether JSON represents it exactly."""
     match value:
         case None | bool():
             return True

@@ -1,11 +1,11 @@
-"""Errors say whose turn it is.
+"""Every error names who can do something about it.
 
     CallerError   the caller must change something, the same call will never work
     Busy          the caller may try again later, with the same key
     Uncertain     a provider or a person must decide; trying again blindly is the double charge
     StoreError    the store did not do its part; the driver's own exception is `__cause__`
 
-`Refused` and `NotDone` are not errors of samekey: an effect raises them to say what it knows.
+`Refused` and `NotDone` are not errors of samekey: an effect raises them to report what it knows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 
 class SamekeyError(Exception):
-    """Everything samekey itself raises, but a TypeError where a declaration or a call does not fit its function."""
+    """Base of what samekey raises, except TypeError where a declaration or call does not fit its function."""
 
     def __init__(self, message: str, **facts: Any) -> None:
         super().__init__(message)
@@ -46,7 +46,7 @@ class KeyMalformed(CallerError):
 
 
 class PayloadRefused(CallerError):
-    """The payload has no exact canonical form; `path` says where."""
+    """The payload has no exact canonical form; `path` is the place in it."""
 
     path: str
 
@@ -86,7 +86,7 @@ class Uncertain(SamekeyError):
 
 
 class InDoubt(Uncertain):
-    """Nobody here knows whether the effect happened; it is not run again by itself."""
+    """samekey does not know whether the effect happened, and does not run it again by itself."""
 
     key: str
     token: int
@@ -120,23 +120,25 @@ class StoreError(SamekeyError):
 class StoreUnavailable(StoreError):
     """The store could not be reached, or did not answer in time."""
 
-    tried_seconds: float = 0.0  # how long it was waited for, where somebody looked at a clock
+    tried_seconds: float = 0.0  # how long the caller waited for it, where the caller measured that
 
 
 class StoreBusy(StoreUnavailable):
-    """The store is there, and somebody's open transaction holds what was asked for: wait, never run without it."""
+    """The store answers, but an open transaction holds this record: wait, and never run without it."""
 
 
 class RecordUnreadable(StoreError):
     """A record in the store is damaged, foreign, or written by a newer version."""
 
-    cursor: tuple[Any, Any] | None = None  # in a list: where it stands, so that somebody may go on behind it
+    cursor: tuple[Any, Any] | None = (
+        None  # in a list: the position of the record, so that the caller can continue after it
+    )
 
 
 class Refused(Exception):
     """Raised by an effect: refused for good. The key is closed and replays this refusal.
 
-    `detail` is kept beside the reason and must be storable like a result.
+    `detail` is kept with the reason and must be storable like a result.
     """
 
     def __init__(self, reason: str = "", *, detail: Any = None) -> None:
@@ -145,13 +147,13 @@ class Refused(Exception):
         self.detail = detail
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_rebuild_word, (type(self), self.args, self.__dict__.copy()))
+        return (_rebuild_report, (type(self), self.args, self.__dict__.copy()))
 
 
 class NotDone(Exception):
-    """Raised by an effect: it did not happen, and I know it. The key is free for the next try.
+    """Raised by an effect that knows that nothing happened. The key is free for the next try.
 
-    Never raise it for a timeout: a timeout is the case in which nobody knows.
+    Never raise it for a timeout: after a timeout the effect cannot know.
     """
 
     def __init__(self, reason: str = "", *, detail: Any = None) -> None:
@@ -160,11 +162,11 @@ class NotDone(Exception):
         self.detail = detail
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_rebuild_word, (type(self), self.args, self.__dict__.copy()))
+        return (_rebuild_report, (type(self), self.args, self.__dict__.copy()))
 
 
-def _rebuild_word(cls: type[Exception], args: tuple[Any, ...], facts: dict[str, Any]) -> Exception:
-    word = cls.__new__(cls, *args)
-    word.args = args
-    word.__dict__.update(facts)
-    return word
+def _rebuild_report(cls: type[Exception], args: tuple[Any, ...], facts: dict[str, Any]) -> Exception:
+    report = cls.__new__(cls, *args)
+    report.args = args
+    report.__dict__.update(facts)
+    return report

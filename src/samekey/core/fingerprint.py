@@ -1,6 +1,6 @@
-"""What a payload says: a digest, the form it was made in, and short digests of its fields.
+"""The fingerprint of a payload: a digest, the form it was made in, and short digests of its fields.
 
-A record remembers the form it was written in: version, ignore set, and which secret. It is compared under that
+A record keeps the form it was written in: version, ignore set, and which secret. Payloads are compared under that
 form, so neither a deploy that changes `ignore=` nor a new secret turns honest retries into mismatches.
 """
 
@@ -40,15 +40,15 @@ class Fingerprint(NamedTuple):
     fields: tuple[tuple[str, bytes], ...]
 
     def fingerprint(self) -> Fingerprint:
-        """Itself: whoever wants an intent's fingerprint may be given one that is made."""
+        """Itself, so that a finished fingerprint can be passed where an Intent is expected."""
         return self
 
 
 class Intent:
     """One call's payload, ready to be fingerprinted and compared.
 
-    Building it raises PayloadRefused, Misconfigured or TypeError: before any claim, so nothing is left behind.
-    The payload is not copied; whoever changes it before `fingerprint()` gets fields that belie the digest.
+    Building it raises PayloadRefused, Misconfigured or TypeError: before any claim, so no record is left.
+    The payload is not copied: a caller that changes it before `fingerprint()` gets fields that contradict the digest.
     """
 
     __slots__ = ("_fingerprint", "_ignore", "_payload", "_salt", "_secrets", "_written", "digest", "form")
@@ -59,13 +59,13 @@ class Intent:
         ignore: Collection[str] = (),
         secrets: Sequence[bytes] = (),
         salt: str = "",
-        written: bytes | None = None,  # `canonical(payload)`, if whoever read the payload has it already
+        written: bytes | None = None,  # `canonical(payload)`, if reading the payload gave it already
     ) -> None:
         self._payload = payload
         self._written = written
         self._salt = salt
         self._fingerprint: Fingerprint | None = None
-        if not ignore and not secrets:  # the common one, and every call makes one
+        if not ignore and not secrets:  # the common case, and every call makes one
             self._ignore: tuple[str, ...] = ()
             self._secrets, self.form = _NO_SECRETS, _PLAIN_FORM
             self.digest: bytes = sha256(_DIGEST_LABEL + (canonical(payload) if written is None else written)).digest()
@@ -77,7 +77,7 @@ class Intent:
         self.digest = self._digest(self._ignore, self._secrets.get(secret_id))
 
     def fingerprint(self) -> Fingerprint:
-        """What a claim writes: digest, form, and the short digests that let a later mismatch name its fields."""
+        """What a claim writes: digest, form, and short digests, from which a later mismatch can name the fields."""
         made = self._fingerprint
         if made is None:
             named = _named(_without(self._payload, self._ignore) if self._ignore else self._payload)
@@ -89,20 +89,20 @@ class Intent:
     def matches(self, digest: bytes, form: str) -> bool:
         """Whether a record with this digest and form was opened for the same intent, judged under its form.
 
-        Misconfigured if the form, or the secret it names, is not known here: that is neither yes nor no.
+        Misconfigured if the form, or the secret it names, is not known here: then there is no answer.
         PayloadRefused if a field that is ignored today, and was not then, has no exact form.
         """
         ours = self.digest if form == self.form else self._digest(*self._under(form))
         return hmac.compare_digest(ours, digest)
 
     def differing(self, stored: Fingerprint) -> tuple[str, ...]:
-        """Names of the top-level fields that changed, went missing or are new; () if that cannot be told."""
+        """Names of the top-level fields that changed, went missing or are new; () if that is not known."""
         ignore, secret = self._under(stored.form)
         payload, theirs = _without(self._payload, ignore), dict(stored.fields)
         if members_of(payload) is None or not theirs:
             return ()
         ours = _named(payload)
-        # A full list was cut: a name behind its last one may have been there all the same.
+        # A full list was cut: a name that sorts after its last one may have been there, too.
         last = max(theirs) if len(theirs) >= FIELDS_MAX else None
         now = dict(self._fields(ours, [(name, _quoted(name)) for name in theirs.keys() & ours.keys()], secret))
         changed = {n for n, was in theirs.items() if now.get(n) != was}
@@ -116,7 +116,7 @@ class Intent:
         if secret_id not in self._secrets:
             raise Misconfigured(
                 f"a record is keyed with secret {secret_id}, which is not among the secrets given: "
-                "give the old ones too, behind the current one"
+                "give the old secrets too, after the current one"
             )
         return ignore, self._secrets[secret_id]
 
@@ -128,8 +128,8 @@ class Intent:
     def _fields(
         self, named: dict[str, Any], names: Iterable[tuple[str, bytes]], secret: bytes | None
     ) -> list[tuple[str, bytes]]:
-        # The salt keeps equal values of two records apart, the name those of two fields. Where a part ends is part
-        # of what is hashed: the salt's length stands before it, and a name is quoted as in the canonical form.
+        # The salt makes equal values of two records differ, the name those of two fields. The end of each part is
+        # hashed, too: the length of the salt comes first, and a name is quoted as in the canonical form.
         salt = self._salt.encode()
         label = b"%b%d:%b" % (_FIELDS_LABEL, len(salt), salt)
         if secret is None:
@@ -140,7 +140,7 @@ class Intent:
 
 
 def _ordered(named: dict[str, Any]) -> tuple[tuple[str, bytes], ...]:
-    """The names a record tells, sorted, each with its quoted form. Remembered: a function's are the same every time."""
+    """The field names that a record keeps, sorted, with their quoted forms. A function has the same ones each time."""
     return _few_ordered(tuple(named if len(named) <= FIELDS_MAX else sorted(named)[:FIELDS_MAX]))
 
 
@@ -172,7 +172,7 @@ def check_ignore(paths: Collection[str]) -> tuple[str, ...]:
 
 
 def declared_ignore(paths: Any) -> tuple[str, ...]:
-    """As `check_ignore`, for those who declare the paths. An index is refused: no list has a name to match it."""
+    """As `check_ignore`, for declared paths. An index is refused: it would match no element of a list."""
     if not isinstance(paths, Iterable):
         raise Misconfigured(f"ignore= takes names of fields, not {paths!r}")
     checked = check_ignore(paths)  # type: ignore[arg-type]
@@ -209,7 +209,9 @@ def _by_id(secrets: tuple[bytes, ...]) -> dict[str, bytes]:
         raise Misconfigured("a secret is empty")
     by_id = {hmac.digest(secret, _SECRET_LABEL, "sha256")[:4].hex(): secret for secret in secrets}
     if len(by_id) < len(set(secrets)):
-        raise Misconfigured("two secrets share one short id, so records could not say which is theirs; replace one")
+        raise Misconfigured(
+            "two secrets share one short id, so a record could not name its secret; replace one of them"
+        )
     return by_id
 
 
@@ -243,7 +245,7 @@ def _without(value: Any, ignore: tuple[str, ...]) -> Any:
 @lru_cache(maxsize=256)
 def _tree(ignore: tuple[str, ...]) -> dict[str, Any]:
     tree: dict[str, Any] = {}
-    for path in ignore:  # sorted: `a` is met before `a.b`, and whoever drops `a` has dropped `a.b`
+    for path in ignore:  # sorted: `a` comes before `a.b`, and dropping `a` drops `a.b`
         *steps, last = path.split(".")
         node: dict[str, Any] | None = tree
         for step in steps:
@@ -254,9 +256,9 @@ def _tree(ignore: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _pruned(value: Any, tree: dict[str, Any]) -> Any:
-    """The value less what `tree` names; containers on the way are copied, nothing of the caller's is changed."""
+    """The value without what `tree` names. Containers on the path are copied; the caller's value is not changed."""
     if loses_in_a_copy(value):
-        return value  # `canonical` refuses it, and says where it stands
+        return value  # `canonical` refuses it, and names the path
     if issubclass(type(value), (list, tuple)):
         if hasattr(type(value), "_field_defaults"):
             return _pruned_fields(value, tree)

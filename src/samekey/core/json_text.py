@@ -1,8 +1,8 @@
 """JSON that arrives as text: read exactly, or refused where two readers could understand it differently.
 
 Two ways lead to the same value, as in `canonical`. `_read_quick` leaves plain bodies to the C decoder and encoder of
-`json`, and has their canonical bytes at once; `_read_exactly` judges everything else. The parser does not know where it
-is: what it must refuse it leaves in the value as a `NoForm`, for the walk to find.
+`json`, and has their canonical bytes at once; `_read_exactly` judges everything else. The parser does not know the
+path: it leaves what must be refused in the value as a `NoForm`, and the walk finds it.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def read_json(body: bytes | str) -> tuple[Any, bytes | None]:
 def _read_quick(text: str) -> tuple[Any, bytes] | None:
     """A plain value and its canonical bytes, by the C decoder and the C encoder; None if the exact way must judge.
 
-    Nothing here looks at the members one by one. A name that came twice shows in what is written: a member was
-    dropped, and a colon with it. Only an escaped colon could make up for it.
+    The members are not inspected one by one. A duplicate name shows in the written text: the decoder dropped a member,
+    and a colon with it. Only an escaped colon could hide that.
     """
     if ("\\u" in text and _ODD_ESCAPE.search(text)) or (len(text) > DIGITS_MAX and long_digits(text)):
         return None
@@ -92,7 +92,7 @@ def _read_exactly(text: str) -> Any:
     except RecursionError:
         raise PayloadRefused(f"the body nests deeper than {DEPTH_MAX} levels", path="") from None
     if survey(value, DEPTH_MAX) is None or "\\ud" in text or "\\uD" in text or not _encodable(text):
-        canonical_slow(value)  # only to learn whether, and where, there is something to refuse
+        canonical_slow(value)  # raises PayloadRefused with the path, if there is something to refuse
     return value
 
 

@@ -1,6 +1,6 @@
 """A whole record as bytes, for stores that keep it in one piece: a line of JSON, then the result as it is.
 
-What is damaged, foreign or newer is refused with RecordUnreadable, never guessed.
+Damaged, foreign or newer bytes are refused with RecordUnreadable, never guessed.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from samekey.core.key import Key
 from samekey.core.record import DAMAGED, Evidence, Move, Record
 from samekey.core.states import State
 
-CACHED = 1024  # lines: a key that is asked for is asked for again, and its line is the same until the record changes
-CACHED_MAX_BYTES = 4096  # evidence can make a line long; a usual one has a few hundred bytes
+LINES_KEPT = 1024  # parsed lines: one key is often read again, and its line is the same until the record changes
+LINE_KEPT_MAX_BYTES = 4096  # evidence can make a line long; a usual line has a few hundred bytes
 
 _dump = fast_encoder(json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False))
-_load = json.JSONDecoder().decode  # json.loads would first ask in which encoding the bytes are
+_load = json.JSONDecoder().decode  # json.loads would detect the encoding first
 _STATES = {state.value: state for state in State}
 _at = Record._fields.index
 _FINGERPRINT, _FIELDS, _RESULT, _NOW = map(_at, ("fingerprint", "fields", "result", "now"))
@@ -27,7 +27,7 @@ _ATTRIBUTES, _EVIDENCE, _MOVES = map(_at, ("attributes", "evidence", "moves"))
 
 
 def pack(record: Record) -> bytes:
-    """The record, everything but its digest, which is what it is found by."""
+    """The whole record except its digest, which is the key it is stored under."""
     values: list[Any] = list(record)
     values[0] = record.key[:3]
     values[_FINGERPRINT] = record.fingerprint.hex()
@@ -40,10 +40,10 @@ def pack(record: Record) -> bytes:
 
 
 def unpack(data: bytes, key: Key, now: float | None = None) -> Record:
-    """The record in these bytes, seen `now`; RecordUnreadable unless it is one, and that of this very key."""
+    """The record in these bytes, as seen `now`; RecordUnreadable if they are not a record of this key."""
     try:
         line, _, result = data.partition(b"\n")
-        values = list(_read(line) if len(line) <= CACHED_MAX_BYTES else _read.__wrapped__(line))
+        values = list(_read(line) if len(line) <= LINE_KEPT_MAX_BYTES else _read.__wrapped__(line))
         if values[0] != key[:3]:
             raise RecordUnreadable(f"the record found for {key} belongs to another key")
         values[0] = key
@@ -55,9 +55,9 @@ def unpack(data: bytes, key: Key, now: float | None = None) -> Record:
         raise RecordUnreadable(f"a record is damaged or was written by a newer version: {error!r}") from error
 
 
-@lru_cache(maxsize=CACHED)
+@lru_cache(maxsize=LINES_KEPT)
 def _read(line: bytes) -> tuple[Any, ...]:
-    """What a line says. The answer stands behind it and is not remembered here, unless a short one is evidence."""
+    """The values of a line. The result follows the line and is not kept here, except a short one in evidence."""
     values = _load(line.decode())
     values[0] = tuple(values[0])
     values[1] = _STATES[values[1]]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from samekey.core.beside import held_beside, slots_of
 from samekey.core.envelope import Reader, Writer, codec_of, payload_of, seal, tagged
 from samekey.core.errors import NotDone, Refused
+from samekey.core.extra_attributes import extra_attributes, slots_of
 from samekey.core.shapes import NotStorable, Unreadable, find_class, ref_of
 
 
 def encode_refusal(error: BaseException, *, max_bytes: int) -> bytes:
-    """The envelope of a refusal: class, text, arguments and attributes. Also private ones: many a `__str__` reads them.
+    """The envelope of a refusal: class, text, arguments and attributes (private ones too: `__str__` may read them).
 
     Arguments and attributes that cannot be kept or no longer fit are left out. Class and text always
     stay; only a text that fills `max_bytes` by itself is cut.
@@ -24,7 +24,7 @@ def encode_refusal(error: BaseException, *, max_bytes: int) -> bytes:
         room = max_bytes - len(seal("R", refusal))
     if room < 0:
         raise NotStorable(f"{refusal['class']}: {max_bytes} bytes have no room for its name")
-    wanted = [(facts, name, fact) for name, fact in held_beside(error, ()).items() if _is_fact(name)]
+    wanted = [(facts, name, fact) for name, fact in extra_attributes(error, ()).items() if _is_fact(name)]
     for kept, name, value in [(refusal, "args", list(error.args)), *wanted]:
         try:
             node = Writer(max_bytes).run(value)
@@ -41,7 +41,7 @@ def decode_refusal(envelope: bytes, *, allowed: tuple[type[BaseException], ...])
     """The refusal in an envelope, to be raised: same class, arguments and attributes.
 
     The class must be loaded and be, or derive from, one in `allowed`; its `__init__` is not run.
-    Else it is a Refused whose reason says which class it was. Raises only Unreadable.
+    Otherwise the result is a Refused whose reason names the class. Raises only Unreadable.
     """
     if codec_of(envelope) != "R":
         raise Unreadable("this is a result, not a refusal")
@@ -57,19 +57,19 @@ def decode_refusal(envelope: bytes, *, allowed: tuple[type[BaseException], ...])
         return Refused(f"{ref}, which is not loaded here or not allowed: {text}")
     try:
         return _rebuild(cls, text, args, facts)
-    except Exception as why:  # a class's own __new__ may raise anything; the refusal must not be lost with it
+    except Exception as why:  # the __new__ of a user's class may raise anything; the refusal must not be lost
         return Refused(f"{ref}, which cannot be rebuilt ({type(why).__name__}): {text}")
 
 
 def _text(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # a user's __str__ that needs what is gone
+    except Exception:  # the __str__ of a user's class may need an attribute that was not kept
         return type(error).__name__
 
 
 def _is_fact(name: str) -> bool:
-    return name.isidentifier() and not name.startswith("__")  # those are Python's own, and our own
+    return name.isidentifier() and not name.startswith("__")  # double underscores are Python's and samekey's own
 
 
 def _rebuild(cls: Any, text: str, args: list[Any] | None, facts: dict[str, Any]) -> BaseException:
@@ -78,17 +78,17 @@ def _rebuild(cls: Any, text: str, args: list[Any] | None, facts: dict[str, Any])
     for name, node in (("args", [text] if args is None else args), *facts.items()):
         try:
             read[name] = Reader().run(node)
-        except Unreadable as why:  # a class of one of its values is gone; its own is not
+        except Unreadable as why:  # the class of one of its values is gone; the refusal's own class is not
             notes.append(f"{name} is not replayed: {why}")
     given = tuple(read.pop("args", (text,)))
     error: BaseException = cls.__new__(cls, *given)
-    try:  # the __init__ of Python's own class, which alone fills in an errno, or the text of a UnicodeError
+    try:  # only the __init__ of the built-in class sets an errno, or the text of a UnicodeError
         next(kind for kind in cls.__mro__ if kind.__module__ == "builtins").__init__(error, *given)
     except TypeError:
-        pass  # it takes other arguments: the class gave it those of its own
-    BaseException.__setattr__(error, "args", given)  # past that of a frozen dataclass
+        pass  # the built-in class takes other arguments, which the user's class passed to it
+    BaseException.__setattr__(error, "args", given)  # not its own __setattr__: a frozen dataclass refuses
     if isinstance(error, (Refused, NotDone)):
-        error.__dict__.update(reason=text, detail=None)  # handlers may count on them, kept or not
+        error.__dict__.update(reason=text, detail=None)  # handlers may read these, whether they were kept or not
     for name, fact in read.items():
         if name in slots_of(cls):
             BaseException.__setattr__(error, name, fact)

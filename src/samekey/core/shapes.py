@@ -1,7 +1,7 @@
-"""Data classes: which kinds we keep, what their fields are, how one is built again, and what an annotation
-says about all that before the effect runs.
+"""Data classes: which kinds are kept, what their fields are, how an instance is built again, and what a return
+annotation shows about all that before the effect runs.
 
-pydantic and msgspec are known by their marks, never imported; no name in a record can make us import anything.
+pydantic and msgspec are recognised by attributes, never imported; no name in a record can cause an import.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from types import NoneType, UnionType
 from typing import Any
 from uuid import UUID
 
-from samekey.core.beside import slots_of
+from samekey.core.extra_attributes import slots_of
 
 # fmt: off
 _KEPT: tuple[type, ...] = (
@@ -28,7 +28,7 @@ _KEPT: tuple[type, ...] = (
 )
 # fmt: on
 _REAL = (datetime.min, date.min)
-_PROGRAM = ("__main__", "__mp_main__")  # what a module is called that is the program; the second, in a spawned child
+_PROGRAM = ("__main__", "__mp_main__")  # the name of the module that is the program; the second one in a spawned child
 
 
 class NotStorable(Exception):
@@ -54,9 +54,9 @@ def data_types(annotation: Any) -> tuple[type, ...]:
 
 
 def _reachable(annotation: Any) -> Iterator[tuple[str, type]]:
-    """Every class in an annotation, each once, with the path to it. What cannot be resolved is passed over."""
+    """Every class in an annotation, once each, with the path to it. Names that cannot be resolved are skipped."""
     todo, seen = [("result", annotation)], set()
-    for where, hint in todo:  # grows as it is walked; `seen` ends recursive types
+    for where, hint in todo:  # the list grows during the loop; `seen` ends recursive types
         origin, args = typing.get_origin(hint), typing.get_args(hint)
         cls = origin or hint
         if isinstance(hint, typing.NewType):
@@ -78,9 +78,9 @@ def _reachable(annotation: Any) -> Iterator[tuple[str, type]]:
             todo += [(where, arg) for arg in args]
             try:
                 todo.append((where, cls.__value__))
-            except NameError:  # evaluated only now; its names may be there for type checkers alone
+            except NameError:  # evaluated only now; its names may exist for type checkers only
                 continue
-        else:  # Union, Required, ...; or a string, a TypeVar, anything, of which nothing is known
+        else:  # Union, Required, ...; or a string or TypeVar, about which nothing is known
             todo += [(where, arg) for arg in args]
 
 
@@ -92,7 +92,7 @@ def _hints(cls: Any) -> dict[str, Any]:
         return {}
     try:
         hints = typing.get_type_hints(cls, localns={cls.__name__: cls}, include_extras=True)
-    except Exception:  # a name that cannot be resolved, here or yet; strings are passed over
+    except Exception:  # a name that cannot be resolved here, or not yet; strings are skipped
         hints = dict(vars(cls).get("__annotations__", {}))
     return hints if kind is None else {name: hints[name] for name in fields_of(cls, kind) if name in hints}
 
@@ -101,9 +101,9 @@ def _may_keep(cls: Any) -> bool:
     if cls in _KEPT or kind_of(cls) or typing.is_typeddict(cls) or posing_as(cls) or is_unset(cls):
         return True
     if cls.__module__ != "collections.abc" and (inspect.isabstract(cls) or getattr(cls, "_is_protocol", False)):
-        return True  # what comes back is another class
+        return True  # the effect returns an instance of another class
     if hasattr(cls, "__get_pydantic_core_schema__") and cls.__init__ is object.__init__:
-        return True  # a mark for pydantic, such as EmailStr; the values are of another type
+        return True  # a marker for pydantic, such as EmailStr; the values have another type
     return any(issubclass(kept, cls) for kept in _KEPT)
 
 
@@ -119,18 +119,18 @@ def with_article(cls: type) -> str:
 
 
 def posing_as(cls: type) -> type | None:
-    """The type in whose place a class stands: asyncpg's UUID, and freezegun's datetime, which claims the real ones."""
+    """The type that a class replaces: asyncpg has its own UUID, and freezegun's datetime claims real instances."""
     if issubclass(cls, UUID):
         return UUID
     return next((type(real) for real in _REAL if issubclass(cls, type(real)) and isinstance(real, cls)), None)
 
 
 def kind_of(cls: Any) -> str | None:
-    """Which kind of data class it is. pydantic and msgspec are known by their marks, never imported."""
+    """Which kind of data class it is, or None."""
     if issubclass(cls, enum.Enum):
         return "enum"
     if hasattr(cls, "_sa_class_manager"):
-        return None  # a mapped row belongs to its session, whatever else it is
+        return None  # a mapped row belongs to its session, even if it is a dataclass too
     if issubclass(cls, tuple) and hasattr(cls, "_field_defaults"):
         return "namedtuple"
     if issubclass(cls, (BaseException, *_KEPT)):
@@ -155,13 +155,14 @@ def fields_of(cls: Any, kind: str) -> dict[str, bool]:
     if kind == "pydantic":
         return {name: field.is_required() for name, field in cls.model_fields.items()}
     names, defaults = cls.__struct_fields__, cls.__struct_defaults__
-    bare = len(names) - len(defaults)  # defaults belong to the last fields; some of them say "no default"
+    bare = len(names) - len(defaults)  # defaults belong to the last fields; some of them are "no default"
     return {name: at < bare or repr(defaults[at - bare]) == "NODEFAULT" for at, name in enumerate(names)}
 
 
-def build(cls: Any, kind: str, fields: dict[str, Any], beside: dict[str, Any]) -> Any:
+def build(cls: Any, kind: str, fields: dict[str, Any], more: dict[str, Any]) -> Any:
+    """An instance with these fields, made without `__init__`; `more` is what it had besides its fields."""
     if kind == "pydantic":
-        return _build_pydantic(cls, fields, beside)
+        return _build_pydantic(cls, fields, more)
     if kind == "namedtuple":
         fields = {**cls._field_defaults, **fields}
         made = tuple.__new__(cls, [fields[name] for name in cls._fields])
@@ -178,27 +179,27 @@ def build(cls: Any, kind: str, fields: dict[str, Any], beside: dict[str, Any]) -
                 object.__setattr__(made, field.name, field.default)
             elif field.default_factory is not dataclasses.MISSING:
                 object.__setattr__(made, field.name, field.default_factory())
-            elif field.name not in beside.get("lacks", ()) and field.name not in beside.get("attrs", ()):
-                # Its __post_init__ would set it, and is not run. Without it, it would not even have a repr.
+            elif field.name not in more.get("lacks", ()) and field.name not in more.get("attrs", ()):
+                # __post_init__ would set this field, and is not run. Without the field even repr() fails.
                 raise Unreadable(f"{ref_of(cls)} now sets {field.name!r}, which was not stored")
-    if beside.get("extra"):
+    if more.get("extra"):
         raise Unreadable(f"{ref_of(cls)} keeps no extra fields any more")
-    for name, value in beside.get("attrs", {}).items():
+    for name, value in more.get("attrs", {}).items():
         if name in slots_of(cls):
             object.__setattr__(made, name, value)
         else:
-            made.__dict__[name] = value  # past a property that has taken its name since
+            made.__dict__[name] = value  # not setattr: a property may have this name by now
     return made
 
 
-def _build_pydantic(cls: Any, fields: dict[str, Any], beside: dict[str, Any]) -> Any:
-    """As pydantic's own copy does, since `model_construct` would take a field's value from another's alias."""
+def _build_pydantic(cls: Any, fields: dict[str, Any], more: dict[str, Any]) -> Any:
+    """As pydantic copies a model; `model_construct` would take a field's value from the alias of another field."""
     keeps_extra = cls.model_config.get("extra") == "allow"
-    if beside.get("attrs") or (beside.get("extra") and not keeps_extra):
+    if more.get("attrs") or (more.get("extra") and not keeps_extra):
         raise Unreadable(f"{ref_of(cls)} keeps no extra fields any more")
     for name, field in cls.model_fields.items():
-        # It was stored, beside the fields, and unchecked: the field's default would belie it.
-        if name not in fields and any(one in beside.get("extra", ()) for one in _names_of(name, field)):
+        # The value was stored as an extra, unchecked: replacing it by the default of the new field would be wrong.
+        if name not in fields and any(one in more.get("extra", ()) for one in _names_of(name, field)):
             raise Unreadable(f"{ref_of(cls)} now has a field {name!r}, which was stored as an extra one")
     private = {name: attribute.get_default() for name, attribute in cls.__private_attributes__.items()}
     private = {name: one for name, one in private.items() if type(one).__name__ != "PydanticUndefinedType"}
@@ -207,9 +208,9 @@ def _build_pydantic(cls: Any, fields: dict[str, Any], beside: dict[str, Any]) ->
             name: fields[name] if name in fields else field.get_default(call_default_factory=True)
             for name, field in cls.model_fields.items()
         },
-        "__pydantic_fields_set__": set(beside.get("set", fields)),
-        "__pydantic_extra__": beside.get("extra", {}) if keeps_extra else None,
-        "__pydantic_private__": {**private, **beside.get("private", {})} if cls.__private_attributes__ else None,
+        "__pydantic_fields_set__": set(more.get("set", fields)),
+        "__pydantic_extra__": more.get("extra", {}) if keeps_extra else None,
+        "__pydantic_private__": {**private, **more.get("private", {})} if cls.__private_attributes__ else None,
     }
     made = object.__new__(cls)
     for name, part in state.items():
@@ -218,8 +219,10 @@ def _build_pydantic(cls: Any, fields: dict[str, Any], beside: dict[str, Any]) ->
 
 
 def _names_of(name: str, field: Any) -> list[str]:
-    """What pydantic takes a field from: its name, its alias, or one of several; not a path into another."""
-    given = getattr(field.validation_alias, "choices", [field.validation_alias])  # an `alias` is one, too
+    """The keys pydantic reads a field from: its name, its alias, or one of several; not a path into another field."""
+    given = getattr(
+        field.validation_alias, "choices", [field.validation_alias]
+    )  # an `alias` is a validation alias, too
     return [one for one in (name, *given) if isinstance(one, str)]
 
 
@@ -228,14 +231,14 @@ def is_unset(cls: type) -> bool:
 
 
 def home_of(module: str, own: Mapping[str, Any] | None = None) -> str:
-    """The name by which others import a module, which calls itself otherwise where it is the program.
+    """The name by which other modules import this module, also where it is the running program.
 
-    Started as a file or with -m it is `__main__`, in a spawned child `__mp_main__`: under three names a function
-    would have three sets of keys. A prompt or a notebook has no other name. `own` is what may be its `__dict__`.
+    Started as a file or with -m its name is `__main__`, in a spawned child `__mp_main__`: under three names a function
+    would have three sets of keys. A prompt or a notebook has no other name. `own` may be the module's `__dict__`.
     """
     if module not in _PROGRAM:
         return module
-    if own is None or own.get("__name__") != module:  # a wrapper's, which goes by the name of what it wraps
+    if own is None or own.get("__name__") != module:  # the `__dict__` of a wrapper, which has the name of what it wraps
         own = getattr(sys.modules.get(module), "__dict__", {})
     name, file = getattr(own.get("__spec__"), "name", module), own.get("__file__")
     if name not in _PROGRAM:
@@ -245,27 +248,27 @@ def home_of(module: str, own: Mapping[str, Any] | None = None) -> str:
 
 def ref_of(cls: type) -> str:
     module = cls.__module__
-    if module in _PROGRAM and _standing_in(sys.modules.get(module), cls.__qualname__) is cls:
+    if module in _PROGRAM and _found_in(sys.modules.get(module), cls.__qualname__) is cls:
         home = home_of(module)
-        module = module if home in sys.modules else home  # imported as well: there stands a twin of it
+        module = module if home in sys.modules else home  # imported as well: that module has a copy of this class
     return f"{module}:{cls.__qualname__}"
 
 
 def find_class(ref: str, given: dict[str, Any]) -> Any:
-    """The class of this name: one of the given, or one that stands in a loaded module; else None.
+    """The class of this name: one of the given ones, or one in a loaded module; else None.
 
     Reads `__dict__`, never getattr: a module's own __getattr__ may import.
     """
     if ref in given:
         return given[ref]
     module, _, qualname = ref.partition(":")
-    found = _standing_in(sys.modules.get(module), qualname)
+    found = _found_in(sys.modules.get(module), qualname)
     if module not in sys.modules and module == home_of("__main__"):
-        found = _standing_in(sys.modules.get("__main__"), qualname)
+        found = _found_in(sys.modules.get("__main__"), qualname)
     return found if isinstance(found, type) else None
 
 
-def _standing_in(found: Any, qualname: str) -> Any:
+def _found_in(found: Any, qualname: str) -> Any:
     for name in qualname.split("."):
         found = getattr(found, "__dict__", {}).get(name)
     return found

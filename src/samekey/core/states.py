@@ -1,8 +1,8 @@
-"""The five states of a record, and who may move what.
+"""The five states of a record, and which role may make which move.
 
-`NEXT` is data: the docs' diagram, the stores' compare-and-set and the model all read it here.
-Conditions that need more than the state (a dead lease, a missing mark, evidence) stand in
-`register.py`, one line each.
+`NEXT` is data: the diagram in the docs, the compare-and-set of the stores and the model all read it.
+Conditions that need more than the state (a dead lease, a missing mark, evidence) are in `register.py`,
+one line each.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from enum import StrEnum
 
 
 class State(StrEnum):
-    """Where a key stands: equal to its word, `State.COMPLETED == "completed"`."""
+    """The state of a key; a member equals its text: `State.COMPLETED == "completed"`."""
 
-    STARTED = "started"  # someone holds the key, under a lease
+    STARTED = "started"  # an attempt holds the key, under a lease
     COMPLETED = "completed"  # the effect happened; its result is kept for replay
     CLOSED = "closed"  # refused for good; the refusal is kept for replay
     RELEASED = "released"  # known not to have happened; free to take
-    IN_DOUBT = "in_doubt"  # nobody here knows; the provider, or a person, must say
+    IN_DOUBT = "in_doubt"  # samekey does not know; the provider or a person must decide
 
 
 class Role(StrEnum):
     HOLDER = "holder"  # the attempt whose fence the record carries
     PASSER_BY = "passer-by"  # any other attempt that finds the record
-    LOOKUP = "lookup"  # someone who asked the provider, or holds evidence of what happened
+    LOOKUP = "lookup"  # an attempt that asked the provider, or that has evidence of what happened
     OPERATOR = "operator"  # a person, with name and reason
 
 
@@ -34,8 +34,8 @@ _HAPPENED = frozenset({State.COMPLETED, State.CLOSED})
 NEXT: Mapping[Role, Mapping[State, frozenset[State]]] = {
     Role.HOLDER: {
         State.STARTED: _VERDICTS | {State.IN_DOUBT},
-        State.IN_DOUBT: _VERDICTS,  # late, but the fence is still ours: the best word there is
-        State.RELEASED: _HAPPENED,  # nobody took it yet: our word is evidence
+        State.IN_DOUBT: _VERDICTS,  # late, but the fence is unchanged: the holder knows best
+        State.RELEASED: _HAPPENED,  # not taken yet: what the holder reports is evidence
     },
     Role.PASSER_BY: {
         State.STARTED: frozenset({State.IN_DOUBT, State.STARTED}),  # only when the lease is dead
@@ -44,7 +44,7 @@ NEXT: Mapping[Role, Mapping[State, frozenset[State]]] = {
     },
     Role.LOOKUP: {
         State.IN_DOUBT: _VERDICTS,
-        State.RELEASED: _HAPPENED,  # a late "it happened" is evidence; whoever holds it never takes
+        State.RELEASED: _HAPPENED,  # a late "it happened" is evidence; an attempt that has it never takes the key
     },
     Role.OPERATOR: {
         State.IN_DOUBT: _VERDICTS,
