@@ -520,7 +520,7 @@ def test_a_fact_that_is_not_text_is_left_out_and_the_refusal_stays():
         (call, {"ERROR_MAX_CHARS": 500}),
         (canonical_form, {"DEPTH_MAX": 64, "SIZE_MAX": 8_388_608, "DIGITS_MAX": 4300, "STEP_MAX": 128}),
         (canonical_form, {"MEMBERS_COMPARED": 1000}),
-        (packing, {"CACHED": 1024, "CACHED_MAX_BYTES": 4096}),
+        (packing, {"LINES_KEPT": 1024, "LINE_KEPT_MAX_BYTES": 4096}),
         (envelope, {"DEPTH_MAX": 100, "INT_BITS_MAX": 2000, "LABEL_MAX": 40, "LABELS_MAX": 16}),
         (fingerprint, {"FIELDS_MAX": 64, "NAME_MAX": 128, "IGNORE_MAX": 64, "FORM_MAX": 4096}),
         (policy, {"RESULT_MAX_BYTES": 1_048_576, "SECONDS_MAX": 316_224_000.0}),
