@@ -42,11 +42,11 @@ def parse_url(url: str) -> Address:
         raise Misconfigured(f"this PostgreSQL address cannot be read: {first_line(error)}") from None
     if known.get("target_session_attrs", "read-write") not in ("read-write", "primary"):
         raise Misconfigured("claims go to the primary only: leave target_session_attrs out of the store's address")
-    if ours.get("pgbouncer") == "1" and known.get("options"):
-        # PgBouncer refuses such a session, or ignores the setting and then claims would go to other tables.
+    if ours.get("pgbouncer") == "1" and "search_path" in str(known.get("options", "")):
+        # PgBouncer refuses such a session, or ignores the setting: then claims would go to other tables.
         raise Misconfigured(
-            f"PgBouncer does not pass options={known['options']} on to the server: remove it from the store's address, "
-            "and set the value for the role instead (ALTER ROLE app SET search_path = ...)"
+            f"PgBouncer does not pass options={known['options']} on to the server: remove it from the store's address "
+            "and set the path for the role instead (ALTER ROLE app SET search_path = ...)"
         )
     user, at, host = parts.netloc.rpartition("@")
     shown = [(name, value) for name, value in options if name not in ("password", "sslpassword")]

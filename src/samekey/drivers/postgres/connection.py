@@ -37,9 +37,10 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         """The rows of this query, as libpq has them; whoever sends others' statements too has no use for cursors."""
         if self._poll is None:
             self._poll = select.poll()
-        steps, socket, registered = exchange(self.pgconn, query, self.prepared), self.pgconn.socket, 0
+        socket, registered = self.pgconn.socket, 0
         milliseconds = (self.silence_seconds or SILENCE_SECONDS) * 1000
         try:
+            steps = exchange(self.pgconn, query, self.prepared)
             writes = next(steps)
             while True:
                 wanted = select.POLLIN | select.POLLOUT if writes else select.POLLIN
@@ -50,11 +51,12 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
                     raise Silent(f"no answer within {milliseconds / 1000:.0f} s")
                 writes = steps.send(None)
         except StopIteration as stop:
-            return _checked(self, stop.value)
+            answer = stop.value
         except BaseException as error:
             if not isinstance(error, psycopg.Error) or isinstance(error, Silent):
                 self.pgconn.finish()  # in the middle of a statement: what it did is asked over another connection
             raise
+        return answer if answer.status == ROWS and not self.not_replicated else _checked(self, answer)
 
     def wait(self, gen: Any, interval: float = _WAIT_INTERVAL, timeout: float | None = None) -> Any:
         try:
@@ -111,7 +113,11 @@ class AsyncConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
             self._watched = self.pgconn.socket
             loop.add_reader(self._watched, self._called)
         self._landed = landed
-        self._steps = exchange(self.pgconn, query, self.prepared)
+        try:
+            self._steps = exchange(self.pgconn, query, self.prepared)
+        except psycopg.Error as error:
+            self.rest()  # a socket that ended is readable for ever
+            return self._land(None, error)
         self._deadline = loop.time() + (self.silence_seconds or SILENCE_SECONDS)
         if self._alarm is None:
             self._alarm = loop.call_at(self._deadline, self._struck, loop)

@@ -1,8 +1,8 @@
-"""One statement over libpq itself: sent, waited for, answered. No cursor, nothing adapted.
+"""One statement over libpq itself: send it, wait, read the answer. There is no cursor and no adaptation of values.
 
-A cursor of the driver costs more than all the rest of a claim. Ours are a dozen statements that never change, their
-values are made by who knows them, and most of their answers are three numbers: so they are sent prepared, in
-binary, and the answer is handed on as libpq gives it.
+A cursor of the driver costs more than the rest of a claim. samekey has a dozen statements that never change, `_wire`
+makes their values in binary, and most answers are three numbers. So the statements are sent prepared, in binary, and
+the answer is returned as libpq gives it.
 
 Sans-IO and without the driver: `exchange` yields whenever the socket has to be waited for, so that it exists once for
 threads and for event loops.
@@ -29,25 +29,31 @@ class Query(NamedTuple):
 
 
 def exchange(link: Any, query: Query, prepared: set[bytes] | None) -> Generator[bool, None, Any]:
-    """The answer to this query, which may be an error's; yields whether the socket is also waited for to write.
+    """Send the query. Returns a generator of its answer, which may be an error's.
 
+    The generator yields whenever the socket has to be waited for: True if the socket should also take more bytes.
     `prepared`: the names that this session knows; None where nothing may be left in a session.
     """
     if prepared is None:
         link.send_query_params(query.sql, query.values, None, query.formats, BINARY)
-        return (yield from _answer(link))
-    if query.name not in prepared:
+    elif query.name in prepared:
+        link.send_query_prepared(query.name, query.values, query.formats, BINARY)
+    else:
         link.send_prepare(query.name, query.sql)
-        made = yield from _answer(link)
-        if made.status != PREPARED:
-            return made
-        prepared.add(query.name)
-    link.send_query_prepared(query.name, query.values, query.formats, BINARY)
-    return (yield from _answer(link))
+        return _prepared_first(link, query, prepared)
+    return _answer(link)
+
+
+def _prepared_first(link: Any, query: Query, prepared: set[bytes]) -> Generator[bool, None, Any]:
+    made = yield from _answer(link)
+    if made.status != PREPARED:
+        return made
+    prepared.add(query.name)
+    return (yield from exchange(link, query, prepared))
 
 
 def _answer(link: Any) -> Generator[bool, None, Any]:
-    while link.flush():  # more than the network takes at once; meanwhile the server may want to say something
+    while link.flush():  # more than the network takes at once; meanwhile the server may send something
         yield True
         link.consume_input()
     while True:
@@ -56,8 +62,8 @@ def _answer(link: Any) -> Generator[bool, None, Any]:
         if not link.is_busy():
             break
     answer = link.get_result()
-    # The server says its rows before it commits, and a server that dies says them in its last breath: they count only
-    # if nothing but the end comes after them.
+    # The server sends the rows before it commits. A server that dies in between has sent them too: they count only if
+    # no error follows them.
     while (more := link.get_result()) is not None:
         if more.status == FAILED:
             answer = more

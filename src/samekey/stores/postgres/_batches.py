@@ -26,6 +26,7 @@ from samekey.core.states import Role, State
 from samekey.drivers.postgres.address import Address
 from samekey.drivers.postgres.errors import DriverError, is_conflict, is_lost, store_error
 from samekey.drivers.postgres.exchange import Query
+from samekey.stores._failures import own_copy
 from samekey.stores.postgres._rows import told
 from samekey.stores.postgres._wire import answers_in, many, record_in, single
 
@@ -65,11 +66,16 @@ class Job:
         self.error: Exception | None = None
         self.done = False
 
-    def answer(self, reply: Record | None) -> None:
-        self.reply, self.done = reply, True
+    def read(self, answer: Any, lost_at: float | None, row: int = 0) -> None:
+        """Take the record out of this row of the server's answer."""
+        try:
+            self.reply = record_in(answer, self.command, lost_at, row)
+        except SamekeyError as error:
+            self.error = own_copy(error)
+        self.done = True
 
     def fail(self, error: Exception) -> None:
-        self.error, self.done = error, True
+        self.error, self.done = own_copy(error), True
 
     def outcome(self) -> Record | None:
         if self.error is not None:
@@ -159,7 +165,7 @@ def carrying_all(jobs: Sequence[Job], address: Address, facts: Loss) -> Steps:
         yield from carrying(group, address, facts)
     for job, before in followers:
         if before.error is None:
-            job.answer(before.reply)
+            job.reply, job.done = before.reply, True
         else:
             yield from carrying([job], address, facts)  # the failure was its own
 
@@ -234,21 +240,16 @@ def _said(jobs: list[Job]) -> Query:
 
 def _answer(jobs: list[Job], answer: Any, lost_at: float | None) -> None:
     if len(jobs) == 1:
-        (job,) = jobs
-        try:
-            job.answer(record_in(answer, job.command, lost_at))
-        except SamekeyError as error:
-            job.fail(error)
-        return
+        return jobs[0].read(answer, lost_at)
     tokens, told_at, rows = answers_in(answer)
     for job in jobs:
-        try:
-            if (token := tokens.get(job.digest)) is not None:
+        if (token := tokens.get(job.digest)) is not None:
+            try:
                 job.reply = told(job.command, token, told_at, lost_at)
-            elif (row := rows.get(job.digest)) is not None:
-                job.reply = record_in(answer, job.command, lost_at, row)
-        except SamekeyError as error:
-            job.error = error
+            except SamekeyError as error:
+                job.fail(error)
+        elif (row := rows.get(job.digest)) is not None:
+            job.read(answer, lost_at, row)
         job.done = True
 
 

@@ -1,251 +1,113 @@
-"""Lanes of threads: one connection each, and whoever wants to use it at the same time.
+"""A connection that the threads of a process share: `stores._turns` says how they take turns.
 
-Flush on free, no timer: a lone caller's statement goes out at once, inline. While the connection is busy
-commands queue up, and when it is free they go out together. The one at the head of the queue then leads: it sends
-for all, answers all, and hands the lead on.
-
-Threads that were answered together wake up one after the other, and the first one would find the next lane free and
-go alone, before the rest of them has had its say: half of all commits were for one. So whoever is about to lead
-while others are still waking up lets these come first. Lanes of tasks (`_postgres_tasks`) need no such thing.
-
-A signal's handler may raise anywhere in here, in the main thread. So who leads is known by what it wants done, which
-the caller has in hand before it asks, and whoever leaves looks whether it leads; to hand the lead on twice is once.
-Whoever was interrupted at that, too, has left a lead that nobody has: after a very long wait it is taken over.
+A lone command on an open connection takes the short way: built, sent, read. Everything else (several commands, no
+connection yet, an error, a lost reply) is carried out by the steps of `_batches`.
 """
 
 from __future__ import annotations
 
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
-from itertools import zip_longest
+from collections.abc import Sequence
 from typing import Any
 
-from samekey.core.errors import SamekeyError, StoreUnavailable
+from samekey.core.errors import Misconfigured, SamekeyError, StoreUnavailable
 from samekey.drivers.postgres.address import Address
 from samekey.drivers.postgres.connect import connect, with_settings
 from samekey.drivers.postgres.connection import Connection
 from samekey.drivers.postgres.errors import DriverError, is_spent, translated
 from samekey.drivers.postgres.exchange import Query
 from samekey.drivers.postgres.self_check import Facts
-from samekey.loops import ThreadBell
+from samekey.stores._turns import Turns, Waking
 from samekey.stores.postgres._batches import BATCH_MAX, Closed, Job, Loss, Pause, Steps, carrying_all
 from samekey.stores.postgres._rows import Statement
+from samekey.stores.postgres._wire import single
 
-COME_SECONDS = 0.001  # a thread wakes up in a tenth of it; where all cores are busy nobody is waited for much longer
-TURN_SECONDS = 60.0  # many times what the statements before us may take; only for a leader that vanished
-
-
-class Asked:
-    """What one caller wants, and how it is told that it is its turn, or over."""
-
-    __slots__ = ("again", "behind", "bell", "finished", "gone", "jobs", "next")
-
-    def __init__(self, jobs: Sequence[Job], behind: Sequence[Job]) -> None:
-        self.jobs = jobs
-        self.behind = behind  # whose turn it was when we came
-        self.bell = threading.Lock()  # held until rung: the cheapest thing a thread can sleep on
-        self.bell.acquire()
-        self.finished = False
-        self.again = False
-        self.gone = False  # interrupted while it waited
-        self.next: Asked | None = None  # whom to wake when we are awake
+SPARE_SECONDS = 1.0  # how long the spare connection is used before we try to connect again
 
 
-class Crowd:
-    """How many threads of this process have their answers and did not wake up yet."""
+class SharedConnection(Turns[Job]):
+    """A connection that threads take turns on.
 
-    def __init__(self) -> None:
-        self._mutex = threading.Lock()
-        self._waking: set[Asked] = set()
-        self._leaders: list[ThreadBell] = []
-
-    def rung(self, some: Sequence[Asked]) -> None:
-        with self._mutex:
-            self._waking.update(some)
-
-    def awake(self, one: Asked) -> None:
-        leaders: list[ThreadBell] = []
-        with self._mutex:
-            self._waking.discard(one)
-            if not self._waking:
-                leaders, self._leaders = self._leaders, leaders
-        for leader in leaders:
-            leader.ring()
-
-    def let_come(self) -> None:
-        """Come back when everybody woke up, or soon enough all the same."""
-        if self._waking:
-            bell = ThreadBell()
-            with self._mutex:
-                if not self._waking:
-                    return
-                self._leaders.append(bell)
-            bell.wait(COME_SECONDS)
-
-
-class Lane:
-    """A connection that threads take turns on."""
+    `spare` is a connection that carries out the commands while this one cannot be opened: a server at its limit of
+    connections still takes a settle over the connection of the claim.
+    """
 
     def __init__(
-        self, address: Address, crowd: Crowd | None = None, *, durable: bool = True, operator: bool = False
+        self,
+        address: Address,
+        waking: Waking | None = None,
+        *,
+        durable: bool = True,
+        operator: bool = False,
+        spare: SharedConnection | None = None,
     ) -> None:
+        super().__init__(address.name, batch_max=BATCH_MAX, waking=waking)
         self._address = address
-        self._crowd = crowd or Crowd()
         self._durable, self._operator = durable, operator
+        self._spare = spare
+        self._spare_until = 0.0
         self._connection: Connection | None = None
-        self._mutex = threading.Lock()
-        self._queue: deque[Asked] = deque()
-        self._leader: Sequence[Job] | None = None  # what whoever leads wants done
-        self._heir: Asked | None = None  # to whom the lead was given last
         self._closed = False
         self.facts: Facts | None = None
-        self._known = Loss()
+        self._loss = Loss()
 
-    def perform(self, jobs: Sequence[Job]) -> None:
-        """Carry these out, alone or together with whatever others want at the same time."""
-        others: list[Asked] = []
-        try:
-            asked = self._line_up(jobs)
-            if asked is not None:
-                self._await_turn(asked)
-                if asked.finished:
-                    return
-                if asked.again:
-                    return self.perform([job for job in jobs if not job.done])
-            self._crowd.let_come()
-            self._gather(others, len(jobs))
-            together = [*jobs, *(job for one in others for job in one.jobs)] if others else jobs
-            self._drive(carrying_all(together, self._address, self._known), jobs)
-        except BaseException:
-            self._withdraw(jobs)
-            raise
-        finally:
-            if self._leader is jobs:
-                try:
-                    self._pass_on(jobs, others)
-                except BaseException:  # interrupted in there
-                    self._pass_on(jobs, others)
-                    raise
+    @property
+    def is_open(self) -> bool:
+        return self._connection is not None and not self._connection.closed
 
     def ask(self, statement: Statement) -> list[Any]:
-        """The rows of one statement that is no command, in our turn."""
-        turn: list[Job] = []  # nobody else's
-        try:
-            asked = self._line_up(turn)
-            if asked is not None:
-                self._await_turn(asked)
-            with translated(self._address):
-                rows: list[Any] = self._on_connection(
-                    lambda link: link.execute(*statement, binary=True).fetchall(), turn
-                )
-                return rows
-        except BaseException:
-            self._withdraw(turn)
-            raise
-        finally:
-            if self._leader is turn:
-                try:
-                    self._pass_on(turn, [])
-                except BaseException:
-                    self._pass_on(turn, [])
-                    raise
+        """The rows of one statement that is no command, in a turn of its own."""
+
+        def fetch(turn: Sequence[Job]) -> list[Any]:
+            connection = self._connected(turn)
+            try:
+                return connection.execute(*statement, binary=True).fetchall()
+            except DriverError as error:
+                self._close_spent(connection, error)
+                raise
+
+        with translated(self._address):
+            rows: list[Any] = self.perform([], fetch)
+        return rows
 
     def close(self) -> None:
         self._closed = True
         if self._connection is not None:
             self._connection.close()
 
-    # -- taking turns --------------------------------------------------------------------------------------
+    def _leave_connection(self) -> None:
+        self._connection = None
 
-    def _line_up(self, jobs: Sequence[Job]) -> Asked | None:
-        """Our place behind those who are there already; None where nobody is, and we lead."""
-        with self._mutex:
-            if self._leader is None:
-                self._leader = jobs
-                return None
-            asked = Asked(jobs, self._leader)
-            self._queue.append(asked)
-            return asked
+    def _carry_out(self, jobs: Sequence[Job], turn: Sequence[Job]) -> None:
+        connection = self._connection
+        error: Exception | None = None
+        if connection is None or connection.closed:
+            error = self._connect(turn)
+            if error is not None and self._may_use_spare(error):
+                self._spare.perform(jobs)  # type: ignore[union-attr]
+                return
+        elif len(jobs) == 1 and not self._closed and self._leader is turn:
+            (job,) = jobs
+            try:
+                query = single(job.command)
+                if self._address.pgbouncer:
+                    query = with_settings(self._address, query, self._durable)
+                reply = connection.ask(query)
+            except (SamekeyError, UnicodeError):
+                pass  # the command cannot be written as a query: `carrying_all` reports it
+            except DriverError as failed:
+                self._close_spent(connection, failed)
+                error = failed
+            else:
+                return job.read(reply, self._loss.lost_at)
+        self._drive(carrying_all(jobs, self._address, self._loss), turn, error)
 
-    def _await_turn(self, asked: Asked) -> None:
-        try:
-            self._await_bell(asked)
-        finally:
-            if asked.finished or asked.again:
-                self._wake(asked.next)
-                self._crowd.awake(asked)
-            elif self._leader is asked.jobs and self._queue and self._queue[0] is asked:
-                self._queue.popleft()  # whoever gave us the lead was interrupted before this
-
-    def _await_bell(self, asked: Asked) -> None:
-        try:
-            rung = asked.bell.acquire(timeout=TURN_SECONDS)
-            # Whoever should have rung may have been interrupted; then it is our turn, or over, all the same.
-            if not (rung or asked.finished or asked.again or self._leader is asked.jobs or self._taken_over(asked)):
-                raise StoreUnavailable(f"no turn on a connection to {self._address.name} within {TURN_SECONDS:.0f} s")
-        except BaseException:
-            with self._mutex:
-                asked.gone = True
-            raise
-
-    def _taken_over(self, asked: Asked) -> bool:
-        """The lead of whoever has had it all the time: it vanished, or takes far too long. Its connection stays its."""
-        with self._mutex:
-            if self._leader is not asked.behind or asked not in self._queue:
-                return False
-            self._queue.remove(asked)
-            self._connection = None
-            self._leader = asked.jobs
-            return True
-
-    def _withdraw(self, jobs: Sequence[Job]) -> None:
-        """We were interrupted, or told that it takes too long: nobody may wait for our lead."""
-        if self._queue:
-            with self._mutex:
-                for asked in [one for one in self._queue if one.jobs is jobs]:
-                    asked.gone = True
-                    self._queue.remove(asked)
-
-    def _gather(self, others: list[Asked], count: int) -> None:
-        """Whoever lines up behind us, as many as may travel together."""
-        if self._queue:  # who comes this very moment is next
-            with self._mutex:
-                while self._queue and count < BATCH_MAX and self._queue[0].jobs:
-                    others.append(self._queue.popleft())
-                    count += len(others[-1].jobs)
-
-    def _pass_on(self, jobs: Sequence[Job], others: list[Asked]) -> None:
-        """These have their answers; whoever is first in the line leads now. Said twice, it is done once."""
-        if others:
-            with self._mutex:
-                waiting = [one for one in others if not (one.gone or one.finished or one.again)]
-                for one, after in zip_longest(waiting, waiting[1:]):
-                    one.next = after
-                    one.finished = all(job.done for job in one.jobs)
-                    one.again = not one.finished  # we were interrupted: it asks for itself
-            self._crowd.rung(waiting)
-            self._wake(next((one for one in others if one.finished or one.again), None))
-            others.clear()
-        with self._mutex:
-            if self._leader is jobs:
-                self._heir = heir = self._queue[0] if self._queue else None
-                self._leader = None if heir is None else heir.jobs
-                if heir is not None:
-                    self._queue.popleft()
-        self._wake(self._heir)
-
-    def _wake(self, one: Asked | None) -> None:
-        """Wake this one, who wakes the next: all at once they would only fight for the interpreter."""
-        if one is not None and one.bell.locked():
-            one.bell.release()
-
-    # -- sending -------------------------------------------------------------------------------------------
-
-    def _drive(self, steps: Steps, turn: Sequence[Job]) -> None:
+    def _drive(self, steps: Steps, turn: Sequence[Job], error: Exception | None) -> None:
+        """Carry out the steps; `error` is how the first statement ended, where it was sent already."""
         try:
             step = next(steps)
+            if error is not None:
+                step = steps.throw(error)
             while True:
                 try:
                     if isinstance(step, Pause):
@@ -253,8 +115,8 @@ class Lane:
                         reply = None
                     else:
                         reply = self._send(step.query, turn)
-                except (DriverError, SamekeyError) as error:
-                    step = steps.throw(error)
+                except (DriverError, SamekeyError) as failed:
+                    step = steps.throw(failed)
                 else:
                     step = steps.send(reply)
         except StopIteration:
@@ -263,34 +125,53 @@ class Lane:
             steps.close()
 
     def _send(self, query: Query, turn: Sequence[Job]) -> Any:
-        return self._on_connection(
-            lambda connection: connection.ask(with_settings(self._address, query, self._durable)), turn
-        )
+        connection = self._connected(turn)
+        try:
+            return connection.ask(with_settings(self._address, query, self._durable))
+        except DriverError as error:
+            self._close_spent(connection, error)
+            raise
 
-    def _on_connection(self, work: Callable[[Connection], Any], turn: Sequence[Job]) -> Any:
+    # -- connecting ----------------------------------------------------------------------------------------
+
+    def _connect(self, turn: Sequence[Job]) -> Exception | None:
+        """Open the connection; the error where that fails."""
+        if self._spare_until and time.monotonic() < self._spare_until:
+            return StoreUnavailable(f"{self._address.name} refused a connection less than {SPARE_SECONDS:.0f} s ago")
+        try:
+            self._connected(turn)
+        except SamekeyError as error:
+            return error
+        return None
+
+    def _may_use_spare(self, error: Exception) -> bool:
+        usable = self._spare is not None and self._spare.is_open and not isinstance(error, Misconfigured | Closed)
+        self._spare_until = time.monotonic() + SPARE_SECONDS if usable else 0.0
+        return usable
+
+    def _connected(self, turn: Sequence[Job]) -> Connection:
         if self._closed:
             raise Closed(f"{self._address.name} was closed")
-        connection = self._connection
         if self._leader is not turn:
             raise self._too_late()
+        connection = self._connection
         if connection is None or connection.closed:
             connection, facts = connect(
                 self._address, durable=self._durable, operator=self._operator, before=self.facts
             )
             with self._mutex:
                 if self._leader is turn:
-                    self._connection, self.facts, self._known.lost_at = connection, facts, facts.lost_at
+                    self._connection, self.facts, self._loss.lost_at = connection, facts, facts.lost_at
             if self._connection is not connection:
                 connection.close()
                 raise self._too_late()
-        try:
-            return work(connection)
-        except DriverError as error:
-            if is_spent(error):
-                connection.close()
-                if self._connection is connection:
-                    self._connection = None
-            raise
+        return connection
+
+    def _close_spent(self, connection: Connection, error: DriverError) -> None:
+        if is_spent(error):
+            connection.close()
+            if self._connection is connection:
+                self._connection = None
 
     def _too_late(self) -> StoreUnavailable:
         return Closed(f"a turn on a connection to {self._address.name} took so long that others have it now")

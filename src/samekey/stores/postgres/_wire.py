@@ -200,7 +200,7 @@ _ONE: dict[str, Callable[[Any], bytes]] = {
     "float8": _pack_float,
     "bigint": _pack_long,
     "integer": _pack_int,
-    "boolean": lambda value: b"\x01" if value else b"\x00",
+    "boolean": {True: b"\x01", False: b"\x00"}.__getitem__,
     "oid": struct.Struct(">I").pack,
 }
 

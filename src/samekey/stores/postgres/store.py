@@ -30,6 +30,7 @@ from samekey.core.states import Role
 from samekey.drivers.postgres.address import Address, parse_url
 from samekey.drivers.postgres.self_check import Facts
 from samekey.loops import Bells, aside
+from samekey.stores._turns import Waking
 from samekey.stores._waiting import async_wait, asyncio_loop, wait
 from samekey.stores.postgres._batches import BATCH_MAX, Job
 from samekey.stores.postgres._listener import LISTEN_SECONDS, Listener, LoopBells
@@ -43,7 +44,7 @@ from samekey.stores.postgres._operators import (
 )
 from samekey.stores.postgres._rows import record_of
 from samekey.stores.postgres._tasks import AsyncLane, Round
-from samekey.stores.postgres._threads import Crowd, Lane
+from samekey.stores.postgres._threads import SharedConnection as Lane
 from samekey.stores.postgres._transaction import (
     IDENTITY,
     IDENTITY_UNTOLD,
@@ -179,7 +180,7 @@ class _Here:
     def __init__(self, address: Address) -> None:
         self.pid = os.getpid()
         self.closed = False
-        crowd = Crowd()
+        crowd = Waking()
         self.claims = Lane(address, crowd, durable=address.durability != "fast")
         self.settles = Lane(address, crowd, durable=address.durability == "durable")
         self.reads = Lane(address, crowd)

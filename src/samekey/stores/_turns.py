@@ -1,0 +1,241 @@
+"""Threads take turns on a connection: one thread leads, sends the commands of all, and answers all.
+
+There is no timer. The commands of a lone caller go out at once, in its own thread. While the connection is busy,
+callers queue up. When it is free, the first of the queue leads: it carries out its own commands together with those of
+the queue in one batch, wakes their callers, and gives the lead to the next in the queue. From 8 to 16 threads on this
+needs less than half of the client's CPU time of a connection for each thread, and a process needs few connections.
+
+Threads that were answered together wake up one after the other. The first of them would find the next connection free
+and send its command alone, before the others are awake: half of all commits carried one command. So a thread that is
+about to lead waits a moment while others are still waking up (`Waking`). Event loops do not need this.
+
+A signal handler may raise anywhere in here, in the main thread. So a leader is identified by its own list of jobs,
+which the caller holds before it asks for the lead. A caller that leaves looks whether it leads, and passes the lead on;
+passing it on twice has no effect. A leader that was interrupted even at the second try leaves a lead that no thread
+has: the first caller in the queue takes it over after `TURN_SECONDS`.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
+from typing import Any, Generic, Protocol, TypeVar
+
+from samekey.core.errors import StoreUnavailable
+from samekey.loops import ThreadBell
+
+WAKING_SECONDS = 0.001  # a thread wakes up in a tenth of it; on busy cores the leader does not wait much longer
+TURN_SECONDS = 60.0  # many times what the batches before us may take; reached only if the leader vanished
+
+
+class Job(Protocol):
+    """One command on its way."""
+
+    done: bool
+
+
+J = TypeVar("J", bound=Job)
+
+
+class Place(Generic[J]):
+    """The place of one caller in the queue."""
+
+    __slots__ = ("again", "bell", "finished", "gone", "jobs", "leader", "next")
+
+    def __init__(self, jobs: Sequence[J], leader: Sequence[J]) -> None:
+        self.jobs = jobs
+        self.leader = leader  # the jobs of the caller that led when this one queued up
+        self.bell = threading.Lock()  # locked until the caller is to wake up: nothing is cheaper to sleep on
+        self.bell.acquire()
+        self.finished = False  # the leader carried out all of the jobs
+        self.again = False  # the leader was interrupted: carry out the rest yourself
+        self.gone = False  # interrupted while it waited
+        self.next: Place[J] | None = None  # the caller to wake as soon as this one is awake
+
+
+class Waking:
+    """The threads of a process that have their answers and are not awake yet."""
+
+    def __init__(self) -> None:
+        self.places: set[Place[Any]] = set()
+        self._mutex = threading.Lock()
+        self._leaders: list[ThreadBell] = []
+
+    def add(self, places: Sequence[Place[Any]]) -> None:
+        with self._mutex:
+            self.places.update(places)
+
+    def remove(self, place: Place[Any]) -> None:
+        leaders: list[ThreadBell] = []
+        with self._mutex:
+            self.places.discard(place)
+            if not self.places:
+                leaders, self._leaders = self._leaders, leaders
+        for leader in leaders:
+            leader.ring()
+
+    def wait(self) -> None:
+        """Return when all of them are awake, or after `WAKING_SECONDS`."""
+        bell = ThreadBell()
+        with self._mutex:
+            if not self.places:
+                return
+            self._leaders.append(bell)
+        bell.wait(WAKING_SECONDS)
+
+
+class Turns(ABC, Generic[J]):
+    """Callers in threads, their queue, and the lead; a subclass adds the connection."""
+
+    def __init__(self, name: str, *, batch_max: int, bytes_max: int = 0, waking: Waking | None = None) -> None:
+        self._server_name = name
+        self._batch_max, self._bytes_max = batch_max, bytes_max
+        self._waking = waking or Waking()
+        self._mutex = threading.Lock()
+        self._queue: deque[Place[J]] = deque()
+        self._leader: Sequence[J] | None = None  # the jobs of the caller that leads
+
+    @abstractmethod
+    def _carry_out(self, jobs: Sequence[J], turn: Sequence[J]) -> None:
+        """Carry out all these jobs. `turn` is the leader's own list: the connection is ours while `_leader is turn`."""
+
+    @abstractmethod
+    def _leave_connection(self) -> None:
+        """Forget the connection: a leader that vanished, or is very late, still owns it. The mutex is held."""
+
+    def _weight(self, jobs: Sequence[J]) -> int:
+        """The bytes that these jobs carry, where `bytes_max` limits a batch."""
+        return 0
+
+    def _perform_rest(self, jobs: Sequence[J]) -> None:
+        """Carry out jobs whose leader was interrupted: the server may or may not have done them."""
+        self.perform(jobs)
+
+    def perform(self, jobs: Sequence[J], work: Callable[[Sequence[J]], Any] | None = None) -> Any:
+        """Carry these jobs out, alone or together with those of other callers.
+
+        With `work` (and an empty list of this caller's own) call it in a turn instead, and return its result.
+        """
+        others: list[Place[J]] = []
+        try:
+            place: Place[J] | None = None
+            with self._mutex:
+                if self._leader is None:
+                    self._leader = jobs
+                else:
+                    place = Place(jobs, self._leader)
+                    self._queue.append(place)
+            if place is not None:
+                self._await_turn(place)
+                if place.finished:
+                    return None
+                if place.again:
+                    return self._perform_rest([job for job in jobs if not job.done])
+            if work is not None:
+                return work(jobs)
+            if self._waking.places:
+                self._waking.wait()
+            if self._queue:  # a caller that queues up at this very moment comes with the next batch
+                self._gather(jobs, others)
+            self._carry_out([*jobs, *(job for one in others for job in one.jobs)] if others else jobs, jobs)
+        except BaseException:
+            self._withdraw(jobs)
+            raise
+        finally:
+            if self._leader is jobs:
+                try:
+                    self._pass_on(jobs, others)
+                except BaseException:  # interrupted in there
+                    self._pass_on(jobs, others)
+                    raise
+
+    def _await_turn(self, place: Place[J]) -> None:
+        """Return when this caller leads, or when a leader has answered it."""
+        try:
+            self._await_bell(place)
+        finally:
+            if place.finished or place.again:
+                _wake(place.next)
+                self._waking.remove(place)
+            elif self._leader is place.jobs and self._queue and self._queue[0] is place:
+                self._queue.popleft()  # the leader before us was interrupted before it did this
+
+    def _await_bell(self, place: Place[J]) -> None:
+        try:
+            if place.bell.acquire(timeout=TURN_SECONDS) or place.finished or place.again:
+                return
+            # The leader may have been interrupted after it gave us the lead and before it woke us.
+            if self._leader is not place.jobs and not self._taken_over(place):
+                raise StoreUnavailable(f"no turn on a connection to {self._server_name} within {TURN_SECONDS:.0f} s")
+        except BaseException:
+            with self._mutex:
+                place.gone = True
+            raise
+
+    def _taken_over(self, place: Place[J]) -> bool:
+        """Take the lead from a caller that has had it all the time: it vanished, or takes far too long."""
+        with self._mutex:
+            if self._leader is not place.leader or place not in self._queue:
+                return False
+            self._queue.remove(place)
+            self._leave_connection()
+            self._leader = place.jobs
+            return True
+
+    def _withdraw(self, jobs: Sequence[J]) -> None:
+        """This caller was interrupted, or waited too long: no leader may hand it the lead."""
+        if self._queue:
+            with self._mutex:
+                for place in [one for one in self._queue if one.jobs is jobs]:
+                    place.gone = True
+                    self._queue.remove(place)
+
+    def _gather(self, jobs: Sequence[J], others: list[Place[J]]) -> None:
+        """Move callers from the queue to `others`: as many as may travel in one batch with these jobs."""
+        count, weight = len(jobs), self._weight(jobs)
+        with self._mutex:
+            while (
+                self._queue
+                and self._queue[0].jobs
+                and count < self._batch_max
+                and not (self._bytes_max and weight > self._bytes_max)
+            ):
+                others.append(self._queue[0])  # noted before it leaves the queue: it is answered if we are interrupted
+                self._queue.popleft()
+                count += len(others[-1].jobs)
+                if self._bytes_max:
+                    weight += self._weight(others[-1].jobs)
+
+    def _pass_on(self, jobs: Sequence[J], others: list[Place[J]]) -> None:
+        """Wake those we did the work for, and give the lead to the first in the queue."""
+        if others:
+            with self._mutex:
+                if self._queue and self._queue[0] is others[-1]:
+                    self._queue.popleft()  # interrupted in `_gather`
+                waiting = [one for one in others if not (one.gone or one.finished or one.again)]
+                for one, after in zip_longest(waiting, waiting[1:]):
+                    one.next = after
+                    one.finished = all(job.done for job in one.jobs)
+                    one.again = not one.finished
+            self._waking.add(waiting)
+            _wake(next((one for one in others if one.finished or one.again), None))
+            others.clear()
+        with self._mutex:
+            if self._leader is jobs:
+                self._heir = heir = self._queue[0] if self._queue else None
+                self._leader = None if heir is None else heir.jobs
+                if heir is not None:
+                    self._queue.popleft()
+        if self._heir is not None:
+            _wake(self._heir)
+
+    _heir: Place[J] | None = None  # the caller that got the lead last: it is woken again if we are interrupted here
+
+
+def _wake(place: Place[Any] | None) -> None:
+    """Wake this caller, which wakes the next one: all at once they would only fight for the interpreter."""
+    if place is not None and place.bell.locked():
+        place.bell.release()
