@@ -591,14 +591,14 @@ def interrupted_at(number: int):
 @pytest.mark.parametrize("followed", [False, True], ids=["alone", "followed"])
 def test_a_lane_outlives_an_interrupt_anywhere(store, scene, monkeypatch, followed):
     """Whoever leads may be interrupted anywhere: the lead is handed on, and nobody waits for it in vain."""
-    monkeypatch.setattr(_threads, "TURN_SECONDS", 1.0)  # whoever is forgotten is found out,
-    monkeypatch.setattr(_threads.Lane, "_taken_over", lambda lane, asked: False)  # and does not help itself
+    monkeypatch.setattr(_turns, "TURN_SECONDS", 1.0)  # whoever is forgotten is found out,
+    monkeypatch.setattr(_turns.Turns, "_taken_over", lambda lane, asked: False)  # and does not help itself
     store.carry_out(scene.opening("connected"))
     lane, send = store._links().claims, store._links().claims._carry_out
 
     with ThreadPoolExecutor(2) as pool:
 
-        def with_others_behind_us(query: Any, turn: Any) -> Any:
+        def with_others_behind_us(jobs: Any, turn: Any) -> Any:
             monkeypatch.setattr(lane, "_carry_out", send)
             behind.extend(pool.submit(store.carry_out, scene.opening(f"{number} {which}")) for which in "ab")
             _until(lambda: len(lane._queue) == 2)
