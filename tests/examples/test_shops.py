@@ -34,7 +34,7 @@ def kill(held: Any) -> None:
 
 def problem(answer: httpx.Response) -> str:
     assert answer.headers["content-type"] == "application/problem+json", answer.text
-    return str(answer.json()["type"]).rpartition(":")[2]
+    return str(answer.json()["type"]).rpartition("#")[2]
 
 
 def test_every_file_is_short():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -492,7 +493,15 @@ def test_every_problem_has_its_heading():
     assert all(f"`{problem.status}`" in page.split(f"## {problem.name}\n")[1].split("\n## ")[0] for problem in PROBLEMS)
 
 
-def test_problem_types_may_be_addresses():
+def test_a_problem_type_is_the_address_of_its_heading():
+    site = tomllib.loads((Path(__file__).parents[2] / "zensical.toml").read_text(encoding="utf-8"))["project"]
+    refused = Endpoint(boundary=Opaque(), single_tenant=True, required=True).opening(Request("POST", "/"))
+
+    assert isinstance(refused, Reply)
+    assert json.loads(refused.body or b"")["type"] == f"{site['site_url']}problems/#key-missing"
+
+
+def test_problem_types_may_be_addresses_of_another_page():
     endpoint = Endpoint(boundary=Opaque(), single_tenant=True, required=True, problems_at="https://api.example/p#")
     refused = endpoint.opening(Request("POST", "/"))
 

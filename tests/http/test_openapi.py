@@ -1,22 +1,33 @@
-"""The OpenAPI document of a FastAPI application: what its author wrote stands, and ours is told beside it."""
-
-from __future__ import annotations
+"""The OpenAPI documents of FastAPI and Litestar: what the author wrote wins, ours fills the fields that are left."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Annotated, Any
 
 import pytest
 from fastapi import APIRouter, Body, Depends, FastAPI, Header
 from fastapi.openapi.utils import get_openapi
+from fastapi.responses import RedirectResponse
+from litestar import Litestar, post
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import Body as LitestarBody
+from litestar.params import HeaderParameter
 from pydantic import BaseModel
 
-from samekey import AsyncGuard, Opaque
+from samekey import AsyncGuard, Opaque, Policy
 from samekey.http import Endpoint
 from samekey.http.fastapi import samekey_route
+from samekey.http.litestar import SamekeyPlugin
 
 GUARD = AsyncGuard("memory://")
 ENDPOINT = Endpoint(boundary=Opaque(), single_tenant=True)
 PROBLEM = "application/problem+json"
+
+
+@dataclass
+class Charge:
+    amount: int
 
 
 class Conflict(BaseModel):
@@ -78,6 +89,7 @@ def test_responses_that_were_described_are_kept() -> None:
     assert responses["409"]["description"].startswith("Conflict. A request is outstanding")
     assert responses["409"]["content"].keys() == {"application/json", PROBLEM}
     assert responses["409"]["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/Conflict"}
+    assert responses["422"].pop("headers").keys() == {"Idempotency-Key"}
     assert responses["422"] == {"description": "Wrong", "content": {PROBLEM: own}}
 
 
@@ -184,3 +196,92 @@ def test_a_document_that_the_author_makes_has_it_too() -> None:
 
     assert [one["name"] for one in paths["/charges"]["post"]["parameters"]] == ["Idempotency-Key"]
     assert "code" not in paths["/charges"]["post"]["responses"]["409"]["content"][PROBLEM]["schema"]["properties"]
+
+
+def litestar_operation(endpoint: Endpoint = ENDPOINT, guard: AsyncGuard = GUARD, **options: Any) -> Any:
+    @post("/charges", **options)
+    async def charge(data: Annotated[Charge, LitestarBody()]) -> Charge:
+        return data
+
+    app = Litestar([charge], plugins=[SamekeyPlugin(guard=guard, endpoint=endpoint)])
+    return app.openapi_schema.to_schema()["paths"]["/charges"]["post"]
+
+
+OPERATIONS = {
+    "fastapi": lambda endpoint=ENDPOINT, **options: told(plain, endpoint, **options),
+    "litestar": litestar_operation,
+}
+
+
+@pytest.mark.parametrize("framework", OPERATIONS)
+def test_problems_and_their_headers_are_described(framework: str) -> None:
+    responses = OPERATIONS[framework]()["responses"]
+
+    for status in ("400", "401", "403", "409", "413", "422", "503"):
+        assert PROBLEM in responses[status]["content"], status
+        assert "Idempotency-Key" in responses[status]["headers"], status
+        assert ("Retry-After" in responses[status]["headers"]) is (status in ("409", "503"))
+    assert responses["409"]["content"][PROBLEM]["schema"]["required"] == ["type", "title", "status", "detail"]
+    assert "event" not in responses["400"]["content"][PROBLEM]["schema"]["description"], "webhooks only"
+
+
+@pytest.mark.parametrize("framework", OPERATIONS)
+def test_headers_of_the_answer_are_described(framework: str) -> None:
+    responses = OPERATIONS[framework](status_code=202)["responses"]
+
+    assert responses["202"]["headers"].keys() == {"Idempotency-Key", "Idempotent-Replayed", "Idempotency-Stored"}
+
+
+@pytest.mark.parametrize("framework", OPERATIONS)
+@pytest.mark.parametrize(
+    ("retention", "text"),
+    [
+        (24 * 3600, "expires 24 hours after"),
+        (timedelta(days=30), "expires 30 days after"),
+        (3600, "expires 1 hour after"),
+        (90, "expires 1.5 minutes after"),
+    ],
+)
+def test_a_client_reads_when_a_key_expires(framework: str, retention: Any, text: str) -> None:
+    endpoint = Endpoint(boundary=Opaque(), single_tenant=True, policy=Policy(retention=retention))
+    (header,) = (one for one in OPERATIONS[framework](endpoint)["parameters"] if one["in"] == "header")
+
+    assert text in header["description"]
+
+
+def test_a_redirect_has_the_headers_of_its_own_status() -> None:
+    assert "headers" in told(plain, response_class=RedirectResponse)["responses"]["307"]
+
+
+def test_the_policy_of_the_guard_counts_where_the_endpoint_has_none() -> None:
+    guard = AsyncGuard("memory://", policy=Policy(retention=7200))
+
+    assert "2 hours" in litestar_operation(guard=guard)["parameters"][-1]["description"]
+
+
+def test_in_litestar_too_the_words_of_the_author_win() -> None:
+    described = {409: ResponseSpec(Charge, description="The seat is taken")}
+    responses = litestar_operation(responses=described)["responses"]
+
+    assert responses["409"]["description"] == "The seat is taken"
+    assert responses["409"]["content"].keys() == {"application/json", PROBLEM}
+    assert responses["409"]["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/Charge"}
+    assert responses["400"]["content"].keys() == {"application/json", PROBLEM}, "Litestar's own validation, and ours"
+
+
+def test_in_litestar_a_header_that_the_author_declared_is_described_once() -> None:
+    @post("/charges")
+    async def charge(key: Annotated[str | None, HeaderParameter(name="idempotency-key")] = None) -> None: ...
+
+    @post("/free", opt={"samekey": None})
+    async def free() -> None: ...
+
+    required = Endpoint(boundary=Opaque(), single_tenant=True, required=True)
+    app = Litestar([charge, free], plugins=[SamekeyPlugin(guard=GUARD, endpoint=required)])
+    paths = app.openapi_schema.to_schema()["paths"]
+    (header,) = paths["/charges"]["post"]["parameters"]
+
+    assert (header["name"].lower(), header["required"]) == ("idempotency-key", True)
+    assert "not done twice" in header["description"]
+    assert "parameters" not in paths["/free"]["post"]
+    assert "409" not in paths["/free"]["post"]["responses"]

@@ -100,7 +100,7 @@ both = pytest.mark.parametrize("colour", ["sync", "async"])
 
 def said(reply: Reply) -> tuple[int, str]:
     told = json.loads(reply.body or b"{}")
-    return reply.status, told.get("event") or str(told["type"]).rpartition(":")[2]
+    return reply.status, told.get("event") or str(told["type"]).rpartition("#")[2]
 
 
 @both
@@ -202,7 +202,7 @@ async def test_an_event_without_an_id_is_refused(colour: str, id: Any, caplog: p
     """And told in the log: the sender may never send it again."""
     side = Side(colour, Opaque())
 
-    assert said(await side.receive(event(id))) == (400, "key-malformed")
+    assert said(await side.receive(event(id))) == (400, "event-id-missing")
     assert side.handled == []
     assert "an event of stripe" in caplog.text
 
@@ -211,7 +211,7 @@ async def test_an_event_without_an_id_is_refused(colour: str, id: Any, caplog: p
 async def test_an_event_of_another_shape_has_no_id(colour: str, caplog: pytest.LogCaptureFixture):
     side = Side(colour, Opaque(), event_id=lambda request: json.loads(request.body)["data"]["id"])
 
-    assert said(await side.receive(event())) == (400, "key-malformed")
+    assert said(await side.receive(event())) == (400, "event-id-missing")
     assert "KeyError" in caplog.text
 
 

@@ -24,7 +24,7 @@ from samekey.core.errors import (
 )
 
 RETRY_AFTER_MAX_SECONDS = 5  # the holder's lease may be long; it is likely done much sooner
-TYPES_AT = "urn:samekey:problem:"
+TYPES_AT = "https://samekey.readthedocs.io/problems/#"
 
 
 class Problem(NamedTuple):
@@ -38,6 +38,7 @@ class Problem(NamedTuple):
 
 KEY_MISSING = Problem("key-missing", 400, "Idempotency-Key is missing")
 KEY_MALFORMED = Problem("key-malformed", 400, "Idempotency-Key is malformed")
+EVENT_ID_MISSING = Problem("event-id-missing", 400, "The event has no id")
 BODY_INCOMPLETE = Problem("body-incomplete", 400, "The request body ended early")
 NO_PRINCIPAL = Problem("no-principal", 401, "Nobody to keep this Idempotency-Key for")
 BAD_SIGNATURE = Problem("bad-signature", 401, "The signature of this event does not verify")
@@ -53,6 +54,7 @@ STORE_UNAVAILABLE = Problem("store-unavailable", 503, "The keys cannot be looked
 PROBLEMS = (
     KEY_MISSING,
     KEY_MALFORMED,
+    EVENT_ID_MISSING,
     BODY_INCOMPLETE,
     NO_PRINCIPAL,
     BAD_SIGNATURE,

@@ -15,7 +15,9 @@ from types import FrameType
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
+from samekey.core.errors import Misconfigured
 from samekey.guard.guards import AsyncGuard
+from samekey.http._ignored import refuse_ignored_rules
 from samekey.http._message import (
     BODY_HEADERS,
     WITHOUT_BODY,
@@ -54,16 +56,32 @@ SHORTCUTS = ("http.response.pathsend", "http.response.zerocopysend", "http.respo
 class SamekeyMiddleware:
     """Guards an ASGI application; `endpoint` is an Endpoint, or a function of the Request that chooses one."""
 
+    _checked = False
+
     def __init__(self, app: App, *, guard: AsyncGuard, endpoint: Rules) -> None:
         self.app = app
         self._passage = Passage(guard)
         self._endpoint = check_rules(endpoint)
+        refuse_ignored_rules(app, "samekey.http.asgi.SamekeyMiddleware")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not self._checked:
+            await self._check_views(scope, receive, send)
         if scope["type"] == "http":
             await self._passage(self.app, self._endpoint, scope, receive, send)
         else:
             await self.app(scope, receive, send)
+
+    async def _check_views(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Once more when the server starts, or with the first request: routes may come after the middleware."""
+        try:
+            refuse_ignored_rules(self.app, "samekey.http.asgi.SamekeyMiddleware")
+        except Misconfigured as error:
+            if scope["type"] == "lifespan":
+                await receive()
+                await send({"type": "lifespan.startup.failed", "message": str(error)})
+            raise
+        self._checked = True
 
 
 class Passage:

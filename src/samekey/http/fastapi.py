@@ -1,19 +1,27 @@
-"""FastAPI: a route class, so that each route may have rules of its own, and the header is in the OpenAPI document.
+"""FastAPI: a route class, so that each route may have its own rules, and the header is in the OpenAPI document.
 
+    app = FastAPI()
+    samekey_route(guard=guard, endpoint=Endpoint(...), app=app)             # every route that is added from now on
     router = APIRouter(route_class=samekey_route(guard=guard, endpoint=Endpoint(...)))
 
-It stands around the whole route: dependencies, validation, handler, and the `yield` dependencies that commit after
-the answer was made. What a dependency checks is therefore not checked before a replay: `principal=` is, and must be
-the place where the caller is authenticated (or a middleware before it).
+A guarded route contains everything FastAPI does for it: dependencies, validation, handler, and the `yield` dependencies
+that commit after the answer was made. A replay runs none of them, so authenticate the caller in `principal=` or in a
+middleware, not in a dependency.
 """
 
 from __future__ import annotations
 
+import inspect
+import logging
 import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from functools import lru_cache
 from typing import Any
+from weakref import WeakSet
 
 import fastapi.routing
+from fastapi import FastAPI
 from fastapi.dependencies.utils import get_flat_params
 from fastapi.routing import APIRoute
 
@@ -22,54 +30,124 @@ from samekey.http._openapi import Extra, extra
 from samekey.http._operation import PARAMETER
 from samekey.http._rules import Rules, check_rules, rules_of
 from samekey.http.asgi import Passage, Receive, Scope, Send, path_of, whole_template
-from samekey.http.endpoint import Endpoint
+from samekey.http.endpoint import METHODS, Endpoint
 
-# Newer versions of FastAPI keep an included route beside the original, and tell it of the inclusion - of responses and
-# dependencies that are said there - nowhere else than here.
+_log = logging.getLogger("samekey")
+
+# Newer versions of FastAPI keep an included route and the original, and describe the inclusion (its responses and
+# dependencies) to the route only here.
 INCLUDED: Any = getattr(fastapi.routing, "_effective_route_context_var", None)
+# Those versions list an included router as one route; this function lists the routes inside it.
+EVERY_ROUTE: Any = getattr(fastapi.routing, "iter_route_contexts", list)
+
+_named = WeakSet[Any]()  # applications whose unguarded routes are in the log already
 
 
-def samekey_route(*, guard: AsyncGuard, endpoint: Rules) -> type[APIRoute]:
-    """A route class that guards its routes; `@rules(...)` on a handler gives that one its own."""
+def samekey_route(*, guard: AsyncGuard, endpoint: Rules, app: FastAPI | None = None) -> type[APIRoute]:
+    """A route class that guards its routes; `@rules(...)` on a handler gives that one its own.
+
+    With `app` it becomes the route class of that application. Its `POST` and `PATCH` routes that are not guarded are
+    named in the log when it starts; without `app` they are named with the first request to a guarded route.
+    """
     passage, default = Passage(guard), check_rules(endpoint)
+    started = False
 
     class SamekeyRoute(APIRoute):
-        # Rules are read when they are needed, not when the route is made: `@rules` may stand above its decorator.
+        samekey_reads_rules = True
+
+        # Rules are read when they are needed, not when the route is made: `@rules` may be above the route's decorator.
         @property
         def openapi_extra(self) -> dict[str, Any] | None:
-            return self._told(self)
+            return self._described(self)
 
         @openapi_extra.setter
         def openapi_extra(self, given: dict[str, Any] | None) -> None:
-            # A route that is included in a router may be made anew, of what this one said.
+            # FastAPI may make the route of an included router anew, from the attributes of this one.
             self._extra = given.own if isinstance(given, Extra) else given
 
         def get_route_handler(self) -> Any:
             included = INCLUDED and INCLUDED.get()
             if included is not None and included.original_route is self:
-                included.openapi_extra = self._told(included)
+                included.openapi_extra = self._described(included)
             return super().get_route_handler()
 
-        def _told(self, route: Any) -> dict[str, Any] | None:
-            """The extra of this route, as it stands by itself or in the router that includes it."""
+        def _described(self, route: Any) -> dict[str, Any] | None:
+            """The extra of this route, by itself or in the router that includes it."""
             rules = rules_of(self.endpoint, default)
             if not isinstance(rules, Endpoint) or not rules.methods & {*(self.methods or ())}:
                 return self._extra
-            validates = bool(route.body_field or get_flat_params(route.dependant))
-            return extra(rules, self._extra, route.responses, validates=validates)
+            return extra(
+                rules,
+                guard.policy,
+                self._extra,
+                route.responses,
+                validates=bool(route.body_field or get_flat_params(route.dependant)),
+                success=success_status(self),
+            )
 
         async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+            nonlocal started
+            if not started:
+                started = True
+                name_unguarded(scope.get("app"))
             route = template_of(self, scope) if scope.get("path_params") else None
             await passage(super().handle, rules_of(self.endpoint, default), scope, receive, send, route=route)
 
+    if app is not None:
+        app.router.route_class = SamekeyRoute
+        name_at_start(app)
     return SamekeyRoute
 
 
-def template_of(route: APIRoute, scope: Scope) -> str | None:
-    """The whole path of a route with braces for its parameters: where it is mounted, included, and its own.
+def name_at_start(app: FastAPI) -> None:
+    lifespan = app.router.lifespan_context
 
-    Some versions of FastAPI keep the prefix of an included router in the route, others beside it. If neither tells
-    of this path, the path itself is the name: two routes must never share one.
+    @asynccontextmanager
+    async def with_names(given: Any) -> AsyncIterator[Any]:
+        name_unguarded(app)
+        async with lifespan(given) as state:
+            yield state
+
+    app.router.lifespan_context = with_names
+
+
+def name_unguarded(app: Any) -> None:
+    """Warn, once for each application, of routes that were added before the route class, or by a plain APIRouter."""
+    if app is None or app in _named:
+        return
+    _named.add(app)
+    names = sorted(unguarded(app))
+    if names:
+        _log.warning(
+            "samekey does not guard %s: give their router route_class=samekey_route(...) before it gets its routes; "
+            "@rules(None) on a handler says that it is not to be guarded",
+            ", ".join(names),
+        )
+
+
+def unguarded(app: Any) -> Iterator[str]:
+    for listed in EVERY_ROUTE(app.routes):
+        route = getattr(listed, "original_route", listed)
+        if isinstance(route, APIRoute) and not getattr(route, "samekey_reads_rules", False):
+            methods = sorted({*METHODS} & {*(route.methods or ())})
+            if methods and not hasattr(route.endpoint, "__samekey__"):
+                yield f"{'/'.join(methods)} {listed.path}"
+
+
+def success_status(route: APIRoute) -> str:
+    """The status of the handler's answer, as FastAPI's document finds it."""
+    if route.status_code is not None:
+        return str(int(route.status_code))
+    response: Any = getattr(route.response_class, "value", route.response_class)
+    status = inspect.signature(response.__init__).parameters.get("status_code")
+    return str(status.default) if status is not None and isinstance(status.default, int) else "200"
+
+
+def template_of(route: APIRoute, scope: Scope) -> str | None:
+    """The whole path of a route with braces for its parameters: of the mount, of the inclusion, and its own.
+
+    Some versions of FastAPI keep the prefix of an included router in the route, others outside it. If neither template
+    fits this path, the path itself is the name: two routes must never share one.
     """
     path, root = scope["path"], scope.get("root_path", "")
     mount = root if root and path.startswith(root + "/") else ""
@@ -84,6 +162,6 @@ def template_of(route: APIRoute, scope: Scope) -> str | None:
 
 @lru_cache(maxsize=1024)
 def shape_of(template: str) -> tuple[str, re.Pattern[str]]:
-    """A template without the names of its parameters, and the paths that it may stand for."""
+    """A template without the names of its parameters, and a pattern of the paths that fit it."""
     literal = re.split(r"\{[^}]*\}", template)
     return PARAMETER.join(literal), re.compile(".+".join(map(re.escape, literal)), re.DOTALL)

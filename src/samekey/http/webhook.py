@@ -46,7 +46,7 @@ from samekey.guard.hold import current
 from samekey.guard.operations import refuse_atomic
 from samekey.http._key import KEY_MAX_CHARS
 from samekey.http._message import Reply, Request
-from samekey.http._problems import BAD_SIGNATURE, IN_PROGRESS, KEY_MALFORMED, NOT_DONE, STORE_UNAVAILABLE, Problem
+from samekey.http._problems import BAD_SIGNATURE, EVENT_ID_MISSING, IN_PROGRESS, NOT_DONE, STORE_UNAVAILABLE, Problem
 from samekey.http.endpoint import Endpoint
 
 _log = logging.getLogger("samekey")
@@ -104,7 +104,7 @@ class _Events:
         except (LookupError, ValueError, TypeError, AttributeError) as error:  # another shape than the event's
             why = type(error).__name__
         _log.warning("an event of %s was refused, it has no id to know it by: %s", self._name, why)
-        return self._answers.problem(KEY_MALFORMED, "There is no event id to know this event by.")
+        return self._answers.problem(EVENT_ID_MISSING, "Send the event with its id: a redelivery is recognised by it.")
 
     def _handled(self, answer: Answer[Any]) -> Reply:
         return said("replayed" if answer.replayed else "done")

@@ -9,6 +9,7 @@ from typing import Any
 
 from samekey.guard.guards import Guard
 from samekey.http._environ import as_bytes, has_unended_body, headers_in
+from samekey.http._ignored import refuse_ignored_rules
 from samekey.http._message import Header, Reply, Request, falls_short, is_endless
 from samekey.http._rules import Rules, check_rules, choose
 from samekey.http._visit import Door, Visit
@@ -22,12 +23,18 @@ App = Callable[[Environ, StartResponse], Iterable[bytes]]
 class SamekeyMiddleware:
     """Guards a WSGI application; `endpoint` is an Endpoint, or a function of the Request that chooses one."""
 
+    _checked = False
+
     def __init__(self, app: App, *, guard: Guard, endpoint: Rules) -> None:
         self.app = app
         self._door = Door(guard)
         self._endpoint = check_rules(endpoint)
+        refuse_ignored_rules(app, "samekey.http.wsgi.SamekeyMiddleware")
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        if not self._checked:  # once more with the first request: views may be added after the middleware
+            refuse_ignored_rules(self.app, "samekey.http.wsgi.SamekeyMiddleware")
+            self._checked = True
         request = request_of(environ)
         endpoint = choose(self._endpoint, request)
         key = None if endpoint is None else endpoint.opening(request)

@@ -177,7 +177,7 @@ def problem(got: Got) -> str:
     told = json.loads(got.body)
     assert told["status"] == got.status
     assert told["title"]
-    return str(told["type"]).rpartition(":")[2]
+    return str(told["type"]).rpartition("#")[2]
 
 
 def same_answer(first: Got, second: Got) -> None:
