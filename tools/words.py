@@ -47,6 +47,7 @@ NAMES = re.compile(
     r"``.+?``|`[^`\n]+`|https?://\S+|[\w./-]+\.(?:py|md|sql|lua|toml|txt|db)\b|\w*_\w+|\w+\(\)", re.DOTALL
 )
 FENCE = re.compile(r"^( *)```.*?^\1```[^\n]*$", re.DOTALL | re.MULTILINE)
+ADMONITION = re.compile(r"^!!! .*\n(?:(?: {4}.*)?\n)+", re.MULTILINE)
 INDENTED = re.compile(r"(?:^|\n)\n(?:(?: {4}|\t)[^\n]*\n|\n)+")
 HTML = re.compile(r"<!--.*?-->", re.DOTALL)
 
@@ -59,6 +60,7 @@ def prose(path: Path) -> Iterator[str]:
     elif path.suffix in (".sql", ".lua"):
         yield from re.findall(r"--(.*)", text)
     else:
+        text = ADMONITION.sub(lambda found: found[0].replace("\n    ", "\n"), text)
         yield INDENTED.sub("\n\n", HTML.sub("", FENCE.sub("", text)))
 
 

@@ -38,7 +38,7 @@ def every_block() -> list[Block]:
 
 
 def blocks(text: str, page: str = "") -> Iterator[Block]:
-    lines = text.splitlines()
+    lines = _without_admonitions(text.splitlines())
     number = 0
     while number < len(lines):
         first, opened = number + 1, FENCE.match(lines[number])
@@ -56,6 +56,15 @@ def blocks(text: str, page: str = "") -> Iterator[Block]:
             yield Block(page, first, "", "\n".join(lines[first - 1 : number]).rstrip())
             continue
         number += 1
+
+
+def _without_admonitions(lines: list[str]) -> list[str]:
+    """The same lines; the text of an admonition (`!!! warning`) is indented by four spaces and is no code."""
+    found, inside = [], False
+    for line in lines:
+        inside = line.startswith("!!! ") or (inside and (not line.strip() or line.startswith("    ")))
+        found.append(line[4:] if inside and line.startswith("    ") else line)
+    return found
 
 
 def block(page: str, starts: str) -> Block:
