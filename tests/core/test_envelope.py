@@ -1290,7 +1290,9 @@ def test_a_refusal_of_ours_always_has_reason_and_detail():
     assert (replayed.reason, replayed.detail) == ("no", None)
 
 
-def test_a_text_that_cannot_be_made_again_stays_as_a_note():
+def test_a_text_that_needs_what_was_not_kept_is_shown_as_it_was():
+    """A handler catches the replay as it caught the first one, and a log of it does not fail in its `__str__`."""
+
     class Wordy(Exception):
         def __str__(self) -> str:
             return f"code {self.response.code}"  # type: ignore[attr-defined]
@@ -1300,8 +1302,33 @@ def test_a_text_that_cannot_be_made_again_stays_as_a_note():
 
     replayed = refused_again(error, Wordy)
 
-    assert type(replayed) is Wordy
-    assert replayed.__notes__ == ["first raised as: code 7"]
+    assert isinstance(replayed, Wordy)
+    assert (str(replayed), type(replayed).__qualname__) == ("code 7", Wordy.__qualname__)
+    assert not hasattr(replayed, "__notes__")
+    assert str(refused_again(replayed, Wordy)) == "code 7"
+
+
+def test_djangos_validation_error_by_field_is_replayed_with_its_text():
+    """Its `__str__` reads `error_dict`, which holds exceptions and cannot be kept."""
+    from django.core.exceptions import ValidationError
+
+    refused = ValidationError({"email": ["Enter a valid address."]})
+    replayed = refused_again(refused, ValidationError)
+
+    assert isinstance(replayed, ValidationError)
+    assert str(replayed) == str(refused) == "{'email': ['Enter a valid address.']}"
+    assert "ValidationError" in repr(replayed)
+
+
+def test_arguments_that_raise_do_not_lose_the_refusal():
+    class Hidden(Exception):
+        @property
+        def args(self) -> Any:
+            raise ZeroDivisionError
+
+    replayed = refused_again(Hidden("no funds"), Hidden)
+
+    assert isinstance(replayed, Hidden)
 
 
 def test_a_broken_str_does_not_lose_the_refusal():
@@ -1309,7 +1336,8 @@ def test_a_broken_str_does_not_lose_the_refusal():
         def __str__(self) -> str:
             raise ZeroDivisionError
 
-    assert type(refused_again(Mute("a"), Mute)) is Mute
+    replayed = refused_again(Mute("a"), Mute)
+    assert (isinstance(replayed, Mute), str(replayed)) == (True, "Mute")
     assert "Mute, which is not loaded here or not allowed: Mute" in str(refused_again(Mute("a")))
 
 

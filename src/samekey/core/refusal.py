@@ -10,6 +10,9 @@ from samekey.core.extra_attributes import extra_attributes, slots_of
 from samekey.core.shapes import NotStorable, Unreadable, find_class, ref_of
 
 
+_ARGS: Any = BaseException.__dict__["args"]  # the class may have a property of that name, and it may raise
+
+
 def encode_refusal(error: BaseException, *, max_bytes: int) -> bytes:
     """The envelope of a refusal: class, text, arguments and attributes (private ones too: `__str__` may read them).
 
@@ -25,7 +28,7 @@ def encode_refusal(error: BaseException, *, max_bytes: int) -> bytes:
     if room < 0:
         raise NotStorable(f"{refusal['class']}: {max_bytes} bytes have no room for its name")
     wanted = [(facts, name, fact) for name, fact in extra_attributes(error, ()).items() if _is_fact(name)]
-    for kept, name, value in [(refusal, "args", list(error.args)), *wanted]:
+    for kept, name, value in [(refusal, "args", list(_ARGS.__get__(error))), *wanted]:
         try:
             node = Writer(max_bytes).run(value)
             size = len(seal("", {name: node}))
@@ -86,7 +89,7 @@ def _rebuild(cls: Any, text: str, args: list[Any] | None, facts: dict[str, Any])
         next(kind for kind in cls.__mro__ if kind.__module__ == "builtins").__init__(error, *given)
     except TypeError:
         pass  # the built-in class takes other arguments, which the user's class passed to it
-    BaseException.__setattr__(error, "args", given)  # not its own __setattr__: a frozen dataclass refuses
+    _ARGS.__set__(error, given)  # not its own __setattr__: a frozen dataclass refuses
     if isinstance(error, (Refused, NotDone)):
         error.__dict__.update(reason=text, detail=None)  # handlers may read these, whether they were kept or not
     for name, fact in read.items():
@@ -94,7 +97,13 @@ def _rebuild(cls: Any, text: str, args: list[Any] | None, facts: dict[str, Any])
             BaseException.__setattr__(error, name, fact)
         elif _is_fact(name):
             error.__dict__[name] = fact
-    if _text(error) != text:
+    try:
+        again = str(error)
+    except Exception:  # its `__str__` needs what was not kept, as that of Django's ValidationError({...}) does
+        again = text
+        mended = {"__slots__": (), "__module__": cls.__module__, "__qualname__": cls.__qualname__}
+        error.__class__ = type(cls)(cls.__name__, (cls,), {**mended, "__str__": lambda _: text})
+    if again != text:
         notes.append(f"first raised as: {text}")
     if notes:
         BaseException.__setattr__(error, "__notes__", notes)
