@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
 
 from samekey import (
     Asks,
@@ -270,6 +272,37 @@ def test_on_accepts_the_same_file_by_another_path(sqlite: Place, guard: Any, tmp
 def test_on_refuses_other_kinds_of_connections(guard: Any, wrong):
     with pytest.raises(Misconfigured):
         guard.on(wrong)
+
+
+def test_a_sqlalchemy_session_on_sqlite_is_refused_with_the_way_out(sqlite: Place, guard: Any):
+    """The way out works: effect and record are in one transaction of the session's own connection."""
+    engine = sa.create_engine(f"sqlite:///{sqlite.path}")
+    order = guard.once(name="order", key="order_id", boundary=Atomic("db"), ignore={"session", "error"})(_order)
+    with Session(engine) as session:
+        with pytest.raises(
+            Misconfigured, match=r"give it session.connection\(\).connection.driver_connection, and flush"
+        ):
+            order(session, session, "o-0")
+
+        db = session.connection().connection.driver_connection
+        assert [order(db, session, "o-1"), order(db, session, "o-1")] == ["o-1", "o-1"]
+        with pytest.raises(NotDone):
+            order(db, session, "o-2", NotDone("funds"))
+        session.commit()
+    with engine.connect() as connection, pytest.raises(Misconfigured, match=r"give it connection.connection.driver_"):
+        order(connection, connection, "o-0")
+    engine.dispose()
+
+    assert orders(sqlite) == ["o-1"]
+    assert sqlite.peek("order", "o-2").state is State.RELEASED
+
+
+def _order(db: Any, session: Any, order_id: str, error: Exception | None = None) -> str:
+    session.execute(sa.text("INSERT INTO orders VALUES (:id)"), {"id": order_id})
+    session.flush()
+    if error is not None:
+        raise error
+    return order_id
 
 
 def test_on_refuses_a_memory_store(memory: Place, connection):

@@ -9,7 +9,6 @@ from samekey.core.errors import NotDone, Refused
 from samekey.core.extra_attributes import extra_attributes, slots_of
 from samekey.core.shapes import NotStorable, Unreadable, find_class, ref_of
 
-
 _ARGS: Any = BaseException.__dict__["args"]  # the class may have a property of that name, and it may raise
 
 

@@ -156,6 +156,10 @@ class Transaction(Protocol):
         """Whether the next statement would begin one that stays open until the caller ends it."""
 
     @property
+    def began_by_itself(self) -> bool:
+        """Whether the open transaction is known to have begun so: the caller may not know that it must commit."""
+
+    @property
     def lost(self) -> bool:
         """Whether the connection is gone."""
 
@@ -205,6 +209,8 @@ class AsyncTransaction(Protocol):
     def in_transaction(self) -> bool: ...
     @property
     def begins_by_itself(self) -> bool: ...
+    @property
+    def began_by_itself(self) -> bool: ...
     @property
     def lost(self) -> bool: ...
     @property

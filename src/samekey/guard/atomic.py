@@ -186,8 +186,11 @@ class _InTransaction:
                     self._phase = MOVE[self._phase, Phase.BEGUN]  # from here on there may be something to roll back
                     patience = max(WAIT_MIN_SECONDS, self._patience_ends - time.monotonic())
                     yield partial(self._transaction.begin, patience)
+                began_by_itself = self._begins and not self._own and self._transaction.began_by_itself
                 ended = yield from self._attempt(attempt(self.call))
                 yield from self._end()
+                if began_by_itself and self._phase is Phase.DONE:
+                    warn_not_committed(self.call)
             except TransactionConflict:
                 yield from self._leave()
                 if not (again and self._patience_ends > time.monotonic()):
@@ -492,6 +495,22 @@ class AsyncAtomicPerformer(_InTransaction, AsyncPerformer):
 def join(store: Any, connection: Any) -> Any:
     """The store inside this connection's transactions: a Transaction, or an AsyncTransaction of an async store."""
     return store.join(connection)
+
+
+_warned: set[str] = set()  # operations, once each: their next calls are as this one
+
+
+def warn_not_committed(call: Call) -> None:
+    """The caller's library had begun a transaction, which the caller may not know of."""
+    operation = call.key.operation
+    if operation not in _warned:
+        _warned.add(operation)
+        _log.warning(
+            "a call of %s joined a transaction that its connection had begun by itself with an earlier statement: "
+            "nothing is committed before you commit it. Begin it in the open (with session.begin():, with "
+            "connection.transaction():), or end it before the call, and the guard commits its own",
+            operation,
+        )
 
 
 def require_same_database(transaction: Transaction) -> None:

@@ -58,6 +58,7 @@ class MysqlTransaction:
 
     marks_ahead = False  # each statement is a trip of its own here
     commits_along = writes_late = False
+    began_by_itself = False  # PyMySQL does not show who began it
     begins_by_itself = False  # with autocommit off it does; then BEGIN says so aloud, and costs nothing
 
     def __init__(self, links: Callable[[], Links], address: driver.Address, connection: Any) -> None:
@@ -254,7 +255,7 @@ class AsyncMysqlTransaction:
 
     marks_ahead = False
     commits_along = writes_late = False
-    begins_by_itself = False
+    began_by_itself = begins_by_itself = False
     immediate = False
 
     def __init__(self, sync: MysqlTransaction) -> None:

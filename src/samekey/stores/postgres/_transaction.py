@@ -79,6 +79,8 @@ class Link(Protocol):
     @property
     def begins_by_itself(self) -> bool: ...
     @property
+    def began_by_itself(self) -> bool: ...
+    @property
     def lost(self) -> bool: ...
     def underlying(self) -> Any:
         """The driver's own connection, which knows one database all its life."""
@@ -109,6 +111,8 @@ class AsyncLink(Protocol):
     def in_transaction(self) -> bool: ...
     @property
     def begins_by_itself(self) -> bool: ...
+    @property
+    def began_by_itself(self) -> bool: ...
     @property
     def lost(self) -> bool: ...
     async def underlying(self) -> Any: ...
@@ -177,6 +181,10 @@ class _Shared:
     @property
     def begins_by_itself(self) -> bool:
         return bool(self._link.begins_by_itself)
+
+    @property
+    def began_by_itself(self) -> bool:
+        return bool(self._link.began_by_itself)
 
     @property
     def lost(self) -> bool:

@@ -28,16 +28,26 @@ def is_busy(error: StoreUnavailable) -> bool:
     return isinstance(error.__cause__, sqlite3.Error) and driver.is_busy(error.__cause__)
 
 
+def _not_sqlite3(name: str, connection: Any) -> str:
+    kind = type(connection)
+    refused = f"Atomic on {name} takes a sqlite3 connection, not {kind.__module__.partition('.')[0]}'s {kind.__name__}"
+    if kind.__module__.partition(".")[0] == "sqlalchemy" and "Async" not in kind.__name__:
+        own = "connection.connection" if kind.__name__ == "Connection" else "session.connection().connection"
+        refused += f": give it {own}.driver_connection, and flush a session before the effect returns"
+    return refused
+
+
 class SqliteTransaction:
     """The store's commands inside a transaction that the caller began and will commit."""
 
     marks_ahead = commits_along = writes_late = False  # nothing here crosses a network: each act by itself
+    began_by_itself = False  # sqlite3 does not show who began it
     begins_by_itself = False  # sqlite3's own rules begin one before an INSERT, and not before a SAVEPOINT
     lost = stale = False
 
     def __init__(self, name: str, path: Path, moment: Callable[[], Moment], connection: Any) -> None:
         if not isinstance(connection, sqlite3.Connection):
-            raise Misconfigured(f"Atomic on {name} takes a sqlite3 connection, not {type(connection).__name__}")
+            raise Misconfigured(_not_sqlite3(name, connection))
         self.name = name
         self._path = path  # of the store's own file
         self._moment = moment
@@ -146,7 +156,7 @@ class AsyncSqliteTransaction:
     """The same for async effects: the connection's own calls are short and stay in the loop, the waiting does not."""
 
     marks_ahead = commits_along = writes_late = False
-    begins_by_itself = False
+    began_by_itself = begins_by_itself = False
     lost = stale = False
     immediate = True
 

@@ -46,6 +46,38 @@ async def test_a_decorated_function_commits_effect_and_record_together(shop: Sho
     assert (shop.orders(), shop.state()) == (["o-1"], "completed")
 
 
+BEGIN_BY_THEMSELVES = (
+    "psycopg", "psycopg-async", "sqlalchemy-session", "sqlalchemy-async-session", "sqlalchemy-async-session-psycopg"
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("library", [LIBRARIES[name] for name in BEGIN_BY_THEMSELVES], ids=BEGIN_BY_THEMSELVES)
+async def test_a_transaction_that_began_by_itself_is_joined_with_a_warning(
+    shop: Shop, conn: Conn, caplog: pytest.LogCaptureFixture
+):
+    """A read before the call has begun it. The guard must not commit it; the caller may not know that it is open."""
+    await conn.sql("SELECT 1")
+    await shop.once(conn, inserting(shop))
+    await shop.once(conn, inserting(shop))
+
+    assert [record.message for record in caplog.records if "nothing is committed before" in record.message] == [
+        f"a call of {shop.name} joined a transaction that its connection had begun by itself with an earlier "
+        "statement: nothing is committed before you commit it. Begin it in the open (with session.begin():, with "
+        "connection.transaction():), or end it before the call, and the guard commits its own"
+    ]
+    assert (conn.in_transaction, shop.orders()) == (True, [])
+
+
+@pytest.mark.parametrize("library", [LIBRARIES["psycopg"], LIBRARIES["sqlalchemy-session"]], ids=["psycopg", "session"])
+async def test_a_transaction_that_was_begun_in_the_open_is_joined_without_a_warning(
+    shop: Shop, conn: Conn, caplog: pytest.LogCaptureFixture
+):
+    with conn.raw.begin() if hasattr(conn.raw, "begin") else conn.raw.transaction():
+        await shop.once(conn, inserting(shop))
+
+    assert (shop.orders(), caplog.messages) == (["o-1"], [])
+
+
 async def test_in_the_callers_transaction_it_commits_with_the_caller(shop: Shop, conn: Conn):
     await conn.begin()
     await conn.insert(shop.order("before"))

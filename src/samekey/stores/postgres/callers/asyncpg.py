@@ -26,7 +26,7 @@ class AsyncpgLink:
     marks_ahead = False  # it would be a trip of its own, and a replay does not need it
     commits_along = writes_late = committed = False
     takes_queries = False
-    begins_by_itself = False  # outside a transaction each statement is one
+    began_by_itself = begins_by_itself = False  # outside a transaction each statement is one
     errors = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError)
 
     def __init__(self, connection: Any) -> None:

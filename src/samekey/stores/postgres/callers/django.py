@@ -60,6 +60,10 @@ class DjangoLink:
         return bool(given.in_atomic_block or not given.get_autocommit())
 
     @property
+    def began_by_itself(self) -> bool:
+        return not self.given.in_atomic_block  # with AUTOCOMMIT: False
+
+    @property
     def takes_queries(self) -> bool:
         return self._inner is not None and bool(self._inner.takes_queries)
 

@@ -66,6 +66,11 @@ class _Shared:
         return idle and not self._connection.autocommit
 
     @property
+    def began_by_itself(self) -> bool:
+        # psycopg counts its `with connection.transaction():` blocks; without one its first statement began it.
+        return not (self._connection.autocommit or getattr(self._connection, "_num_transactions", 1))
+
+    @property
     def lost(self) -> bool:
         return bool(self._connection.closed)
 

@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import exc
 from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Session, scoped_session
-from sqlalchemy.orm.session import SessionTransactionState
+from sqlalchemy.orm.session import SessionTransactionOrigin, SessionTransactionState
 
 from samekey.core.errors import Misconfigured, StoreUnavailable
 from samekey.core.transaction import EFFECT, Mark, RollbackTo, Savepoint, SavepointGone
@@ -65,6 +65,11 @@ class SqlalchemyLink:
     @property
     def in_transaction(self) -> bool:
         return bool(self.given.in_transaction())
+
+    @property
+    def began_by_itself(self) -> bool:
+        # A Connection does not show who began it.
+        return self._orm and self.given.get_transaction().origin is SessionTransactionOrigin.AUTOBEGIN
 
     @property
     def lost(self) -> bool:
@@ -198,6 +203,10 @@ class AsyncSqlalchemyLink:
     @property
     def in_transaction(self) -> bool:
         return self._sync.in_transaction
+
+    @property
+    def began_by_itself(self) -> bool:
+        return self._sync.began_by_itself
 
     @property
     def lost(self) -> bool:
