@@ -1323,7 +1323,7 @@ def test_djangos_validation_error_by_field_is_replayed_with_its_text():
 def test_arguments_that_raise_do_not_lose_the_refusal():
     class Hidden(Exception):
         @property
-        def args(self) -> Any:
+        def args(self) -> Any:  # type: ignore[override]
             raise ZeroDivisionError
 
     replayed = refused_again(Hidden("no funds"), Hidden)
