@@ -28,7 +28,7 @@ TESTED = {
     ),
     ("CONTRIBUTING.md", "python3 -m venv"): "tests/pages/test_contributing.py::test_the_lines_of_the_venv_are_right",
     ("CONTRIBUTING.md", "src/samekey/"): "tests/pages/test_contributing.py::test_the_layout_is_the_one_there_is",
-    ("docs/redis.md", "ACL SETUSER"): "tests/servers/redis/test_own.py::test_a_user_with_few_rights_is_enough",
+    ("docs/redis.md", "ACL SETUSER"): "tests/servers/redis/test_connecting.py::test_a_user_with_few_rights_is_enough",
     ("docs/states.md", "stateDiagram-v2"): (
         "tests/pages/test_guarantees.py::test_the_diagram_of_the_states_is_made_from_next"
     ),

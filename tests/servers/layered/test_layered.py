@@ -84,7 +84,7 @@ def async_layered(url):
 
 
 def durable(guard) -> Any:
-    """The PostgreSQL store behind the front."""
+    """The PostgreSQL store of a guard with a front."""
     return guard.store._back
 
 
@@ -114,7 +114,7 @@ def test_a_replay_costs_the_database_nothing(address, back):
 
 def test_a_storm_from_four_processes_is_two_writes(address, back):
     with Guard(back) as first:
-        first.store.health()  # whoever greets a new database first leaves word of it there
+        first.store.health()  # the first self-check of a new database records it there
     before = xids(back)
     with ThreadPoolExecutor(4) as pool:
         ended = list(pool.map(lambda _: storm(address), range(4)))
@@ -191,7 +191,7 @@ async def test_the_async_store_goes_on_without_its_front(back):
 
 
 def test_a_front_that_says_nothing_costs_a_moment_once_in_a_while(back):
-    """Connected and silent, as behind a broken wire: each key runs once, and is replayed by the database."""
+    """Connected and silent, as over a broken network: each key runs once, and is replayed by the database."""
     effects: list[str] = []
 
     def call(guard: Guard, key: str) -> bool:
@@ -215,8 +215,8 @@ def test_replies_lost_by_either_layer_double_nothing(front, database, back):
     effects: list[str] = []
     port = int(back.rpartition(":")[2].partition("/")[0])
     with FaultProxy(front.port) as near, FaultProxy(port) as far:
-        behind = back.replace(f":{port}/", f":{far.port}/")
-        with Guard(f"redis://127.0.0.1:{near.port} {behind}") as guard:
+        durable_url = back.replace(f":{port}/", f":{far.port}/")
+        with Guard(f"redis://127.0.0.1:{near.port} {durable_url}") as guard:
             for number in range(12):
                 key = f"o-{number // 2}"
                 guard.run("lost", partial(effects.append, key), key=key, payload=1)

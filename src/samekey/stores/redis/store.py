@@ -1,16 +1,16 @@
-"""Records in Redis or Valkey: fast, shared by every process of every machine, as durable as the server is set up.
+"""Records in Redis or Valkey: fast, shared by all processes of all machines, and as durable as the server is set up.
 
-Theory. One string per key (`_redis_values`). A claim is one script that writes the record or shows what is there;
-every other command is decided in Python by `core.register` and written by one script that compares and sets
-(`_redis_steps`, `lua/`). The server's clock is the time, and its microseconds are the token; the fence is (token,
-attempt). A claim has no TTL: only a settle says when Redis may forget.
+Theory. There is one string per key (`_records`). A claim is one script that writes the record or returns the one that
+is there. `core.register` decides every other command in Python, and one script compares and sets (`_commands`, `lua/`).
+The server's clock is the time, and its microseconds are the token; the fence is (token, attempt). A claim has no TTL:
+only a settle sets the time after which Redis may delete the record.
 
-Each process has one connection for each server, on which all callers' commands travel together (`_redis_lanes`,
-`_redis_tasks`, `_redis_jobs`).
-What a server is, and whether it is still the one we met, is learned when we connect (`_redis_links`).
+Each process has one connection to each server, and the commands of all callers share it (`_threads`, `_tasks`,
+`_batches`). The self-check of a new connection finds out what the server is, and whether it is still the one that this
+process used before (`_discovery`, `_knowledge`).
 
-Waiting: one connection per process (per event loop) hears the messages of those keys that somebody process waits for; a
-slow re-read is the truth (`_redis_listen`, `_redis_vigil`, `_waiting`).
+Waiting: one connection per process (per event loop) receives the messages about the keys that are waited for there. A
+slow read, repeated by each waiter, finds what a lost message would bring (`_subscriber`, `_waiters`, `_waiting`).
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from samekey.stores.redis._waiters import Waiters
 
 _INHERITED: list[Any] = []  # what a forked child got from its parent and must not touch
 
-_WAKING = frozenset({Take, Settle, Ask, Free})  # what those who wait, wait for
+_WAKING = frozenset({Take, Settle, Ask, Free})  # waiters are woken by these
 
 
 class RedisStore:
     """A store for `Guard`: `RedisStore("redis://cache:6379/0")`, or on the server of your own client.
 
-    It connects when it is first used, over connections of its own: from `client` (redis-py, of either colour,
-    also of a cluster or behind sentinels) it takes only where the server is and how to get in.
+    It connects when it is first used, over connections of its own. From `client` (redis-py, sync or async, of one
+    server, a cluster or sentinels) it takes only the address, the credentials and the TLS settings.
     """
 
     def __init__(
@@ -84,10 +84,10 @@ class RedisStore:
 
     def wait(self, command: Wait, timeout: float) -> Record | None:
         process = self._process_now()
-        told = process.told(command)
+        message = process.messages(command)
 
         def look() -> Record | None:
-            return told() or self.carry_out(Read(command.key))
+            return message() or self.carry_out(Read(command.key))
 
         with process.subscriber.watching(command.key):
             return wait(command.seen, timeout, look, process.bells)
@@ -106,7 +106,7 @@ class RedisStore:
         return found
 
     def sweep(self, limit: int) -> int:
-        """Nothing to do: Redis itself forgets what is past retention."""
+        """Nothing to do: Redis deletes records after their retention."""
         self._process_now()
         return 0
 
@@ -130,15 +130,15 @@ class RedisStore:
     def _process_now(self) -> _Process:
         process = self._process
         if process.pid != os.getpid():
-            # Forked: the parent's connections are its own, and what we read from them would be its answers.
+            # Forked: the connections belong to the parent, and the replies on them are for the parent.
             _INHERITED.append(process)
             process = self._process = _Process(self._address, process.known.born)
         if process.closed:
             raise StoreUnavailable(f"{self.name} was closed")
         return process
 
-    def _work(self, working: Any) -> Any:
-        item = Item(None, working)
+    def _work(self, steps: Any) -> Any:
+        item = Item(None, steps)
         self._process_now().queue.perform((item,))
         return item.outcome()
 
@@ -149,27 +149,25 @@ class _Process:
     def __init__(self, address: Address, born: Sequence[bytes] = ()) -> None:
         self.pid = os.getpid()
         self.closed = False
-        self.known = Knowledge(
-            address, born
-        )  # a child knows what its parent knew: a wipe before the fork's first claim
+        self.known = Knowledge(address, born)  # `born` from before a fork: the child notices a wipe since then
         self.queue = ThreadQueue(self.known)
         self.bells = Bells()
         self.subscriber = Subscriber(self.known, self.bells)
 
-    def told(self, command: Wait) -> Callable[[], Record | None]:
-        """What was told about this key since the last look; the first look is always a read."""
-        digest, news = command.key.digest, self.subscriber.latest
-        last = news.get(digest)
+    def messages(self, command: Wait) -> Callable[[], Record | None]:
+        """A function that returns the record of a message that came since its last call; None the first time."""
+        digest, latest = command.key.digest, self.subscriber.latest
+        last = latest.get(digest)
 
-        def look() -> Record | None:
+        def new_message() -> Record | None:
             nonlocal last
-            known, last = last, news.get(digest)
-            return None if last is known or older(last, command.seen) else last
+            before, last = last, latest.get(digest)
+            return None if last is before or older(last, command.seen) else last
 
-        return look
+        return new_message
 
     def ring(self, items: Sequence[Item]) -> None:
-        """Those who wait in this process need no message."""
+        """Wake the waiters of this process, which then need no message."""
         for item in items:
             if type(item.command) in _WAKING:
                 self.bells.ring(item.digest)
@@ -192,8 +190,7 @@ class AsyncRedisStore:
         allow_volatile: bool | None = None,
         wait_replicas: int | None = None,
     ) -> None:
-        # The sync twin renews leases from the timer's thread while a loop is busy; it connects only when it has
-        # something to do.
+        # The sync twin renews leases from the timer's thread while the loop is busy. It connects only when it is used.
         self.sync = RedisStore(url, client=client, allow_volatile=allow_volatile, wait_replicas=wait_replicas)
         self.name = self.sync.name
         self._loops: dict[asyncio.AbstractEventLoop, _Loop] = {}
@@ -242,7 +239,7 @@ class AsyncRedisStore:
         return found
 
     async def sweep(self, limit: int) -> int:
-        """Nothing to do: Redis itself forgets what is past retention."""
+        """Nothing to do: Redis deletes records after their retention."""
         self._queue()
         return 0
 
@@ -259,7 +256,7 @@ class AsyncRedisStore:
 
     async def close(self) -> None:
         self._closed = True
-        running = asyncio._get_running_loop()  # none under trio, where nothing was opened
+        running = asyncio._get_running_loop()  # None under trio, where no connection was opened
         while self._loops:
             loop, mine = self._loops.popitem()
             if loop is running and mine.pid == os.getpid():
@@ -278,7 +275,7 @@ class AsyncRedisStore:
         mine = self._loops.get(loop)
         if mine is not None and mine.pid == os.getpid():
             return mine
-        for one in list(self._loops):  # other threads begin and end theirs meanwhile
+        for one in list(self._loops):  # other threads start and close their loops meanwhile
             gone = self._loops.pop(one, None) if one.is_closed() else None
             if gone is not None:
                 gone.abandon()
@@ -287,8 +284,8 @@ class AsyncRedisStore:
         mine = self._loops[loop] = _Loop(self.sync._process_now())
         return mine
 
-    async def _work(self, working: Any) -> Any:
-        item = Item(None, working)
+    async def _work(self, steps: Any) -> Any:
+        item = Item(None, steps)
         await self._queue().perform_one(item)
         return item.outcome()
 
@@ -300,7 +297,7 @@ class _Loop:
         self.pid = os.getpid()
         self.queue = TaskQueue(process.known)
         self.subscriber = AsyncSubscriber(process.known, process.bells)
-        self.waiters: dict[bytes, Waiters] = {}  # who waits, by digest
+        self.waiters: dict[bytes, Waiters] = {}  # by digest
 
     async def close(self) -> None:
         await self.subscriber.close()
@@ -316,11 +313,11 @@ def _address(url: str | Address | None, client: Any, allow_volatile: bool | None
     if isinstance(url, Address):
         return url
     if (url is None) is (client is None):
-        raise Misconfigured("a Redis store takes an address or a client of your own, one of them")
+        raise Misconfigured("a Redis store takes either an address or client=, not both and not neither")
     address = parse_url(url) if url is not None else lent_by(client)
     if address.front_ttl is not None:
         raise Misconfigured(
-            "front_ttl is for a Redis before a database: 'redis://cache?front_ttl=5 postgresql://db/app'"
+            "front_ttl needs a database after the Redis address: 'redis://cache?front_ttl=5 postgresql://db/app'"
         )
     if allow_volatile is not None:
         address = replace(address, allow_volatile=allow_volatile)
@@ -334,7 +331,7 @@ def _health(known: Knowledge) -> Health:
     weakest = min(facts, key=lambda one: (not one.volatile, one.appendfsync == "always"))
     warnings = dict.fromkeys(text for one in facts for text in one.warnings(address.wait_replicas))
     if any(known.lost):
-        warnings["the store lost its memory, or a part of it: claims since then ask first, where one can"] = None
+        warnings["the store lost its memory, or a part of it: operations with a lookup ask before they run"] = None
     return Health(
         store=address.name,
         guarantee=weakest.guarantee(address.wait_replicas),

@@ -1,0 +1,66 @@
+"""Operator queries: lists with damaged records, and lists while records go."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from samekey.core.ports import Query
+from samekey.core.record import Record
+from samekey.core.states import State
+from samekey.ops import Ops
+from samekey.stores.redis._requests import READ
+from tests.servers.redis.helpers import listing_with, opening, raw_key, settling, there
+
+
+@pytest.mark.parametrize("states", [(), (State.STARTED,)], ids=["walk", "index"])
+@pytest.mark.parametrize("limit", [1, 2, 3, 10])
+def test_a_damaged_record_does_not_hide_the_others_from_an_operator(server, store, states, limit):
+    """Each is named once, by its key or by where Redis has it, and the rest is listed."""
+    server.call("FLUSHALL")
+    held = [store.carry_out(opening(f"o-{number}")) for number in range(7)]
+    server.call("SETRANGE", raw_key(held[2]), 120, "{" * 40)  # whose it is can be read
+    server.call("SET", raw_key(held[4]), "x")
+    server.call("SET", raw_key(held[5]), "")
+    server.call("SET", raw_key(held[6]), "y" * 300)
+    named: list[str] = []
+    listed: list[Record] = []
+    before = None
+    for _ in range(20):
+        page = Ops(store).list_records(Query(states=states, limit=limit, before=before))
+        listed += page.records
+        named += map(str, page.unreadable)
+        before = page.before
+        if before is None:
+            break
+
+    assert [record.key for record in listed] == [held[number].key for number in (3, 1, 0)]
+    damaged = [2, 4, 6] if not states else [2, 4, 5, 6]
+    assert sorted(at for at, one in enumerate(held) if any(raw_key(one) in text for text in named)) == damaged
+    assert len(named) == len(damaged)
+
+
+@pytest.mark.parametrize("gone", [1, 5, 12])
+def test_a_list_goes_on_when_records_are_deleted_meanwhile(server, store, monkeypatch, gone):
+    """Freed, or past its retention, between the look at all keys and the read of some: the next ones come instead."""
+    server.call("FLUSHALL")
+    ended = [there(store.carry_out(settling(store.carry_out(opening(f"o-{number}"))))) for number in range(20)]
+    leaving = [raw_key(one) for one in reversed(ended[-gone:])]
+
+    def before_a_read(asked: Any) -> None:
+        if asked.script is READ and leaving:
+            server.call("DEL", *leaving)
+            leaving.clear()
+
+    monkeypatch.setattr("samekey.stores.redis.store.listing", listing_with(before_a_read))
+    listed: list[Record] = []
+    before = None
+    for _ in range(20):
+        page = Ops(store).list_records(Query(limit=5, before=before))
+        listed += page.records
+        before = page.before
+        if before is None:
+            break
+
+    assert [record.key for record in listed] == [one.key for one in reversed(ended[:-gone])]
