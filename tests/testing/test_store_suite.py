@@ -121,6 +121,28 @@ class WaitsForWhoeverAsks(Around):
             time.sleep(0.001)
 
 
+class WaitsForHalfAsLong(Around):
+    """A waiter comes back early, and nothing has moved."""
+
+    def wait(self, command: Wait, timeout: float) -> Record | None:
+        return self._memory.wait(command, timeout if timeout < 0.2 else timeout / 2)
+
+
+class WakesWaitersOfOtherKeys(Around):
+    """A waiter comes back when any key moves."""
+
+    def wait(self, command: Wait, timeout: float) -> Record | None:
+        ends, versions = time.monotonic() + timeout, self._versions(command)
+        while time.monotonic() < ends and versions == self._versions(command):
+            if moved_on(self._memory.read(Read(command.key)), command.seen):
+                break
+            time.sleep(0.001)
+        return self._memory.read(Read(command.key))
+
+    def _versions(self, command: Wait) -> int:
+        return sum(one.version for one in list(self._memory._records.values()) if one.key != command.key)
+
+
 class ReadsLast(Around):
     """In a batch, what is asked for is looked up when all is written."""
 
@@ -205,6 +227,8 @@ def _suite(store: type[Around]) -> StoreSuite:
         (ComparesDigestsAlone, "a_record_of_another_key_is_not_ours"),
         (AuditsInItsProcess, "audit_keeps_every_action_of_a_person"),
         (WaitsForWhoeverAsks, "wait_returns_at_once_when_it_already_moved"),
+        (WaitsForHalfAsLong, "wait_does_not_return_early"),
+        (WakesWaitersOfOtherKeys, "wait_does_not_return_early"),
         (ReadsLast, "batch_answers_in_order"),
         (PagesByTimeAlone, "list_pages_without_gaps_or_repeats"),
         (LooksThenSweeps, "a_sweep_spares_what_is_made_anew_beneath_it"),

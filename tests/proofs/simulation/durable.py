@@ -36,6 +36,8 @@ class Durable:
         self.truths = Truths() if stage.layered else None
         self._writes: list[tuple[Record | None, int]] = [(None, 0)]  # what an asynchronous replica may fall back to
         self._waiters: list[Waiter] = []
+        self.claimed_from: dict[str, str] = {}  # attempt -> the incarnation that granted its first claim
+        self.asks_after_loss = False  # an Asks boundary, and this is the replica: `Counter` checks who asked first
 
     @property
     def incarnation(self) -> str:
@@ -86,6 +88,8 @@ class Durable:
         if record is not None and record.token > self.token:
             self.token = record.token
         self._writes.append((record, self.token))
+        if record is not None and record.attempt == by and type(command) in (Open, Take):
+            self.claimed_from.setdefault(by, self.incarnation)
         if self.truths is not None:
             self.truths.now(record, stage.now)
         if stage.story is not None:
@@ -125,8 +129,9 @@ class Durable:
             self.truths.now(self.record, stage.now)
         stage.failed_over_at = stage.now
         stage.looks_now()
-        keyed = stage.boundary.terms.kind is Kind.KEYED
-        stage.promises.keep(LOST | {one_effect} if keyed and not rotated else LOST)
+        kind = stage.boundary.terms.kind
+        stage.promises.keep(LOST | {one_effect} if kind is Kind.KEYED and not rotated else LOST)
+        self.asks_after_loss = kind is Kind.ASKS and not rotated
         stage.reached.add("a failover loses writes")
         stage.tell(f"a replica takes over, {behind} writes behind: {shown(self.record)}")
         self._wake()

@@ -8,6 +8,7 @@ from samekey.core.boundary import Boundary, Kind
 from tests.proofs.schedules.books import Books, Provider, Request
 from tests.proofs.schedules.scene import FRESH, Move
 from tests.proofs.simulation.faults import FLIGHT_MAX_SECONDS
+from tests.proofs.simulation.promises import Broken
 
 if TYPE_CHECKING:
     from tests.proofs.simulation.stage import Simulation, Task
@@ -31,6 +32,8 @@ class Counter:
         )
         self.books = Books(broke=self.provider.broke)
         self.forgotten = 0  # charges of a life of the key that is over
+        self._seen: dict[str, int] = {}  # attempt -> how many charges were on the books when it asked last
+        self._asked: dict[str, int | None] = {}  # attempt -> the same when it sent its request; None: it never asked
 
     # -- a request
 
@@ -39,6 +42,7 @@ class Counter:
         request = Request(task.attempt, reference, reference if self._keyed else "")
         if stage.story is not None:
             stage.tell(f"{task.attempt} sends its request")
+        self._asked[task.attempt] = self._seen.get(task.attempt)
         stage.at(self._on_the_way(), self._lands, task, turn, request)
         if stage.chance(stage.faults.copied):
             stage.at(self._on_the_way(), self._lands, task, -1, request)
@@ -59,8 +63,27 @@ class Counter:
             charged = len(self.books.charges) > charges
             stage.tell(f"the request of {request.by} lands: {'CHARGED' if charged else ending.how}")
         stage.promises.landed(before, Move("", scene, request.by))
+        if stage.durable.asks_after_loss:
+            self._check_that_it_asked_first()
         if turn >= 0 and not stage.chance(stage.faults.unheard):
             stage.at(stage.draw() * 0.1, stage.resume, task, turn, ending)
+
+    def _check_that_it_asked_first(self) -> None:
+        """After a failover that lost writes, `Asks` doubles an effect in one window only.
+
+        An attempt claims at the replica, asks, and the provider knows nothing, because the request of an attempt whose
+        claim was lost is still on its way. Two effects in any other order break the promise: of an attempt that did
+        not ask, of one that ran although its charge was on the books, or of two that claimed at the same server.
+        """
+        stage, charges = self._stage, self.books.charges
+        claimed_from = stage.durable.claimed_from
+        for at, first in enumerate(charges[self.forgotten :], self.forgotten):
+            for later, second in enumerate(charges[at + 1 :], at + 1):
+                old, new = sorted((at, later), key=lambda one: claimed_from[charges[one].by] == "the replica")
+                seen = self._asked[charges[new].by]
+                lost = claimed_from[charges[old].by] != claimed_from[charges[new].by]
+                if not lost or seen is None or seen > old:
+                    raise Broken("one_effect", f"2 effects after a failover, by {first.by} and {second.by}")
 
     # -- a question
 
@@ -73,6 +96,7 @@ class Counter:
     def _reads_books(self, task: Task, turn: int, reference: str) -> None:
         stage = self._stage
         verdict = self.provider.look(self.books, reference)
+        self._seen[task.attempt] = len(self.books.charges)
         name = f"provider: {type(verdict).__name__}"
         stage.reached.add(name)
         if stage.story is not None:

@@ -123,6 +123,10 @@ def marks_after_the_lease(patch):
     patch.setattr(hold, "sending", core_attempt.sending)
 
 
+def run_after_a_failover_without_asking(patch):
+    patch.setattr(core_attempt, "ask_before_first_run", lambda call, held: iter(()))
+
+
 # -- with a front
 
 
@@ -204,6 +208,8 @@ KILLED: list[tuple[Callable[[pytest.MonkeyPatch], None], str]] = [
     (leases_by_the_clients_clock, "asks, believes"),
     (interrupted_is_forgotten, "repeatable"),
     (mutants.an_inner_not_done_releases_the_outer_key, "opaque"),
+    (run_after_a_failover_without_asking, "asks"),
+    (run_after_a_failover_without_asking, "asks, believes, marked"),
 ]
 KILLED_LAYERED: list[tuple[Callable[[pytest.MonkeyPatch], None], str]] = [
     (a_fast_path_that_skips_the_durable_store, "opaque"),
@@ -218,7 +224,7 @@ KILLED_LAYERED: list[tuple[Callable[[pytest.MonkeyPatch], None], str]] = [
 @pytest.mark.parametrize(
     ("mutate", "boundary", "layered"),
     [
-        pytest.param(mutate, boundary, layered, id=mutate.__name__)
+        pytest.param(mutate, boundary, layered, id=f"{mutate.__name__}-{boundary}")
         for mutants, layered in ((KILLED, False), (KILLED_LAYERED, True))
         for mutate, boundary in mutants
     ],

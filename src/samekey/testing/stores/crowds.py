@@ -40,6 +40,7 @@ CROWD = 16
 PATIENCE = 20.0  # longer than any scenario waits: coming back sooner is what is shown
 AT_ONCE = 8.0  # less than PATIENCE by far, more than the hiccups of a busy machine
 SWEEPS = 4  # under a crowd: a sweep that looks first and deletes then is seen by one or two
+UNMOVED = 0.5  # seconds that a waiter must stay when its key does not move; a store that returns early is sooner
 HEAD_START = 0.03  # for a waiter to be waiting; if it is not yet, the answer is the same
 
 # -- batch ---------------------------------------------------------------------------------------------
@@ -215,6 +216,28 @@ def wait_is_not_ended_by_a_renewal(scene: Scene) -> Steps[None]:
 
     assert (reply.fence, reply.lease_live) == (held.fence, True)
     assert time.monotonic() - start >= 0.09
+
+
+@scenario
+def wait_does_not_return_early(scene: Scene) -> Steps[None]:
+    """A waiter stays for its whole timeout while its key does not move, whatever happens to other keys meanwhile."""
+    held = yield from scene.held()
+    others = yield from Invoke("batch", ([scene.opening(f"other {number}") for number in range(4)],))
+    start = time.monotonic()
+    waiting = _wait(held, UNMOVED)
+    meanwhile = (
+        Pause(HEAD_START),
+        *(over(number % 2, settling(one, State.COMPLETED, result=b"done")) for number, one in enumerate(others)),
+        over(1, scene.opening("another", by=B)),
+        over(1, Renew(held, LEASE)),
+        over(1, scene.opening(by=B)),  # refused: the key is held
+    )
+
+    (reply,), _ = yield from Together(((waiting,), meanwhile))
+
+    seconds = time.monotonic() - start
+    assert seconds >= UNMOVED * 0.9, f"the key did not move, and the wait ended after {seconds:.2f} of {UNMOVED} s"
+    assert (reply.fence, reply.state, reply.lease_live) == (held.fence, State.STARTED, True)
 
 
 @scenario
