@@ -1,6 +1,7 @@
 """Every block of README and docs is executed (tests/pages/snippets.py says how).
 
-And the figures of a run (tests/figures.py) are shown in a table at its end.
+At the end of a run its figures (tests/figures.py) and its CPU seconds (tests/budget.py) are printed; why its tests
+failed (tests/failures.py) is written into pytest's cache.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from sybil.sybil import SybilCollection
 
 from tests.figures import table
 from tests.pages.snippets import SHARED, SYBILS
+
+pytest_plugins = ["tests.budget", "tests.failures"]
 
 pytest_collect_file = SybilCollection(SYBILS).pytest()
 

@@ -297,6 +297,17 @@ def test_asking_first_after_a_loss_finds_what_landed():
     assert len(scene.books.charges) == 2
 
 
+def test_a_try_that_gives_up_after_a_loss_hides_the_request_that_was_on_its_way():
+    """Asks: B asks too early and gives up, so Z asks under the reference of the next round, not of A's request."""
+    world = World(Asks(look_in_the_books), losses=1, effect=("charge", "give up", "charge"))
+    before = ["A opens", "A sends", "the store loses its memory", "B opens", "B asks the provider", "B is answered"]
+    after = ["B gives up", "B settles released as holder", "A's request lands", "A crashes", "faults stop, Z comes"]
+    last = ["Z opens", "Z takes", "Z asks the provider", "Z is answered", "Z sends", "Z's request lands"]
+    scene = told(world, *before, *after, *last)
+
+    assert [charge.by for charge in scene.books.charges] == ["A", "Z"]
+
+
 def test_whoever_takes_over_after_a_loss_asks_first_too():
     """B claimed after the loss and crashed before it asked: Z, which takes over, must not run what A has done.
 
