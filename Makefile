@@ -46,7 +46,7 @@ demo: $(DEMO) ## see a double charge happen, and not happen (ARGS="--seed 7")
 test: $(DEV) ## every test, slow ones and the examples in the docs included
 	$(RUN) pytest -q -n $(JOBS) --dist loadfile --cpu-budget $(ARGS)
 
-again: $(DEV) ## the few tests that failed last time, one at a time
+again: $(DEV) ## up to three tests that timed out in the last run, one at a time
 	$(RUN) tools.again -q $(ARGS)
 
 # Two at a time, the longest first; -k: one run shows everything that is wrong.
