@@ -134,10 +134,11 @@ class WakesWaitersOfOtherKeys(Around):
     def wait(self, command: Wait, timeout: float) -> Record | None:
         ends, versions = time.monotonic() + timeout, self._versions(command)
         while time.monotonic() < ends and versions == self._versions(command):
-            if moved_on(self._memory.read(Read(command.key)), command.seen):
+            if moved_on(self._memory.carry_out(Read(command.key)), command.seen):
                 break
             time.sleep(0.001)
-        return self._memory.read(Read(command.key))
+        record: Record | None = self._memory.carry_out(Read(command.key))
+        return record
 
     def _versions(self, command: Wait) -> int:
         return sum(one.version for one in list(self._memory._records.values()) if one.key != command.key)
