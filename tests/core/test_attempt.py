@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from samekey.core import attempt as steps
-from samekey.core import recovery
+from samekey.core import next_step, recovery
 from samekey.core.boundary import (
     Absent,
     Asks,
@@ -884,10 +884,10 @@ def test_what_the_claim_did_not_allow_or_today_does_not_waits_for_a_person(claim
 
 def test_the_providers_window_must_last_for_a_whole_lease():
     terms = Keyed(100).terms
-    assert recovery.within_window(terms, in_doubt("", first_sent_at=0.0, now=89.9), 10.0)
-    assert not recovery.within_window(terms, in_doubt("", first_sent_at=0.0, now=90.0), 10.0)
-    assert recovery.within_window(terms, in_doubt("", first_sent_at=None, now=900.0), 10.0)
-    assert recovery.within_window(Opaque().terms, in_doubt("", first_sent_at=0.0, now=900.0), 10.0)
+    assert next_step.within_window(terms, in_doubt("", first_sent_at=0.0, now=89.9), 10.0)
+    assert not next_step.within_window(terms, in_doubt("", first_sent_at=0.0, now=90.0), 10.0)
+    assert next_step.within_window(terms, in_doubt("", first_sent_at=None, now=900.0), 10.0)
+    assert next_step.within_window(Opaque().terms, in_doubt("", first_sent_at=0.0, now=900.0), 10.0)
     over = in_doubt("keyed window=100.0", first_sent_at=0.0, now=95.0)
     with pytest.raises(InDoubt, match="window is over"):
         play(recovery.recover(calling(Keyed(100)), over))

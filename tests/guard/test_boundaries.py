@@ -575,7 +575,7 @@ def test_marked_sending_twice_is_sending_once(place: Place):
     guard = place.guard()
 
     def effect():
-        held = current()
+        held: Any = current()
         held.sending()
         first = held.record.begun_at
         held.sending()

@@ -503,6 +503,12 @@ def test_a_doubt_and_a_hold_are_never_forgotten(still: Place, colour: str, ledge
 # -- C15: nested -----------------------------------------------------------------------------------------------
 
 
+def running() -> str:
+    record = samekey.current().record
+    assert record is not None
+    return record.key.operation
+
+
 def test_c15_a_guarded_function_inside_another_completes_its_own_record(place: Place):
     guard = place.guard()
 
@@ -512,9 +518,9 @@ def test_c15_a_guarded_function_inside_another_completes_its_own_record(place: P
 
     @guard.once(name="outer", key="order_id")
     def outer(order_id: str) -> str:
-        assert samekey.current().record.key.operation == "outer"
+        assert running() == "outer"
         said = inner(order_id)
-        assert samekey.current().record.key.operation == "outer"
+        assert running() == "outer"
         return f"outer of {said}"
 
     assert [outer("o-1"), outer("o-1"), inner("o-1")] == ["outer of inner o-1", "outer of inner o-1", "inner o-1"]
@@ -532,7 +538,7 @@ async def test_c15_the_same_awaited(place: Place):
     @guard.once(name="outer", key="order_id")
     async def outer(order_id: str) -> str:
         said = await inner(order_id)
-        assert samekey.current().record.key.operation == "outer"
+        assert running() == "outer"
         return f"outer of {said}"
 
     answers = await asyncio.gather(outer("o-1"), outer("o-1"), inner("o-1"))

@@ -384,7 +384,7 @@ def test_words_about_an_answer_need_an_answer(memory: Place, word: str):
     """They speak about an HTTP answer; a plain effect would think it had said something."""
     guard = memory.guard()
 
-    with pytest.raises(Misconfigured, match=rf"{word}\(\) speaks about the answer of an HTTP request"):
+    with pytest.raises(Misconfigured, match=rf"{word}\(\) is about the answer of an HTTP request"):
         guard.run("charge", lambda: getattr(current(), word)(), key="o-1", payload={}, boundary=Repeatable())
 
 

@@ -312,7 +312,7 @@ def test_a_name_of_its_own_makes_the_path_part_of_the_request():
 class Hold:
     """As much of a hold as the presets ask about."""
 
-    word: str | None
+    decision: str | None
     reached_out: bool
 
 

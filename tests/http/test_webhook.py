@@ -73,6 +73,7 @@ class Side:
         rules: Any = {"boundary": boundary, "verify": verify, "event_id": event_id, "policy": policy, **more}
         store = MemoryStore(clock)
         faulty, afaulty = FaultyStore(store, faults), AsyncFaultyStore(AsyncMemoryStore(store), faults)
+        self.calls = faulty.calls if colour == "sync" else afaulty.calls
         self._sync = Webhook(Guard(faulty), "stripe", **rules) if colour == "sync" else None
         self._async = AsyncWebhook(AsyncGuard(afaulty), "stripe", **rules)
 
@@ -295,12 +296,22 @@ async def test_an_inner_key_that_is_busy_is_come_back_for(colour: str):
 @both
 async def test_a_store_that_is_down_afterwards_has_the_event_sent_again(colour: str, caplog: pytest.LogCaptureFixture):
     """Then the record says what became of it; what the handler raised is in the log."""
-    side = Side(colour, Opaque(), ValueError("boom"), faults=[Fault("read")])
+    down = [Fault("settle", times=3)]  # as often as a settle is tried within this lease
+    side = Side(colour, Opaque(), ValueError("boom"), policy=Policy(lease=0.1), faults=down)
 
     assert said(await side.receive(event())) == (503, "store-unavailable")
     assert "boom" in caplog.text
     assert said(await side.receive(event())) == (200, "in doubt")
     assert len(side.handled) == 1
+
+
+@both
+async def test_a_failing_event_costs_a_claim_and_a_settle(colour: str):
+    """The settle's reply is the record: nothing is read after it."""
+    side = Side(colour, Opaque(), ValueError("boom"))
+
+    assert said(await side.receive(event())) == (200, "in doubt")
+    assert side.calls == {"open": 1, "settle": 1}
 
 
 @both

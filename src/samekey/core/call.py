@@ -15,6 +15,7 @@ from samekey.core.commands import Open, Take
 from samekey.core.errors import InDoubt, InProgress, KeyReused, Refused, ResultNotKept, ResultUnreadable
 from samekey.core.fingerprint import Fingerprint, Intent
 from samekey.core.key import Key
+from samekey.core.next_step import Next, next_step, seconds_until
 from samekey.core.policy import Policy
 from samekey.core.record import Record
 from samekey.core.shapes import NotStorable, Unreadable
@@ -175,7 +176,15 @@ def in_doubt(call: Call, record: Record, why: str) -> InDoubt:
         token=record.token,
         error=record.error,
         age_seconds=age,
+        next=next_of(call, record),
+        retry_after=seconds_until(record),
     )
+
+
+def next_of(call: Call, record: Record | None) -> Next:
+    """What a next call like this one can do about the record."""
+    can_ask = call.boundary.asks_with is not None
+    return next_step(record, call.terms, can_ask=can_ask, lease_seconds=call.policy.lease_seconds)
 
 
 def doubt_note(call: Call, record: Record, why: str) -> str:

@@ -92,6 +92,8 @@ class InDoubt(Uncertain):
     token: int
     error: str | None  # type of the error that led here
     age_seconds: float
+    next: str  # what a next call can do: it "asks" the provider again, "runs", or only a "person" can resolve it
+    retry_after: float  # seconds until a next call can do that; 0.0 where only a person can
 
 
 class Fenced(Uncertain):

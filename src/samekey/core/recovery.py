@@ -10,7 +10,6 @@ that - code that no longer sends the provider key must not re-run - but never wi
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import replace
 from typing import Any, assert_never
 
 from samekey.core.boundary import (
@@ -27,6 +26,7 @@ from samekey.core.boundary import (
 from samekey.core.call import Call, encode, encode_refusal, in_doubt, take
 from samekey.core.commands import Ask, CallLookup, Command, Settle, Tell, Testify, Wait
 from samekey.core.errors import Refused, StoreError
+from samekey.core.next_step import agreed, never_began, way_on, within_window
 from samekey.core.record import Record
 from samekey.core.states import Role, State
 
@@ -37,7 +37,7 @@ def recover(call: Call, record: Record) -> Generator[Command, Any, Record | None
     """Move a record that is nobody's one step on, and bring it as it then stands; or raise InDoubt."""
     terms = agreed(parse_terms(record.boundary), call.terms)
     if record.state is State.STARTED:
-        if terms.marked and record.begun_at is None and not record.unsure and record.happened is None:
+        if never_began(terms, record):
             # It had not begun: it certainly did not happen, and the old holder's sending() fails from now on.
             return (yield from take(call, record))
         doubted = yield from Settle(
@@ -48,41 +48,20 @@ def recover(call: Call, record: Record) -> Generator[Command, Any, Record | None
         return doubted
     if record.happened is not None:
         return (yield from adopt(call, record))
-    match terms.kind:
-        case Kind.REPEATABLE if call.terms.kind is Kind.REPEATABLE:
-            return (yield from run_again(call, record))
-        case Kind.KEYED if call.terms.kind is Kind.KEYED and within_window(terms, record, call.policy.lease_seconds):
+    can_ask, lease = call.boundary.asks_with is not None, call.policy.lease_seconds
+    match way_on(record, terms, call.terms, can_ask=can_ask, lease_seconds=lease):
+        case "runs" if terms.kind is Kind.KEYED:
             return (yield from run_again_in_time(call, terms, record))
-        case Kind.KEYED | Kind.ASKS if terms.asks and call.boundary.asks_with is not None:
+        case "runs":
+            return (yield from run_again(call, record))
+        case "asks":
             return (yield from ask(call, record, terms))
-        case Kind.KEYED if not within_window(terms, record, call.policy.lease_seconds):
+        case "person" if terms.kind is Kind.KEYED and not within_window(terms, record, lease):
             raise in_doubt(call, record, "the provider's window is over and it cannot be asked")
-        case Kind.KEYED | Kind.ASKS | Kind.REPEATABLE:
+        case "person" if terms.kind in (Kind.KEYED, Kind.ASKS, Kind.REPEATABLE):
             raise in_doubt(call, record, f"it was claimed as {terms.kind}, which today's code no longer declares")
-        case Kind.OPAQUE | Kind.ATOMIC:
+        case "person":
             raise in_doubt(call, record, "what stands behind it cannot be asked")
-        case _:
-            assert_never(terms.kind)
-
-
-def agreed(claimed: Terms, today: Terms) -> Terms:
-    """The claim's terms, with no longer a window and no quicker a belief than today's code declares.
-
-    Whoever shortens the one, or takes the other back, found out that it was wrong: also for what is in doubt by then.
-    """
-    window, belief = claimed.window, claimed.believe_absent_after
-    if window is not None and today.window is not None:
-        window = min(window, today.window)
-    if belief is not None:
-        belief = None if today.believe_absent_after is None else max(belief, today.believe_absent_after)
-    return replace(claimed, window=window, believe_absent_after=belief)
-
-
-def within_window(terms: Terms, record: Record, lease_seconds: float) -> bool:
-    """Whether the provider still knows the key of the first send, and will for as long as a lease lasts."""
-    if record.first_sent_at is None or terms.window is None:
-        return True  # nothing was ever sent
-    return record.now + lease_seconds < record.first_sent_at + terms.window
 
 
 def run_again_in_time(call: Call, terms: Terms, record: Record) -> Generator[Command, Any, Record | None]:

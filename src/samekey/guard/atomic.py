@@ -393,6 +393,7 @@ class _InTransaction:
             self._depart(Phase.DONE)
         else:
             self._phase = MOVE[self._phase, Phase.SETTLED]
+        self.last = record
         return record
 
     def _back_to_claim(self) -> Steps:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
+from time import monotonic
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from samekey.core.attempt import attempt
 from samekey.core.boundary import Boundary, Kind, Opaque
-from samekey.core.call import Answer, Call
+from samekey.core.call import Answer, Call, open_command
 from samekey.core.commands import Read
 from samekey.core.drive import adrive, drive
 from samekey.core.key import as_text, make_key
@@ -21,6 +22,17 @@ from samekey.core.policy import Policy
 from samekey.core.ports import AsyncStore, Hook, Store
 from samekey.core.record import Record
 from samekey.guard import off_switch
+from samekey.guard.adapter_batches import abegin_many, asettle_many, begin_many, settle_many
+from samekey.guard.adapters import (
+    AsyncOpened,
+    AsyncRunning,
+    Ended,
+    Opened,
+    Running,
+    patience,
+    too_late,
+    unopened,
+)
 from samekey.guard.atomic import AsyncAtomicPerformer, AtomicPerformer, join
 from samekey.guard.base import BaseGuard
 from samekey.guard.batch import arun_some, chunks, key_of, run_some
@@ -149,11 +161,40 @@ class Guard(BaseGuard):
     ) -> Held | Answer[Any]:
         """Take the key by hand: a `Held` to enter with `with` and `complete()`, or the `Answer` there already is."""
         operation = self._by_hand(name, no_effect, ignore, boundary, policy, "hold")
-        return self.hold_call(self.new_call(operation, as_key(key, payload, operation), payload, tenant, attributes))
-
-    def hold_call(self, call: Call) -> Held | Answer[Any]:
-        """For adapters, which check their rules once and make their calls by `new_call`."""
+        call = self.new_call(operation, as_key(key, payload, operation), payload, tenant, attributes)
         return self._performer(call, no_effect).hold()
+
+    def begin(self, call: Call, *, wait: float | None = None, decides: bool = False) -> Opened:
+        """For adapters (docs/adapters.md): claim the key of this call, and answer with a value.
+
+        `wait` is how long to wait for another holder, in place of the policy's patience. `decides`: the effect may call
+        `current().release()` and `.keep()`, and the adapter obeys `running.decision`.
+        """
+        performer = self._performer(call, no_effect)
+        if wait is not None:
+            performer.wait_at_most(patience(wait))
+        try:
+            held = performer.hold()
+            if isinstance(held, Answer):
+                return held
+            late = too_late(held) if performer.leases is None or held.deadline <= monotonic() else None
+            if late is not None:
+                performer.withdraw(open_command(call))
+                raise late
+        except Exception as error:
+            return unopened(error, call)
+        return Running(held, decides=decides)
+
+    def begin_many(self, calls: Iterable[Call], *, wait: float = 0.0) -> list[Opened]:
+        """`begin` for many calls, in their order; up to 64 keys are claimed in one round trip.
+
+        None of them is `current()` yet: run each effect inside `with running:`.
+        """
+        return begin_many(self, calls, wait)
+
+    def settle_many(self, ends: Iterable[tuple[Running, Any]]) -> list[Ended]:
+        """End many runs, up to 64 in one round trip: each with its result, or with the exception that it ended in."""
+        return settle_many(ends)
 
     def on(self, connection: Any) -> Guard:
         """This guard inside the caller's transaction: record and effect commit together, or not at all."""
@@ -321,13 +362,33 @@ class AsyncGuard(BaseGuard):
     ) -> AsyncHeld | Answer[Any]:
         """Take the key by hand: an `AsyncHeld` to enter with `async with`, or the `Answer` there already is."""
         operation = self._by_hand(name, no_effect, ignore, boundary, policy, "hold")
-        return await self.hold_call(
-            self.new_call(operation, as_key(key, payload, operation), payload, tenant, attributes)
-        )
+        call = self.new_call(operation, as_key(key, payload, operation), payload, tenant, attributes)
+        return await self._performer(call, no_effect).hold()
 
-    def hold_call(self, call: Call) -> Awaitable[AsyncHeld | Answer[Any]]:
-        """For adapters, which check their rules once and make their calls by `new_call`."""
-        return self._performer(call, no_effect).hold()
+    async def begin(self, call: Call, *, wait: float | None = None, decides: bool = False) -> AsyncOpened:
+        """For adapters (docs/adapters.md): claim the key of this call, and answer with a value."""
+        performer = self._performer(call, no_effect)
+        if wait is not None:
+            performer.wait_at_most(patience(wait))
+        try:
+            held = await performer.hold()
+            if isinstance(held, Answer):
+                return held
+            late = too_late(held) if performer.leases is None or held.deadline <= monotonic() else None
+            if late is not None:
+                await performer.withdraw(open_command(call))
+                raise late
+        except Exception as error:
+            return unopened(error, call)
+        return AsyncRunning(held, decides=decides)
+
+    async def begin_many(self, calls: Iterable[Call], *, wait: float = 0.0) -> list[AsyncOpened]:
+        """`begin` for many calls, in their order; up to 64 keys are claimed in one round trip."""
+        return await abegin_many(self, calls, wait)
+
+    async def settle_many(self, ends: Iterable[tuple[AsyncRunning, Any]]) -> list[Ended]:
+        """End many runs, up to 64 in one round trip: each with its result, or with the exception that it ended in."""
+        return await asettle_many(ends)
 
     def on(self, connection: Any) -> AsyncGuard:
         """This guard inside the caller's transaction: record and effect commit together, or not at all."""

@@ -1,4 +1,4 @@
-"""The hold: what an effect may know and do while it has the key, and what its end means."""
+"""The hold: what an effect may read and do while it holds the key, and how the end of the effect is judged."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 import logging
 import os
 import time
-from collections.abc import Awaitable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Any, Protocol
@@ -25,17 +25,17 @@ _log = logging.getLogger("samekey")
 
 DEADLINE_PART = 0.9  # a holder treats its lease as over before the store does: it is always the more careful one
 
-# The hold that was entered here last, by a weak reference: a hold that nobody has any more is no longer renewed.
+# The hold that was entered in this context last, by a weak reference: a hold that the caller dropped is not renewed.
 _current: ContextVar[Any] = ContextVar("samekey_current", default=None)
 _order = itertools.count(1)  # when a hold began, and when an error left a guard: which of them was first
-_process = os.urandom(8).hex()  # whose numbers these are: an error may come back from another process
-_forked_at: dict[str, int] = {}  # the processes we were forked from, and their number when it happened
-_born = 0  # our own number when we were forked: what began before is our parent's
+_process = os.urandom(8).hex()  # which process counts these numbers: an error may come back from another process
+_forked_at: dict[str, int] = {}  # the processes this one was forked from, and their number at the fork
+_born = 0  # this process's number when it was forked: a hold that began before is the parent's
 _MARK = "__samekey_left__"
 
 
 class Carrier(Protocol):
-    """Whoever carries out this hold's commands."""
+    """The performer that carries out this hold's commands."""
 
     call: Call
     leases: Leases | None
@@ -50,9 +50,9 @@ class Carrier(Protocol):
     def conclude(self, ended: Any) -> Answer[Any]: ...
 
 
-def current() -> Any:
+def current() -> Hold:
     """The hold whose effect is running here: `Held` under Guard, `AsyncHeld` under AsyncGuard."""
-    held = _running()
+    held: Hold | None = _running()
     if held is None:
         raise Misconfigured(
             "no guarded effect is running here: current() works inside an effect only, and in a thread that was given "
@@ -62,9 +62,9 @@ def current() -> Any:
 
 
 def _running() -> Any:
-    """The innermost hold we are inside of and that is not over.
+    """The innermost hold of this context that is not over.
 
-    A context outlives the effects that it saw: it is copied for tasks, and a hold may be left in another one.
+    A context outlives the effects that ran in it: it is copied for tasks, and a hold may be left in another context.
     """
     known = _current.get()
     held = None if known is None else known()
@@ -75,19 +75,21 @@ def _running() -> Any:
 
 
 def depth() -> int:
-    """Inside how many effects we are."""
+    """How many effects the caller is inside of."""
     return len(lineage())
 
 
 def lineage() -> tuple[str, ...]:
-    """The attempts inside whose effects we are, the innermost first."""
+    """The attempts whose effects the caller is inside of, the innermost first."""
     held = _running()
     return () if held is None else held.lineage
 
 
 def leaving(error: BaseException) -> BaseException:
-    """Mark an error that leaves a guard: what it says, it said about that guard's effect."""
-    # Plain values: the error may be pickled, and read by another version. Past any __setattr__ of its own.
+    """Mark an error that leaves a guard: from there on it speaks about that guard's effect, not about an outer one.
+
+    Plain values: the error may be pickled, and read by another version. Set past any __setattr__ of its own.
+    """
     BaseException.__setattr__(error, _MARK, (_process, next(_order)))
     return error
 
@@ -99,9 +101,9 @@ def _after_fork_in_child() -> None:
 
 
 class _HandedOut:
-    """The rest of an attempt whose hold is in the caller's hands.
+    """The rest of an attempt whose hold was handed out to the caller.
 
-    Only this has a finalizer, and not the hold: most holds are never handed out, and it would run for each.
+    Only this object has a finalizer: most holds are never handed out, and a finalizer on the hold would run for each.
     """
 
     __slots__ = ("_performer", "_steps")
@@ -112,26 +114,29 @@ class _HandedOut:
 
     def taken_back(self) -> Generator[Command, Any, Any]:
         steps, self._steps = self._steps, None
-        assert steps is not None  # noqa: S101 - whoever takes it back forgets us first
+        assert steps is not None  # noqa: S101 - the caller of this method drops its reference first
         return steps
 
     def __del__(self) -> None:
-        # Thrown away with its hold: the lease speaks; only the callers behind us must not wait for us.
-        if getattr(self, "_steps", None) is not None:  # interrupted as it was made, it has none
+        # The caller dropped the hold. The lease will end by itself; callers of this process that follow this attempt
+        # must not wait for it. (`_steps` is missing where __init__ was interrupted.)
+        if getattr(self, "_steps", None) is not None:
             self._performer.abandon()
 
 
-class _Hold:
-    """What the effect may know and do while it holds the key."""
+class Hold:
+    """What the effect may read and do while it holds the key."""
 
     renew_at = 0.0
     lost = False
-    over = False  # left, or about to be: whatever interrupts the leaving, it is not renewed and not current any more
+    over = False  # left, or about to be: even if leaving is interrupted, it is neither renewed nor current any more
     answer: Answer[Any] | None = None
-    word: str | None = None  # "" where an HTTP answer may be spoken about, then "release" or "keep"
+    # "" where the effect may decide through an adapter what its answer means, then "release" or "keep"; else None.
+    decision: str | None = None
+    also_renew: tuple[Callable[[], None], ...] = ()  # called after each renewal of the lease, on the timer's thread
     _began = 0
-    _judged: tuple[int, bool] | None = None  # which error the block ended with, and whether it was an inner word
-    _around: ref[Any] | None = None  # the hold whose effect we were entered in
+    _judged: tuple[int, bool] | None = None  # the error that the block ended with, and whether it left an inner guard
+    _around: ref[Any] | None = None  # the hold inside whose effect this one was entered
     _gave_key = False
     _entered = False
     _result: Any = None
@@ -168,7 +173,7 @@ class _Hold:
 
     @property
     def seconds_left(self) -> float:
-        """How long a provider call may take now: give it to the client as its timeout."""
+        """How long a provider call may take now: pass it to the client as its timeout."""
         return max(0.0, self.deadline - time.monotonic())
 
     def provider_key(self, label: str = "") -> str:
@@ -180,27 +185,31 @@ class _Hold:
 
     @property
     def reached_out(self) -> bool:
-        """Whether this attempt may have spoken to its provider: it marked a sending, or took the provider's key."""
+        """Whether this attempt may have called its provider: it marked a sending, or took the provider's key."""
         return self.begun or self._gave_key
 
+    def sending(self) -> Any:
+        """Write the mark right before the provider is called; awaited under AsyncGuard. Raises Fenced if lost."""
+        raise TypeError("a hold is Held or AsyncHeld")
+
     def release(self) -> None:
-        """Under HTTP: whatever this request is answered, nothing happened; the key is free for the next try."""
-        self._say("release")
+        """Under HTTP: nothing happened, whatever this request is answered; the key is free for the next try."""
+        self._decide("release")
 
     def keep(self) -> None:
         """Under HTTP: the answer to this request is the key's answer from now on, whatever its status."""
-        self._say("keep")
+        self._decide("keep")
 
-    def _say(self, word: str) -> None:
-        if self.word is None:
+    def _decide(self, decision: str) -> None:
+        if self.decision is None:
             raise Misconfigured(
-                f"{word}() speaks about the answer of an HTTP request; "
+                f"{decision}() is about the answer of an HTTP request; "
                 "a plain effect raises NotDone or Refused, or returns its result"
             )
-        self.word = word
+        self.decision = decision
 
     def complete(self, result: Any = None) -> None:
-        """Inside `with held:` - what the key shall answer from now on."""
+        """Inside `with held:`: what the key answers from now on."""
         if self._handed_out is None or not self._entered:
             raise Misconfigured(
                 "complete() is for the block of a hold: `with held:`, and in it held.complete(result); "
@@ -212,26 +221,29 @@ class _Hold:
 
     def renewed(self, record: Record | None, at: float) -> bool:
         if record is not None and record.fence == (self.token, self.attempt) and record.lease_live:
-            self.deadline = max(
-                self.deadline, at + self.lease_seconds * DEADLINE_PART
-            )  # answers may overtake each other
+            # The later one: replies may overtake each other.
+            self.deadline = max(self.deadline, at + self.lease_seconds * DEADLINE_PART)
+            for renew in self.also_renew:
+                renew()
             return True
         self.lost = True
         return False
 
     def stranded(self) -> bool:
-        """Whether nobody can ever go on with it, so that there is nothing to stay alive for."""
+        """Whether the effect can never go on, so that the lease need not be renewed."""
         return False
 
     def outcome(self, error: BaseException | None) -> Outcome:
-        """How a with-block ended, for the core to judge."""
+        """How the block ended, for the core to judge."""
         if error is not None:
             raised = self.raised(error)
             self._judged = id(error), raised.inner
             return raised
         if self._complete:
             return Returned(self._result)
-        return self.raised(Misconfigured("the block ended without held.complete(result): nobody knows if it happened"))
+        return self.raised(
+            Misconfigured("the block ended without held.complete(result): whether it happened is unknown")
+        )
 
     def raised(self, error: BaseException) -> Raised:
         return Raised(error, inner=self._is_inner(error), begun=self.begun)
@@ -241,45 +253,48 @@ class _Hold:
         return self._call.policy.meaning(error, inner=self._is_inner(error))
 
     def _is_inner(self, error: BaseException) -> bool:
-        """Whether this error left a guard inside our effect, and so speaks for that one's effect, not for ours."""
+        """Whether this error left a guard inside this effect, and so is about that guard's effect, not this one."""
         if self._judged is not None and self._judged[0] == id(error):
-            return self._judged[1]  # what our block ended with: by now it has left our own guard, too
+            return self._judged[1]  # the error that the block ended with: by now it has left this guard, too
         if self._entered and self._began < _born:
-            return True  # we are a child that was forked inside our parent's effect, which goes on there
+            return True  # this is a child process, forked inside the parent's effect; the effect goes on in the parent
         try:
             left: tuple[str, int] = object.__getattribute__(error, _MARK)
         except AttributeError:
             return False
         process, order = left
-        # Whatever left a guard since we began may have left it inside our effect: what a thread, a task or another
-        # context works on is not told by where it was started. Unknown is the safe word for it.
+        # An error that left a guard since this hold began may have left it inside this effect: where a thread, a task
+        # or another context was started does not show which effect it works for. "Unknown" is the safe judgement.
         if order > self._began:
             return True
-        return process != _process and order > _forked_at.get(process, 0)  # another process's numbers say nothing
+        return process != _process and order > _forked_at.get(process, 0)  # numbers of other processes do not compare
 
-    def enter(self) -> None:
+    def enter(self, here: bool = True) -> None:
+        """The effect begins; `here`: in this context, where `current()` gives this hold from now on."""
         if self._entered:
             raise Misconfigured("this hold is running already")
         self._entered = True
         if _current.get() is not None and (around := _running()) is not None:
             self._around = ref(around)
         self._began = next(_order)
-        self._was = _current.set(ref(self))
+        if here:
+            self._was = _current.set(ref(self))
         leases = self._performer.leases
         if leases is not None and self.record is not None:
             leases.join(self)
 
-    def _give_up(self) -> None:
+    def keep_out(self) -> None:
+        """The hold may not be entered any more."""
         self.over = True
         handed_out, self._handed_out = self._handed_out, None
         if handed_out is not None:
             handed_out.taken_back().close()
 
-    def _overslept(self) -> Fenced | None:
-        """Whether the lease ended before we were entered; then our key may be somebody else's, and nothing may run."""
+    def overslept(self) -> Fenced | None:
+        """The error if the lease ended before the hold was entered: another attempt may hold the key by now."""
         if self.record is None or self._performer.leases is None or self.seconds_left > 0:
             return None
-        self._give_up()
+        self.keep_out()
         return Fenced(
             f"the hold on {self._call.key} was entered when its lease had ended, so nothing may be done with it any "
             "more; ask again with the same key",
@@ -293,23 +308,33 @@ class _Hold:
             try:
                 _current.reset(self._was)
             except ValueError:
-                pass  # left in another context than it was entered in, where it does not count any more
+                pass  # left in another context than it was entered in: there it is not current
             self._was = None
         leases = self._performer.leases
         if leases is not None:
             leases.leave(self)
 
     def let_go(self) -> None:
-        """Whoever had to end it has dropped it: it is renewed no more, the lease speaks. For the garbage collector."""
+        """The owner dropped it: it is renewed no more, and its lease will end. For the garbage collector."""
         self.over = True
         if self._performer.leases is not None:
             self._performer.leases.leave(self)
 
     @property
     def rest(self) -> object:
-        """What is left of the attempt. Somebody must have it, or the garbage collector may end it together with the
-        hold: then whoever wants to end the hold in a finalizer finds nothing to settle it with."""
+        """What is left of the attempt. A finalizer that wants to settle the hold must keep a reference to it: else
+        the garbage collector may end it together with the hold, and nothing is left to settle with."""
         return self._handed_out
+
+    def take_back(self) -> Generator[Command, Any, Any]:
+        """The steps that are left of the attempt, for the one that ends it."""
+        handed_out, self._handed_out = self._handed_out, None
+        if handed_out is None:
+            raise Misconfigured(f"this attempt at {self._call.key} has ended already")
+        steps = handed_out._steps
+        handed_out._steps = None
+        assert steps is not None  # noqa: S101 - taken back once: the reference to `handed_out` is gone
+        return steps
 
     def _ended(self, ended: Any, error: BaseException | None) -> None:
         try:
@@ -322,11 +347,11 @@ class _Hold:
         return f"<{type(self).__name__} {self._call.key.operation} {self._call.key.short} token {self.token}>"
 
     def hand_out(self, steps: Generator[Command, Any, Any]) -> None:
-        """To be entered by the caller, who then drives the rest of these steps."""
+        """The caller enters the hold, and drives the rest of these steps."""
         self._handed_out = _HandedOut(self._performer, steps)
 
 
-class Held(_Hold):
+class Held(Hold):
     """The hold of a sync effect. As a context manager only when it came from `guard.hold()`."""
 
     def sending(self) -> None:
@@ -339,15 +364,15 @@ class Held(_Hold):
         if self._handed_out is None or self._entered:
             raise Misconfigured("this hold is not to be entered: it is running, or it is over")
         if (ended := self._performer.too_late()) is not None:
-            self._give_up()
+            self.keep_out()
             raise ended
-        if (fenced := self._overslept()) is not None:
+        if (fenced := self.overslept()) is not None:
             self._performer.withdraw(open_command(self._call))
             raise fenced
         try:
             self.enter()
         except BaseException:
-            self.over = True  # interrupted: the block will not run, and nobody will leave it
+            self.over = True  # interrupted: the block will not run, so it will not be left either
             raise
         return self
 
@@ -361,7 +386,7 @@ class Held(_Hold):
 
 
 class _Done:
-    """What is there to await where nothing is left to do."""
+    """An awaitable that is done."""
 
     def __await__(self) -> Generator[Any, None, None]:
         yield from ()
@@ -370,10 +395,10 @@ class _Done:
 _DONE = _Done()
 
 
-class AsyncHeld(_Hold):
+class AsyncHeld(Hold):
     """The hold of an async effect."""
 
-    loop: Loop  # where it runs: the timer thread renews it there, on a store without a sync twin
+    loop: Loop  # where the effect runs: on a store without a sync twin the timer thread renews the lease there
 
     _unwritten = False  # sending() was called, and its mark is not written yet
 
@@ -381,7 +406,7 @@ class AsyncHeld(_Hold):
         """The same, to be awaited; in a thread without a loop (a plain `def` handler) it blocks until it is written."""
         if self.record is None:
             return _DONE
-        # From the call on, not from the write: whoever forgets the await goes on to send all the same.
+        # Set at the call, not at the write: an effect that forgets the await sends all the same.
         before, self.begun, self._unwritten = self.begun, True, True
         if in_a_loop():
             return self._mark(before)
@@ -389,7 +414,7 @@ class AsyncHeld(_Hold):
         return _DONE
 
     def stranded(self) -> bool:
-        """Left behind in a loop that is closed, though somebody has its task; who stands behind it need not wait."""
+        """Whether its loop is closed, though its task still exists: callers that follow it must not wait for it."""
         if not self.loop.closed():
             return False
         self._performer.abandon()
@@ -417,15 +442,15 @@ class AsyncHeld(_Hold):
         if self._handed_out is None or self._entered:
             raise Misconfigured("this hold is not to be entered: it is running, or it is over")
         if (ended := self._performer.too_late()) is not None:
-            self._give_up()
+            self.keep_out()
             raise ended
-        if (fenced := self._overslept()) is not None:
+        if (fenced := self.overslept()) is not None:
             await self._performer.withdraw(open_command(self._call))
             raise fenced
         try:
             self.enter()
         except BaseException:
-            self.over = True  # interrupted: the block will not run, and nobody will leave it
+            self.over = True  # interrupted: the block will not run, so it will not be left either
             raise
         return self
 

@@ -73,6 +73,7 @@ class _Performer:
     _followed: Flight | None = None
     _on_its_way: Batch | None = None  # where we claim without a flight: somebody else's flies, or the key was known
     _settled: Record | None = None
+    last: Record | None = None  # the record as the store last returned it to a write or a wait
     _unsaid: Settle | Testify | None = None  # what the store has not acknowledged yet
     _early: Any = None  # the hold of a claim made in a batch, kept alive until its turn comes
 
@@ -107,6 +108,15 @@ class _Performer:
         """Whether the lease of a claim made in a batch ended before its turn came: by now somebody may have run it."""
         early = self._early
         return early is not None and (early.lost or early.seconds_left <= 0)
+
+    def wait_at_most(self, seconds: float) -> None:
+        """Wait this long for another holder of the key, in place of the policy's patience."""
+        self._patience_ends = self._asked_at + seconds
+
+    @property
+    def unwritten(self) -> bool:
+        """Whether the store has not acknowledged the last write: what it says is not known to be on record."""
+        return self._unsaid is not None
 
     def finish(self) -> None:
         """Over, however it ended: let those behind us go on."""
@@ -215,6 +225,7 @@ class _Performer:
         return self._note(record)
 
     def _note(self, record: Record | None) -> Record | None:
+        self.last = record
         if record is not None and record.state in SETTLED:
             self._settled = record
         return record
@@ -345,9 +356,12 @@ class Performer(_Performer):
 
     def hold(self) -> Held | Answer[Any]:
         """The attempt as far as its effect, which is the caller's; or the answer there is without it."""
-        steps = attempt(self.call)
+        return self.hold_rest(attempt(self.call), None)
+
+    def hold_rest(self, steps: Generator[Command, Any, Any], reply: Any) -> Held | Answer[Any]:
+        """The same for the rest of an attempt: its claim may have been made in a batch, and got this `reply`."""
         try:
-            held: Held | Answer[Any] = self.handed_out(drive(steps, self.perform, None, RunEffect), steps)
+            held: Held | Answer[Any] = self.handed_out(drive(steps, self.perform, reply, RunEffect), steps)
         except BaseException:
             self.finish()
             raise
@@ -535,11 +549,14 @@ class AsyncPerformer(_Performer):
             flights.leave(flight, bell)
         return self._seen_in_flight(flight)
 
-    async def hold(self) -> AsyncHeld | Answer[Any]:
+    def hold(self) -> Awaitable[AsyncHeld | Answer[Any]]:
         """The attempt as far as its effect, which is the caller's; or the answer there is without it."""
-        steps = attempt(self.call)
+        return self.hold_rest(attempt(self.call), None)
+
+    async def hold_rest(self, steps: Generator[Command, Any, Any], reply: Any) -> AsyncHeld | Answer[Any]:
+        """The same for the rest of an attempt: its claim may have been made in a batch, and got this `reply`."""
         try:
-            held: AsyncHeld | Answer[Any] = self.handed_out(await adrive(steps, self.perform, None, RunEffect), steps)
+            held: AsyncHeld | Answer[Any] = self.handed_out(await adrive(steps, self.perform, reply, RunEffect), steps)
         except BaseException:
             self.finish()
             raise

@@ -27,7 +27,7 @@ TRY_LATER = frozenset({429, 503})  # a replay of one would refuse every retry fo
 class Spoken(Protocol):
     """What a hold knows when the application is done."""
 
-    word: str | None
+    decision: str | None
 
     @property
     def reached_out(self) -> bool: ...
@@ -35,10 +35,10 @@ class Spoken(Protocol):
 
 def meaning_of(status: int, remember: str, final: frozenset[int], held: Spoken) -> Meaning:
     """What an answer of this status, given under this hold, means for its key."""
-    word = held.word
-    if word == "release":
+    decision = held.decision
+    if decision == "release":
         return "release"
-    if word == "keep" or status < 400:
+    if decision == "keep" or status < 400:
         return "keep"
     if status in final:
         return "close"

@@ -13,11 +13,11 @@ from weakref import ref
 
 from samekey.core.call import Answer, Call
 from samekey.core.errors import Misconfigured, NotDone, Refused
+from samekey.guard.adapters import AsyncRunning, Ended, Running
 from samekey.guard.guards import AsyncGuard, Guard
-from samekey.guard.hold import AsyncHeld, Held
 from samekey.guard.operations import OPERATIONS_MAX, Operation
 from samekey.http._message import Reply, Request, falls_short
-from samekey.http.endpoint import REPLAYED, Asked, BodyNotKept, Endpoint, Final, NotHeld
+from samekey.http.endpoint import REPLAYED, Asked, BodyNotKept, Endpoint, Final
 
 _log = logging.getLogger("samekey")
 
@@ -50,14 +50,14 @@ class Door:
         try:
             guard = self.guard if endpoint.connection is None else self.guard.on(endpoint.connection(request))
             call = once_only(self._rules.call(guard, endpoint, asked), request)
-            held = guard.hold_call(call)
+            opened = guard.begin(call, decides=True)
         except Exception as error:
             return answered(endpoint, key, error)
-        if isinstance(held, Answer):
-            return endpoint.replay(held.result, key)
-        held.enter()
-        held.word = ""
-        visit = Visit(endpoint, key, held, self.guard)
+        if isinstance(opened, Answer):
+            return endpoint.replay(opened.result, key)
+        if not isinstance(opened, Running):
+            return answered(endpoint, key, opened.error)
+        visit = Visit(endpoint, key, opened, self.guard)
         carried_by(request)[CLAIMED] = call, ref(visit)
         return visit
 
@@ -68,8 +68,8 @@ class Visit:
     stored = True
     over = False
 
-    def __init__(self, endpoint: Endpoint, key: str, held: Held, guard: Guard) -> None:
-        self.endpoint, self.key, self.held = endpoint, key, held
+    def __init__(self, endpoint: Endpoint, key: str, running: Running, guard: Guard) -> None:
+        self.endpoint, self.key, self.running, self.held = endpoint, key, running, running.held
         self.room = (endpoint.policy or guard.policy).result_max_bytes - ENVELOPE_BYTES  # for an answer as it is kept
 
     def leave(self, reply: Reply, size: int | None = None) -> Reply:
@@ -83,12 +83,11 @@ class Visit:
             self.fail(broken := RuntimeError(SHORT))
             raise broken
         self.over = True
-        error = judged(self, reply)
-        try:
-            self.held.__exit__(None, error, None)
-        except Exception as ours:
-            return answered(self.endpoint, self.key, ours)
-        return settled(self, reply)
+        error, kept = judged(self, reply)
+        ended = self.running.succeed(kept) if error is None else self.running.fail(error)
+        if ended.error is not error:
+            return answered(self.endpoint, self.key, ended.error)
+        return settled(self, reply, ended)
 
     def fail(self, error: BaseException, made: Reply | None = None) -> Reply | None:
         """The application raised this, and `made` is the page it made of it, if any.
@@ -98,23 +97,22 @@ class Visit:
         if self.over:
             return None
         self.over = True
-        said = failure(self, error, made)
-        try:
-            self.held.__exit__(None, said, None)
-        except Exception as ours:
-            if ours is not error:
-                return answered(self.endpoint, self.key, ours)
-        return after_failure(self, error, made)
+        judged_as, kept = failure(self, error, made)
+        ended = self.running.succeed(kept) if judged_as is None else self.running.fail(judged_as)
+        if ended.error is not judged_as:
+            return answered(self.endpoint, self.key, ended.error)
+        return after_failure(self, error, made, ended)
 
     def cut(self, reply: Reply) -> None:
         """The answer was cut short on its way out, and with it the application: nobody knows how far it came.
 
         Unless the handler has said before that its answer stands.
         """
-        if self.held.word == "keep":
+        if self.held.decision == "keep":
             self.leave(reply)
-        else:
-            self.fail(NotHeld(CUT))
+        elif not self.over:
+            self.over = True
+            self.running.cut(CUT)
 
 
 def ends_with_view(visit: Any) -> bool:
@@ -161,7 +159,7 @@ class Stream:
 
     def __del__(self) -> None:
         if not self._visit.over:  # replaced on its way out, and nobody closed it
-            self._visit.held.let_go()
+            self._visit.running.keep()
 
 
 class AsyncDoor:
@@ -183,14 +181,14 @@ class AsyncDoor:
         try:
             guard = self.guard if endpoint.connection is None else self.guard.on(endpoint.connection(request))
             call = once_only(self._rules.call(guard, endpoint, asked), request)
-            held = await guard.hold_call(call)
+            opened = await guard.begin(call, decides=True)
         except Exception as error:
             return answered(endpoint, key, error)
-        if isinstance(held, Answer):
-            return endpoint.replay(held.result, key)
-        held.enter()
-        held.word = ""
-        visit = AsyncVisit(endpoint, key, held, self.guard)
+        if isinstance(opened, Answer):
+            return endpoint.replay(opened.result, key)
+        if not isinstance(opened, AsyncRunning):
+            return answered(endpoint, key, opened.error)
+        visit = AsyncVisit(endpoint, key, opened, self.guard)
         carried_by(request)[CLAIMED] = call, ref(visit)
         return visit
 
@@ -199,8 +197,8 @@ class AsyncVisit:
     stored = True
     over = False
 
-    def __init__(self, endpoint: Endpoint, key: str, held: AsyncHeld, guard: AsyncGuard) -> None:
-        self.endpoint, self.key, self.held = endpoint, key, held
+    def __init__(self, endpoint: Endpoint, key: str, running: AsyncRunning, guard: AsyncGuard) -> None:
+        self.endpoint, self.key, self.running, self.held = endpoint, key, running, running.held
         self.room = (endpoint.policy or guard.policy).result_max_bytes - ENVELOPE_BYTES
 
     async def leave(self, reply: Reply, size: int | None = None) -> Reply:
@@ -210,30 +208,28 @@ class AsyncVisit:
             await self.fail(broken := RuntimeError(SHORT))
             raise broken
         self.over = True
-        error = judged(self, reply)
-        try:
-            await self.held.__aexit__(None, error, None)
-        except Exception as ours:
-            return answered(self.endpoint, self.key, ours)
-        return settled(self, reply)
+        error, kept = judged(self, reply)
+        ended = await (self.running.succeed(kept) if error is None else self.running.fail(error))
+        if ended.error is not error:
+            return answered(self.endpoint, self.key, ended.error)
+        return settled(self, reply, ended)
 
     async def fail(self, error: BaseException, made: Reply | None = None) -> Reply | None:
         if self.over:
             return None
         self.over = True
-        said = failure(self, error, made)
-        try:
-            await self.held.__aexit__(None, said, None)
-        except Exception as ours:
-            if ours is not error:
-                return answered(self.endpoint, self.key, ours)
-        return after_failure(self, error, made)
+        judged_as, kept = failure(self, error, made)
+        ended = await (self.running.succeed(kept) if judged_as is None else self.running.fail(judged_as))
+        if ended.error is not judged_as:
+            return answered(self.endpoint, self.key, ended.error)
+        return after_failure(self, error, made, ended)
 
     async def cut(self, reply: Reply) -> None:
-        if self.held.word == "keep":
+        if self.held.decision == "keep":
             await self.leave(reply)
-        else:
-            await self.fail(NotHeld(CUT))
+        elif not self.over:
+            self.over = True
+            await self.running.cut(CUT)
 
 
 class _Operations:
@@ -287,7 +283,7 @@ def once_only(call: Call, request: Request) -> Call:
     return call
 
 
-def answered(endpoint: Endpoint, key: str, error: Exception) -> Reply:
+def answered(endpoint: Endpoint, key: str, error: Any) -> Reply:
     """The answer to an error of the guard, or to the refusal on record; one that is not ours leaves as it came."""
     reply = endpoint.answer_to(error, key)
     if reply is None:
@@ -297,24 +293,21 @@ def answered(endpoint: Endpoint, key: str, error: Exception) -> Reply:
     return reply
 
 
-def judged(visit: Any, reply: Reply) -> Exception | None:
-    """What the core shall hear of this answer: an error, or None after the hold was completed with it."""
-    endpoint, held = visit.endpoint, visit.held
+def judged(visit: Any, reply: Reply) -> tuple[Exception | None, Any]:
+    """How this answer is settled: as an error, or as the result (where the error is None)."""
+    endpoint = visit.endpoint
     kept = endpoint.packed(reply, visit.room)
     visit.stored = kept is not None
-    error: Exception | None = endpoint.error_of(reply, kept, held)
-    if error is None:
-        held.complete(BodyNotKept() if kept is None else kept)
-    return error
+    error: Exception | None = endpoint.error_of(reply, kept, visit.held)
+    return error, BodyNotKept() if kept is None else kept
 
 
-def settled(visit: Any, reply: Reply) -> Reply:
-    """What goes out: the application's answer, unless the record says another."""
-    said: Answer[Any] | None = visit.held.answer
-    if said is not None and said.replayed:
-        replay: Reply = visit.endpoint.replay(said.result, visit.key)
+def settled(visit: Any, reply: Reply, ended: Ended) -> Reply:
+    """What goes out: the application's answer, unless the record has another one."""
+    if ended.replayed:
+        replay: Reply = visit.endpoint.replay(ended.result, visit.key)
         return replay
-    stored = visit.stored and (said is None or (said.recorded and said.guarded))
+    stored = visit.stored and (ended.recorded or ended.error is not None)
     first: Reply = visit.endpoint.first(reply, visit.key, stored=stored)
     return first
 
@@ -333,40 +326,38 @@ def own_page(error: BaseException, made: Reply | None) -> Reply | None:
     return None if made is not None and made.status == 500 and isinstance(error, (Refused, NotDone)) else made
 
 
-def failure(visit: Any, error: BaseException, made: Reply | None) -> BaseException | None:
-    """What the core shall hear of an exception: itself, the handler's own word before it, or that it is an answer."""
+def failure(visit: Any, error: BaseException, made: Reply | None) -> tuple[BaseException | None, Any]:
+    """How an exception is settled: as itself, as what the handler decided before it, or as an answer (None, kept)."""
     endpoint, held = visit.endpoint, visit.held
     if not isinstance(error, Exception):
-        return error
-    if held.word == "release":
-        return NotDone(f"released, then {type(error).__name__}")
+        return error, None
+    if held.decision == "release":
+        return NotDone(f"released, then {type(error).__name__}"), None
     meaning, page = held.meaning(error), own_page(error, made)
     if meaning == "closes" and page is not None:
         kept = endpoint.packed(page, visit.room)
         visit.stored = kept is not None
-        return Final(f"{type(error).__name__}, answered {page.status}", detail=kept)
+        return Final(f"{type(error).__name__}, answered {page.status}", detail=kept), None
     if endpoint.remember == "stripe_v1" and meaning == "unknown":
         kept = endpoint.packed(made or FAILURE, visit.room)
         visit.stored = kept is not None
-        held.complete(BodyNotKept() if kept is None else kept)
-        return None
-    return error
+        return None, BodyNotKept() if kept is None else kept
+    return error, None
 
 
-def after_failure(visit: Any, error: BaseException, made: Reply | None) -> Reply | None:
+def after_failure(visit: Any, error: BaseException, made: Reply | None, ended: Ended) -> Reply | None:
     endpoint, key, held = visit.endpoint, visit.key, visit.held
-    said: Answer[Any] | None = held.answer
     page = own_page(error, made)
     reply: Reply | None = None
-    if said is not None and said.replayed:  # the key changed hands while we ran, and somebody else's answer stands
-        reply = endpoint.replay(said.result, key)
-    elif said is not None:  # the failure is the answer, from now on and so the first time too
+    if ended.replayed:  # the key changed hands while the application ran, and the other attempt's answer counts
+        reply = endpoint.replay(ended.result, key)
+    elif ended.error is None:  # the failure is the answer, from now on and so the first time too
         if made is None:
             _log.error("%s answered 500 from now on: its handler raised", held, exc_info=error)
-        reply = endpoint.first(made or FAILURE, key, stored=visit.stored and said.recorded and said.guarded)
+        reply = endpoint.first(made or FAILURE, key, stored=visit.stored and ended.recorded)
     elif page is not None:
         reply = endpoint.first(page, key, stored=visit.stored)
-    # An effect's word about itself is answered; one that left a guard inside it, and any other error, goes on.
+    # Refused or NotDone of the effect itself is answered; one that left an inner guard, and any other error, goes on.
     elif isinstance(error, (Refused, NotDone)) and not held.raised(error).inner:
         reply = endpoint.answer_to(error, key)
     return reply

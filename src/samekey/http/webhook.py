@@ -25,24 +25,32 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from samekey.core.boundary import Boundary, Kind, Opaque
-from samekey.core.call import Answer
+from samekey.core.call import Answer, Call
 from samekey.core.errors import (
     Busy,
     CallerError,
     Fenced,
-    InDoubt,
     Misconfigured,
     NotDone,
-    Refused,
-    StoreError,
-    Uncertain,
+    ResultNotKept,
+    ResultUnreadable,
 )
 from samekey.core.key import as_text, make_key
 from samekey.core.policy import Policy
-from samekey.core.record import Record
 from samekey.core.states import State
+from samekey.guard.adapters import (
+    AsyncRunning,
+    Doubt,
+    Down,
+    Ended,
+    Mismatch,
+    NotKept,
+    Refusal,
+    Running,
+    Unopened,
+    Waiting,
+)
 from samekey.guard.guards import AsyncGuard, Guard
-from samekey.guard.hold import current
 from samekey.guard.operations import refuse_atomic
 from samekey.http._key import KEY_MAX_CHARS
 from samekey.http._message import Reply, Request
@@ -53,8 +61,6 @@ _log = logging.getLogger("samekey")
 
 Verify = Callable[[Request], Any]
 EventId = Callable[[Request], Any]
-
-SEEN_LATER = {"closes": State.CLOSED, "releases": State.RELEASED}  # what a policy makes of an error
 
 
 class _Events:
@@ -81,12 +87,11 @@ class _Events:
         if is_async(event_id):
             raise Misconfigured("event_id= is a plain function of the request")
         self._guard = cast(Any, guard)
-        self._guard.operation(name, boundary=boundary, policy=policy)  # looked at here, and not by the first event
+        # Declared now: a mistake in it is raised at start, and not by the first event.
+        self._operation = self._guard.operation(name, boundary=boundary, policy=policy, by="webhook")
         self._name = name
-        self._boundary, self._policy = boundary, policy
         self._verify, self._event_id = verify, event_id
-        self._joined = type(guard) is not self._colour  # guard.on(connection)
-        if not self._joined:
+        if type(guard) is self._colour:  # not guard.on(connection)
             refuse_atomic(boundary)
         self._answers = Endpoint(boundary=Opaque(), single_tenant=True)  # for its problems only
 
@@ -106,91 +111,83 @@ class _Events:
         _log.warning("an event of %s was refused, it has no id to know it by: %s", self._name, why)
         return self._answers.problem(EVENT_ID_MISSING, "Send the event with its id: a redelivery is recognised by it.")
 
-    def _handled(self, answer: Answer[Any]) -> Reply:
-        return said("replayed" if answer.replayed else "done")
-
     def _unverified(self, error: Exception) -> bool:
         """Libraries raise on a bad signature; if it is a bug in the check, the log has its name."""
         _log.warning("an event of %s did not verify: %s", self._name, type(error).__name__)
         return False
 
-    def _told(self, error: Exception) -> Reply | None:
-        """The answer to what the guard said by itself. None: see the record, it is a refusal that was kept."""
-        match error:
-            case Uncertain() if not isinstance(error, Fenced):
-                return said("in doubt" if isinstance(error, InDoubt) else "done")
-            case CallerError():
-                raise error
-            case Refused():
-                return said("refused")
-        return self._answers.answer_to(error)
+    def _call(self, key: str) -> Call:
+        call: Call = self._guard.new_call(self._operation, key, None)
+        return call
 
-    def _left(self, error: Exception, meant: str, record: Record | None) -> Reply:
-        """The answer to what the handler raised: what the record says of it.
+    def _unopened(self, opened: Answer[Any] | Unopened) -> Reply:
+        """The answer to an event that is not to be handled now."""
+        match opened:
+            case Answer():
+                return event("replayed")
+            case NotKept():
+                return event("done")
+            case Refusal():
+                return event("refused")
+            case Doubt():
+                return event("in doubt")
+            case Waiting() | Down():
+                return self._problem(opened.error)
+            case Mismatch():
+                raise opened.error
 
-        Not what the error says: a word of an inner guard speaks for that guard's effect, and a policy has words of
-        its own. In a transaction of the caller the record is not to be seen yet, and what it will say is what was
-        meant. What was released has no copy here: the sender must keep it.
+    def _succeeded(self, ended: Ended) -> Reply:
+        """The handler returned. Another attempt may have settled the event meanwhile: then that counts."""
+        if ended.error is None:
+            return event("replayed" if ended.replayed else "done")
+        if isinstance(ended.error, (ResultNotKept, ResultUnreadable)):
+            return event("done")
+        if ended.replayed:
+            return event("refused")
+        return self._problem(ended.error)
+
+    def _raised(self, error: Exception, ended: Ended) -> Reply:
+        """The handler raised: the answer is what the record says after it.
+
+        Not what the error says: an error of an inner guard is about that guard's effect, and the policy judges errors
+        by its own lists. A released event is not kept here: the sender must send it again.
         """
         if isinstance(error, Misconfigured):
             raise error
-        if isinstance(error, Fenced):  # somebody else has the key now, and only the record knows how that ends
+        if isinstance(ended.error, Fenced):  # another attempt has the key now, and only its record says how that ends
             return self._come_again(IN_PROGRESS)
-        match SEEN_LATER.get(meant) if record is None else record.state:
+        if ended.state is State.STARTED:  # the store did not take the write: the next delivery reads the record
+            return self._log_and_come_again(error, STORE_UNAVAILABLE)
+        match ended.state:
             case State.CLOSED:
-                return said("refused")
+                return event("refused")
             case State.COMPLETED:
-                return said("done")
+                return event("done")
             case State.RELEASED:
                 return self._come_again(NOT_DONE)
-            case State.STARTED:
-                return self._come_again(IN_PROGRESS)
-        if self._boundary.terms.kind is not Kind.OPAQUE:
+        if self._operation.terms.kind is not Kind.OPAQUE:
             if isinstance(error, NotDone):
                 return self._come_again(NOT_DONE)
             if isinstance(error, Busy):
                 return self._come_again(IN_PROGRESS)
-            raise error  # the next delivery runs it again, or asks: let the sender hear a server error
-        if record is None:
-            return self._unrecorded(error, NOT_DONE)
+            raise error  # the next delivery runs it again, or asks: the sender gets a server error
+        if ended.state is None:
+            return self._log_and_come_again(error, NOT_DONE)
         _log.error("an event of %s is parked in doubt: its handler raised", self._name, exc_info=error)
-        return said("in doubt")
+        return event("in doubt")
 
-    def _unrecorded(self, error: Exception, problem: Problem = STORE_UNAVAILABLE) -> Reply:
-        """The record cannot be seen; the next delivery will."""
+    def _problem(self, error: Any) -> Reply:
+        reply = self._answers.answer_to(error)
+        if reply is None:
+            raise error
+        return reply
+
+    def _log_and_come_again(self, error: Exception, problem: Problem) -> Reply:
         _log.error("an event of %s must come again: its handler raised", self._name, exc_info=error)
         return self._come_again(problem)
 
     def _come_again(self, problem: Problem) -> Reply:
         return self._answers.problem(problem, "Send it again later.")
-
-
-class _Handler:
-    """The handler, and what it raised itself: the guard around it raises too."""
-
-    raised: Exception | None = None
-    meant = "closes"  # what is raised in its place is a refusal that was kept
-
-    def __init__(self, handle: Callable[[Request], Any], request: Request) -> None:
-        self._handle, self._request = handle, request
-
-    def run(self) -> None:
-        """What a handler returns is nobody's answer: the sender wants a status."""
-        try:
-            _plain(self._handle(self._request))
-        except Exception as error:
-            self._note(error)
-            raise
-
-    async def arun(self) -> None:
-        try:
-            await _awaited(self._handle(self._request))
-        except Exception as error:
-            self._note(error)
-            raise
-
-    def _note(self, error: Exception) -> None:
-        self.raised, self.meant = error, current().meaning(error)
 
 
 class Webhook(_Events):
@@ -210,20 +207,17 @@ class Webhook(_Events):
         if isinstance(key, Reply):
             return key
         guard: Guard = self._guard
-        handler = _Handler(handle, request)
+        opened = guard.begin(self._call(key))
+        if not isinstance(opened, Running):
+            return self._unopened(opened)
         try:
-            return self._handled(
-                guard.run(self._name, handler.run, key=key, payload=None, boundary=self._boundary, policy=self._policy)
-            )
-        except Exception as error:
-            told = None if error is handler.raised else self._told(error)
-            if told is not None:
-                return told
-            try:
-                record = None if self._joined else guard.peek(self._name, key)
-            except StoreError:
-                return self._unrecorded(error)
-            return self._left(error, handler.meant, record)
+            _plain(handle(request))  # what a handler returns is not kept: the sender wants a status
+        except BaseException as error:
+            ended = opened.fail(error)
+            if not isinstance(error, Exception):
+                raise
+            return self._raised(error, ended)
+        return self._succeeded(opened.succeed())
 
 
 class AsyncWebhook(_Events):
@@ -240,25 +234,20 @@ class AsyncWebhook(_Events):
         if isinstance(key, Reply):
             return key
         guard: AsyncGuard = self._guard
-        handler = _Handler(handle, request)
+        opened = await guard.begin(self._call(key))
+        if not isinstance(opened, AsyncRunning):
+            return self._unopened(opened)
         try:
-            return self._handled(
-                await guard.run(
-                    self._name, handler.arun, key=key, payload=None, boundary=self._boundary, policy=self._policy
-                )
-            )
-        except Exception as error:
-            told = None if error is handler.raised else self._told(error)
-            if told is not None:
-                return told
-            try:
-                record = None if self._joined else await guard.peek(self._name, key)
-            except StoreError:
-                return self._unrecorded(error)
-            return self._left(error, handler.meant, record)
+            await _awaited(handle(request))
+        except BaseException as error:
+            ended = await opened.fail(error)
+            if not isinstance(error, Exception):
+                raise
+            return self._raised(error, ended)
+        return self._succeeded(await opened.succeed())
 
 
-def said(word: str) -> Reply:
+def event(word: str) -> Reply:
     return Reply(200, [(b"content-type", b"application/json")], json.dumps({"event": word}).encode())
 
 

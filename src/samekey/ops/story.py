@@ -17,9 +17,9 @@ from enum import StrEnum
 from typing import NamedTuple, assert_never
 
 from samekey.core.boundary import Kind, Terms, parse_terms
+from samekey.core.next_step import within_window
 from samekey.core.policy import LEASE_SECONDS
 from samekey.core.record import Evidence, Move, Record
-from samekey.core.recovery import within_window
 from samekey.core.states import Role, State, may
 
 SHORT = 8  # characters of an attempt id or a mark: enough to tell two apart, short enough to read out

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from samekey.core import attempt as core_attempt
-from samekey.core import recovery, register
+from samekey.core import next_step, recovery, register
 from samekey.core.boundary import Absent, Asks, Boundary, Keyed, Kind, Opaque, Repeatable, parse_terms
 from samekey.core.call import Answer, take
 from samekey.core.commands import Begin, CallLookup, Open, Raised, Read, Settle, StoreCommand, Take, Testify
@@ -275,8 +275,9 @@ def let_a_decline_speak_for_all(patch):
 
 
 def run_again_up_to_the_last_second(patch):
-    real = recovery.within_window
-    patch.setattr(recovery, "within_window", lambda terms, record, _: real(terms, record, 0.0))
+    real = next_step.within_window
+    for module in (next_step, recovery):
+        patch.setattr(module, "within_window", lambda terms, record, _: real(terms, record, 0.0))
 
 
 def look_at_the_window_only_before_the_take(patch):

@@ -74,7 +74,7 @@ class AsyncStream:
                 self._loop.call_soon_threadsafe(_cut_soon, self._visit, self._reply, self._attempt)
                 return
             except RuntimeError:  # the loop is closed: nobody can write any more
-                self._visit.held.let_go()
+                self._visit.running.keep()
         _rests.discard(self._attempt)
 
 

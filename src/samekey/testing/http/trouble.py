@@ -137,7 +137,7 @@ class Trouble(Scene):
         def handle(called: Called) -> Said:
             held = current()
             held.sending()
-            marks.append(held.record.begun_at is not None)
+            marks.append(held.begun)
             return shop(called)
 
         site = self.open(handle, boundary=Opaque(marked=True))
