@@ -217,6 +217,8 @@ class _InTransaction:
 
     def _rest(self, steps: Generator[Command, Any, Any], outcome: Outcome) -> Steps:
         """The rest of an attempt whose hold was handed out and has been left."""
+        if self._phase is Phase.WAITING:  # the http adapters enter a hold without `too_late`
+            self._phase = MOVE[self._phase, Phase.RUNNING]
         ended = yield from self._attempt(steps, (yield from self._judge(outcome)))
         yield from self._end()
         return ended
