@@ -141,12 +141,11 @@ def test_a_damaged_record_does_not_hide_the_others(shell, scene, damaged, limit)
     assert {4} <= set(codes) <= {0, 4}
 
 
-def test_a_store_that_is_damaged_all_over_is_listed_in_pages(shell, scene, monkeypatch):
-    monkeypatch.setattr("samekey.ops.UNREADABLE_MAX", 3)
+def test_a_store_that_is_damaged_all_over_is_listed_in_pages(shell, scene):
     for number in range(5):
         scene.completed(f"o-{number}")
         shell.damage(f"o-{number}", "story = '{'")
-    page = shell("ls")
+    page = shell("ls", "--limit", "3")
 
     assert (page.exit_code, page.stdout) == (4, "")
     assert page.stderr.count("incomplete: ") == 3

@@ -435,7 +435,7 @@ def test_what_ended_may_be_freed_and_nothing_else():
     for state in State:
         record = held(state=state)
         assert (apply(record, Free(record, "ann", "why"), NOW) is None) == (state in EXPIRES)
-    moved = SETTLED_ONE._replace(state=State.CLOSED)
+    moved = SETTLED_ONE._replace(version=SETTLED_ONE.version + 1)  # evidence came, or a move
     assert apply(moved, Free(SETTLED_ONE, "ann", "why"), NOW) is moved
     assert apply(SETTLED_ONE, Free(SETTLED_ONE._replace(token=1), "ann", "why"), NOW) is SETTLED_ONE
 

@@ -181,7 +181,7 @@ class Between:
         self._store, self._happens = store, [happens]
 
     def carry_out(self, command):
-        if self._happens and command.verb == "settle":
+        if self._happens and command.verb in ("settle", "free"):
             self._happens.pop()()
         return self._store.carry_out(command)
 
@@ -307,6 +307,16 @@ def test_free_does_not_take_away_what_nobody_has_read(scene, ops):
         assert scene.peek(key) == told
         ops.free(told, **WHO)
     assert len(scene.store.audit(10)) == 2
+
+
+def test_free_keeps_evidence_that_is_written_between_its_look_and_its_delete(scene):
+    for seen in (scene.completed("o-1"), scene.released("o-2")):
+        late = Testify(seen.key, "b" * 32, seen.token, State.COMPLETED, None, "came back late")
+        store = Between(scene.store, lambda late=late: scene.store.carry_out(late))
+
+        with pytest.raises(MovedOn):
+            Ops(store).free(seen, **WHO)
+        assert scene.peek(seen.key.text).happened is not None
 
 
 def test_of_two_operators_who_free_a_key_one_did_it(scene, ops):

@@ -61,7 +61,7 @@ class BatchesWithoutLooking(Around):
 
 
 class ListsWithoutLooking(Around):
-    def list(self, query: Query) -> list[Record]:
+    def list(self, query: Query) -> Sequence[Record]:
         return [_unclocked(one) for one in self._memory.list(query)]
 
 
@@ -160,7 +160,7 @@ class ReadsLast(Around):
 class PagesByTimeAlone(Around):
     """Its cursor does not tell records of one moment apart."""
 
-    def list(self, query: Query) -> list[Record]:
+    def list(self, query: Query) -> Sequence[Record]:
         if query.before is None:
             return self._memory.list(query)
         whole = self._memory.list(replace(query, before=None, limit=1000))

@@ -165,7 +165,11 @@ class Redact(OnRecord):
 
 @dataclass(slots=True)
 class Free(OnRecord):
-    """Remove a settled or released record so that the key may run again; refused for the others."""
+    """Remove a settled or released record so that the key may run again.
+
+    Refused for the other states, and if anything was written since `seen`: a late "it happened" must not be deleted
+    unread.
+    """
 
     verb: ClassVar[str] = "free"
     seen: Record

@@ -10,20 +10,20 @@ where trying again may help, RecordUnreadable for damaged or foreign data.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from samekey.core.commands import StoreCommand, Wait
-from samekey.core.errors import Misconfigured
+from samekey.core.errors import Misconfigured, RecordUnreadable
 from samekey.core.layers import Sight
 from samekey.core.record import Audit, Record
 from samekey.core.states import State
 
 Reply = Any  # Record | None; of an Open always a Record, which no one type can say of all commands
 Replies = list[Record | None | Exception]
-Records = list[Record]
+Records = Sequence[Record | RecordUnreadable]  # newest first; a damaged row hides no other one
 Audits = list[Audit]
 
 LIST_MAX = 1000  # records in one page: bounds memory, and the time a reader may hold anything up
@@ -83,7 +83,8 @@ class Store(Protocol):
     def batch(self, commands: Sequence[StoreCommand]) -> Replies:
         """Carry out many commands in as few round trips as the store can; one's failure is its own."""
 
-    def list(self, query: Query) -> Records: ...
+    def list(self, query: Query) -> Records:
+        """One page of records; in the place of a row that cannot be read, the RecordUnreadable with its `cursor`."""
 
     def sweep(self, limit: int) -> int:
         """Delete up to `limit` records past retention; never one that is held, in doubt, or was made anew."""
@@ -118,6 +119,19 @@ class AsyncStore(Protocol):
     async def health(self) -> Health: ...
     def join(self, connection: Any) -> Any: ...
     async def close(self) -> None: ...
+
+
+def listed(read: Callable[[Any], Any], rows: Iterable[Any]) -> Records:
+    """A page of rows: of each its record, or why it cannot be read."""
+    page: list[Record | RecordUnreadable] = []
+    for row in rows:
+        try:
+            page.append(read(row))
+        except RecordUnreadable as damaged:
+            if damaged.cursor is None:
+                raise  # without its place in the order, no page could go on after it
+            page.append(damaged)
+    return page
 
 
 def no_transactions(name: str) -> Misconfigured:

@@ -269,8 +269,10 @@ def _redact(record: Record, command: Redact, moment: Moment) -> Record:
 
 
 def _free(record: Record, command: Free, moment: Moment) -> Record | None:
-    if not same_fence(record, command.seen) or record.state not in EXPIRES or record.state is not command.seen.state:
+    if not same_fence(record, command.seen) or record.state not in EXPIRES:
         return record  # started and in_doubt: resolve first
+    if record.version != command.seen.version:
+        return record  # evidence that the operator has not read would go with the record
     return None
 
 

@@ -66,7 +66,6 @@ __all__ = [
 # is kept longer than any usual policy says (24-72 h).
 RESOLVED_RETAIN_SECONDS = 30 * 24 * 3600.0
 WORDS_MAX_CHARS = 500  # of a name or a reason: a record carries its last 16 moves in every read
-UNREADABLE_MAX = 20  # of one page: beyond it the store is not damaged here and there; the next page goes on
 STATS_MAX = 10_000  # records of each kind that one `stats` looks at: bounds its time, and how long a store is kept busy
 
 
@@ -123,48 +122,15 @@ class Ops:
         return page if more else page._replace(before=None)
 
     def _more(self, query: Query) -> bool:
-        return self._up_to_a_damaged_one(replace(query, limit=1)) != ([], None)
+        return bool(self.store.list(replace(query, limit=1)))
 
     def _page(self, query: Query) -> Page:
         """One page of records; `before` is None only if the page is not full, so the next one may be empty."""
-        found: list[Record] = []
-        unreadable: list[RecordUnreadable] = []
-        last, left = query.before, min(query.limit, LIST_MAX)
-        while left > 0 and len(unreadable) < UNREADABLE_MAX:
-            step = replace(query, before=last, limit=left)
-            records, damaged = self._up_to_a_damaged_one(step)
-            found += records
-            left -= len(records)
-            if records:
-                last = (records[-1].created_at, records[-1].key.digest)
-            if damaged is not None:
-                unreadable.append(damaged)
-                last, left = damaged.cursor, left - 1
-            elif left > 0:
-                last = None
-                break
-        return Page([record for record in found if not _gone(record)], last, unreadable)
-
-    def _up_to_a_damaged_one(self, query: Query) -> tuple[list[Record], RecordUnreadable | None]:
-        """The records of a page; or those before the first that cannot be read, and that one.
-
-        The store raises for the whole page: how many come before it is found by halving.
-        """
-        try:
-            return self.store.list(query), None
-        except RecordUnreadable as unreadable:
-            if unreadable.cursor is None:
-                raise
-            first = unreadable
-        records: list[Record] = []
-        readable, too_many = 0, query.limit
-        while too_many - readable > 1:
-            tried = (readable + too_many) // 2
-            try:
-                records, readable = self.store.list(replace(query, limit=tried)), tried
-            except RecordUnreadable:
-                too_many = tried
-        return records, first
+        found = self.store.list(query)
+        records = [one for one in found if isinstance(one, Record) and not _gone(one)]
+        unreadable = [one for one in found if isinstance(one, RecordUnreadable)]
+        full = 0 < min(query.limit, LIST_MAX) <= len(found)
+        return Page(records, _place(found[-1]) if full else None, unreadable)
 
     def find(self, text: str, *, operation: str | None = None, tenant: str | None = None) -> Page:
         """Every record of this key text, whatever its operation or tenant where none is given."""
@@ -332,6 +298,11 @@ def _words(what: str, given: str) -> str:
 def _moved_on(seen: Record, now: Record | None) -> MovedOn:
     stands = "it is gone" if now is None else f"it is now {now.state}, {last_move(now)}"
     return MovedOn(f"{seen.key} moved on since you looked: {stands}; nothing was written", record=now)
+
+
+def _place(one: Record | RecordUnreadable) -> tuple[float, bytes] | None:
+    """Where the next page begins: behind this one."""
+    return one.cursor if isinstance(one, RecordUnreadable) else (one.created_at, one.key.digest)
 
 
 def _gone(record: Record) -> bool:

@@ -17,7 +17,7 @@ from uuid import uuid4
 from samekey.core.commands import Open, Read, StoreCommand, Wait
 from samekey.core.errors import Misconfigured, RecordUnreadable, SamekeyError
 from samekey.core.key import Key
-from samekey.core.ports import LIST_MAX, Audits, Health, Query, Records, Replies, Reply, no_transactions
+from samekey.core.ports import LIST_MAX, Audits, Health, Query, Replies, Reply, no_transactions
 from samekey.core.record import Record
 from samekey.core.register import Moment, apply, audit_entry, expired, seen_at
 from samekey.loops import Bells
@@ -97,16 +97,16 @@ class MemoryStore:
                 replies.append(error)
         return replies
 
-    def list(self, query: Query) -> Records:
+    def list(self, query: Query) -> Sequence[Record]:
         moment = self._moment()
         with self._mutex:
-            records = [
+            found = [
                 seen_at(record, moment)
                 for record in self._records.values()
                 if query.picks(record) and not expired(record, moment)
             ]
-        records.sort(key=lambda record: (record.created_at, record.key.digest), reverse=True)
-        return records[: min(query.limit, LIST_MAX)]
+        found.sort(key=lambda record: (record.created_at, record.key.digest), reverse=True)
+        return found[: min(query.limit, LIST_MAX)]
 
     def sweep(self, limit: int) -> int:
         moment = self._moment()
@@ -175,7 +175,7 @@ class AsyncMemoryStore:
     async def batch(self, commands: Sequence[StoreCommand]) -> Replies:
         return self.sync.batch(commands)
 
-    async def list(self, query: Query) -> Records:
+    async def list(self, query: Query) -> Sequence[Record]:
         return self.sync.list(query)
 
     async def sweep(self, limit: int) -> int:

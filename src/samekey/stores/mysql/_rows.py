@@ -212,9 +212,9 @@ def _fence(record: Record) -> tuple[str, int, int, str]:
 # -- operators and the sweeper -------------------------------------------------------------------------------
 
 
-def page(run: Run, query: Query) -> list[tuple[Record, Moment]]:
-    rows, _ = run(_list_statement(query))
-    return [(record_of(row, None), moment_of(row)) for row in rows]
+def page(run: Run, query: Query) -> Any:
+    """The rows of one page."""
+    return run(_list_statement(query))[0]
 
 
 def _list_statement(query: Query) -> str:

@@ -22,13 +22,13 @@ from typing import Any, TypeVar
 
 from samekey.core.commands import Read, StoreCommand, Wait
 from samekey.core.errors import StoreUnavailable
-from samekey.core.ports import Audits, Health, Query, Records, Replies, Reply
+from samekey.core.ports import Audits, Health, Query, Records, Replies, Reply, listed
 from samekey.core.record import Record
 from samekey.drivers.mysql import connect as driver
 from samekey.loops import aside, running
 from samekey.stores._waiting import async_wait, wait
 from samekey.stores.mysql._connections import Closed, Links
-from samekey.stores.mysql._rows import audits, page, sweep
+from samekey.stores.mysql._rows import audits, moment_of, page, record_of, sweep
 from samekey.stores.mysql._transaction import AsyncMysqlTransaction, MysqlTransaction
 
 T = TypeVar("T")
@@ -74,8 +74,8 @@ class MysqlStore:
 
     def list(self, query: Query) -> Records:
         links = self._links()
-        found, _ = links.insist(lambda run: page(run, query), desk=True)
-        return [links.shown(record, moment) for record, moment in found]
+        rows, _ = links.insist(lambda run: page(run, query), desk=True)
+        return listed(lambda row: links.shown(record_of(row, None), moment_of(row)), rows)
 
     def sweep(self, limit: int) -> int:
         return self._links().insist(lambda run: sweep(run, limit))[0]

@@ -170,7 +170,7 @@ def _redact(command: Redact) -> Values:
 
 
 def _free(command: Free) -> Values:
-    return (*_fence(command.seen), command.seen.state.value, mended(command.by), mended(command.why))
+    return (*_fence(command.seen), command.seen.version, mended(command.by), mended(command.why))
 
 
 def _watch(command: Wait) -> Values:
@@ -197,7 +197,7 @@ CALLS: dict[type[StoreCommand], Call] = {
     Ask: Call("samekey_ask", f"{_FENCE} text float8", _ask),
     Testify: Call("samekey_testify", "uuid text text text text bigint text text text", _testify),
     Redact: Call("samekey_redact", f"{_FENCE} text text text text", _redact),
-    Free: Call("samekey_free", f"{_FENCE} text text text", _free),
+    Free: Call("samekey_free", f"{_FENCE} integer text text", _free),
     Wait: Call("samekey_watch", "uuid bigint", _watch),
 }
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from samekey.core.commands import Ask, Free, Read, Settle, StoreCommand, Take, Wait
 from samekey.core.errors import SamekeyError, StoreUnavailable
-from samekey.core.ports import Audits, Health, Query, Records, Replies, Reply
+from samekey.core.ports import Audits, Health, Query, Records, Replies, Reply, listed
 from samekey.core.record import Record
 from samekey.core.states import Role
 from samekey.drivers.postgres.address import Address, parse_url
@@ -122,7 +122,7 @@ class PostgresStore:
             rows = desk.ask(list_statement(query, look))
             if len(rows) >= page_size(query):
                 break
-        return [record for row in rows if (record := record_of(row, None)) is not None]
+        return listed(lambda row: record_of(row, None), rows)
 
     def sweep(self, limit: int) -> int:
         ((count,),) = self._links().desk.ask(sweep_statement(limit))
@@ -268,7 +268,7 @@ class AsyncPostgresStore:
             rows = await desk.ask(list_statement(query, look))
             if len(rows) >= page_size(query):
                 break
-        return [record for row in rows if (record := record_of(row, None)) is not None]
+        return listed(lambda row: record_of(row, None), rows)
 
     async def sweep(self, limit: int) -> int:
         ((count,),) = await self._links().desk.ask(sweep_statement(limit))

@@ -14,7 +14,7 @@ from typing import Any
 
 from samekey.core.errors import RecordUnreadable, SamekeyError
 from samekey.core.key import make_key
-from samekey.core.ports import LIST_MAX, Audits, Query, Records
+from samekey.core.ports import LIST_MAX, Audits, Query
 from samekey.core.record import Audit, Record
 from samekey.core.register import Moment, expired
 from samekey.core.states import State
@@ -36,7 +36,7 @@ _INDEXED = frozenset({State.STARTED, State.IN_DOUBT})
 
 
 def listing(query: Query, known: Knowledge, servers: Servers) -> Several:
-    """One page of records, newest first; raises for the first of them that cannot be read, and says where it stands."""
+    """One page of records, newest first; in the place of one that cannot be read stands why, and where it was."""
     wanted = max(0, min(query.limit, LIST_MAX))
     if query.operation is not None and query.tenant is not None and query.text is not None:
         found = yield from _reading({make_key(query.operation, query.text, query.tenant).digest: 0.0}, query, known)
@@ -45,12 +45,7 @@ def listing(query: Query, known: Knowledge, servers: Servers) -> Several:
     else:
         found = yield from _by_walk(query, wanted, known, servers)
     found.sort(key=_place, reverse=True)
-    page: Records = []
-    for one in found[:wanted]:
-        if isinstance(one, RecordUnreadable):
-            raise one
-        page.append(one)
-    return page
+    return found[:wanted]
 
 
 def _place(one: Record | RecordUnreadable) -> Place:

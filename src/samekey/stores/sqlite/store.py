@@ -32,7 +32,7 @@ from urllib.parse import quote
 from samekey.core.commands import Open, Read, StoreCommand, Wait
 from samekey.core.errors import StoreUnavailable
 from samekey.core.key import Key
-from samekey.core.ports import LIST_MAX, Audits, Health, Query, Records, Replies, Reply
+from samekey.core.ports import LIST_MAX, Audits, Health, Query, Records, Replies, Reply, listed
 from samekey.core.record import Audit, Record
 from samekey.core.register import Moment, audit_entry, expired, seen_at
 from samekey.drivers import sqlite as driver
@@ -148,7 +148,7 @@ class SqliteStore:
         statement, values = list_statement(query, moment.wall)
         with here.reading, driver.translated(self.name):
             rows = here.reader.execute(statement, values).fetchall()
-        return [self._shown(record_of(row, None), moment) for row in rows]
+        return listed(lambda row: self._shown(record_of(row, None), moment), rows)
 
     def sweep(self, limit: int) -> int:
         here, now = self._same_file(), self._wall()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from samekey.core.commands import Read
+from samekey.core.commands import Read, Testify
 from samekey.core.key import make_key
 from samekey.core.ports import Health, Query
 from samekey.core.record import Audit, Record
@@ -88,7 +88,7 @@ def free_refuses_what_is_held_or_in_doubt(scene: Scene) -> Steps[None]:
 
 
 @scenario
-def free_needs_the_fence_and_the_state_it_saw(scene: Scene) -> Steps[None]:
+def free_needs_the_fence_and_the_version_it_saw(scene: Scene) -> Steps[None]:
     """A record that moved on since the operator looked is not the one that was to go."""
     seen = yield from scene.settled(State.RELEASED)
     for stranger in (seen._replace(attempt=C), seen._replace(token=seen.token + 1)):
@@ -99,6 +99,11 @@ def free_needs_the_fence_and_the_state_it_saw(scene: Scene) -> Steps[None]:
     seen = yield from scene.settled(State.RELEASED, "taken")
     yield from take(seen, B)
     yield from refused(freeing(seen))
+
+    for state in ENDED:
+        seen = yield from scene.settled(state, f"{state} and late evidence")
+        yield from Testify(seen.key, B, seen.token, State.COMPLETED, b"it happened", "late")
+        yield from refused(freeing(seen))
 
 
 # -- retention -----------------------------------------------------------------------------------------

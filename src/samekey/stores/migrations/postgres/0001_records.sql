@@ -558,7 +558,7 @@ $$;
 
 
 CREATE FUNCTION samekey_free(
-  p_digest uuid, p_seen_token bigint, p_seen_attempt uuid, p_seen_state text, p_by text, p_why text
+  p_digest uuid, p_seen_token bigint, p_seen_attempt uuid, p_seen_version integer, p_by text, p_why text
 ) RETURNS samekey_records LANGUAGE plpgsql AS $$
 DECLARE
   r samekey_records;
@@ -567,7 +567,7 @@ BEGIN
   WHERE digest = p_digest
     AND token = p_seen_token
     AND attempt = p_seen_attempt
-    AND state = p_seen_state
+    AND version = p_seen_version  -- no evidence was written since the operator looked
     AND state IN ('completed', 'closed', 'released')  -- started and in_doubt: resolve first
   RETURNING * INTO r;
   IF NOT FOUND THEN
