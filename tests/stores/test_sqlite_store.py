@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -191,6 +193,104 @@ async def test_a_replaced_file_is_noticed_by_the_next_async_claim(file: Path):
     assert other.carry_out(Read(held.key)) is not None
     other.close()
     await store.close()
+
+
+def _back_up(file: Path) -> Path:
+    backup = file.with_name("backup.db")
+    with closing(sqlite3.connect(file)) as source, closing(sqlite3.connect(backup)) as target:
+        source.backup(target)
+    return backup
+
+
+def _restore_by_mv(file: Path, backup: Path) -> None:
+    for log in ("-wal", "-shm"):  # a log of the old file would be replayed into the backup
+        file.with_name(file.name + log).unlink(missing_ok=True)
+    backup.replace(file)
+
+
+def _restore_by_backup_api(file: Path, backup: Path) -> None:
+    with closing(sqlite3.connect(backup)) as source, closing(sqlite3.connect(file)) as target:
+        source.backup(target)
+
+
+RESTORES = [_restore_by_mv, _restore_by_backup_api]
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.usefixtures("looks_each_time")
+@pytest.mark.parametrize("restore", RESTORES)
+def test_a_file_restored_from_its_own_backup_is_noticed_by_the_next_claim(file: Path, restore: Any):
+    """The epoch in the backup is the same one. The claims made since are gone, so the next ones ask first."""
+    store = SqliteStore(file)
+    store.carry_out(scene.opening("before"))
+    backup = _back_up(file)
+    incarnation = store.incarnation
+    assert not store.carry_out(scene.opening("since")).after_loss
+    restore(file, backup)
+
+    held = store.carry_out(scene.opening("since", by=B))
+
+    assert (held.attempt, held.after_loss) == (B, True)
+    assert store.incarnation != incarnation
+    assert any("restored" in warning for warning in store.health().warnings)
+    assert not store.carry_out(Read(scene.key("before"))).after_loss
+    store.close()
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.usefixtures("looks_each_time")
+@pytest.mark.parametrize("restore", RESTORES)
+async def test_a_restored_file_is_noticed_by_the_next_async_claim(file: Path, restore: Any):
+    store = AsyncSqliteStore(file)
+    await store.carry_out(scene.opening("before"))
+    backup = _back_up(file)
+    await store.carry_out(scene.opening("since"))
+    restore(file, backup)
+
+    assert (await store.carry_out(scene.opening("later", by=B))).after_loss
+    await store.close()
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.usefixtures("looks_each_time")
+@pytest.mark.parametrize("restore", RESTORES)
+def test_a_process_that_wrote_nothing_since_the_backup_learns_of_the_restore_too(file: Path, restore: Any):
+    """Its own claims are all in the backup; those of the other process, which it saw or is told of, are not."""
+    store, other = SqliteStore(file), SqliteStore(file)
+    store.carry_out(scene.opening("before"))
+    backup = _back_up(file)
+    other.carry_out(scene.opening("since"))
+    store.carry_out(scene.opening("before"))  # sees the newest claim
+    restore(file, backup)
+
+    assert store.carry_out(scene.opening("later")).after_loss
+    assert other.carry_out(scene.opening("later still")).after_loss
+    assert store.incarnation == other.incarnation
+    store.close()
+    other.close()
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.usefixtures("looks_each_time")
+def test_what_others_do_to_the_file_is_no_loss(file: Path):
+    """Records freed and swept, tables of the application, VACUUM: the newest claim is there, or was deleted."""
+    store, other = SqliteStore(file), SqliteStore(file)
+    for number, remove in enumerate(("free", "sweep")):
+        held = store.carry_out(scene.opening(f"o-{number}"))
+        done = store.carry_out(settling(held, State.COMPLETED, retain=-1.0 if remove == "sweep" else 60.0))
+        if remove == "free":
+            assert other.carry_out(Free(done, "ada", "again")) is None
+        else:
+            assert other.sweep(10) == 1
+        assert not store.carry_out(scene.opening(f"after {remove}")).after_loss
+    with closing(sqlite3.connect(file)) as application:
+        application.execute("CREATE TABLE orders (id TEXT)")
+        assert not store.carry_out(scene.opening("with their table")).after_loss
+        application.execute("VACUUM")
+    assert not store.carry_out(scene.opening("vacuumed")).after_loss
+    assert not other.carry_out(scene.opening("theirs")).after_loss
+    store.close()
+    other.close()
 
 
 @pytest.mark.parametrize("state", [State.COMPLETED, State.CLOSED])

@@ -158,7 +158,7 @@ def test_a_full_server_writes_nothing():
         assert store.carry_out(Read(make_key("own", "refused"))) is None
         server.call("CONFIG", "SET", "maxmemory", "100mb")
         assert there(store.carry_out(settling(held))).state is State.COMPLETED
-        assert [one.key.text for one in store.list(Query(states=(State.STARTED,)))] == []
+        assert list(store.list(Query(states=(State.STARTED,)))) == []
         store.close()
 
 

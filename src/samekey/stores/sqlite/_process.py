@@ -98,6 +98,9 @@ class Process:
         self._open_ended = False  # a transaction was begun, and nobody came as far as its end
         self._file = str(path)  # looked at before a write: a Path would be turned into text each time
         self._look_again_at = 0.0
+        self._writes_of_others: Any = None  # SQLite's counter of commits by other connections, at the last look
+        self.newest: tuple[bytes, int] = (b"", 0)  # digest and token of the newest claim that this process knows of
+        self.restored = False  # the file's content is older than what this process wrote or read
         self._commit, self._reopen = commit, reopen
         self._work = threading.Event()
         self._wanted = 1  # so many commands in the queue wake the writer; more while it gathers them
@@ -119,7 +122,8 @@ class Process:
                 self.epoch, self.born = self._find_epoch(name, now)
                 self.floor = 0
                 self.find_floor()
-                self._inode_and_device = (driver.file_id(path) or (0, 0))[::-1]
+                self.inode_and_device = (driver.file_id(path) or (0, 0))[::-1]
+                self.has_our_claims()
             except BaseException:
                 self.disconnect()  # nobody has us, so nobody else would
                 raise
@@ -186,23 +190,58 @@ class Process:
             self._work.set()
 
     def ready(self) -> bool:
-        """For whoever has just taken the turn: whether he may write here."""
+        """Whether the thread that has just taken the turn may write here."""
         if self._open_ended:
             self.rollback()
         return not self.closed and self.in_place()
 
     def in_place(self) -> bool:
-        """Whether the file at our path still is the one we have open, as far as we looked."""
+        """Whether the file at our path is the one we have open, with all that we wrote to it; only with the turn."""
         now = time.monotonic()
         if now < self._look_again_at:
             return True
+        if self.restored:
+            return False
         try:
-            found = os.stat(self._file)[1:3] == self._inode_and_device
+            found = os.stat(self._file)[1:3] == self.inode_and_device
         except OSError:
             return False
-        if found:
+        if found and self.has_our_claims():
             self._look_again_at = now + LOOK_SECONDS
-        return found
+            return True
+        return False
+
+    def has_our_claims(self) -> bool:
+        """Whether the file still holds the newest claim that this process knows of.
+
+        A backup that is copied over the open file (SQLite's backup API) keeps inode and epoch, and claims made since
+        the backup are gone. SQLite counts that as a commit of another connection, so only after such commits we look.
+        """
+        digest, token = self.newest
+        try:
+            writes = self.writer.execute("PRAGMA data_version").fetchone()
+            if writes == self._writes_of_others:
+                return True
+            epoch, deleted, held = self.writer.execute(STILL_THERE, (digest,)).fetchone()
+            row = self.writer.execute(NEWEST).fetchone()
+        except (driver.DriverError, SamekeyError):
+            return True  # the write that comes next meets the same trouble, and reports it to its caller
+        # The record may have been deleted since: the deleting process wrote a token at least as high beside it.
+        self.restored = str(epoch).partition(" ")[0] != self.epoch or max(held or 0, deleted or 0) < token
+        if row is not None and row[1] > token:
+            self.newest = (row[0], row[1])
+        self._writes_of_others = writes
+        return not self.restored
+
+    def renew_epoch(self, now: float) -> None:
+        """Give the file's life another name: it was restored, so what was claimed since the backup is gone.
+
+        Every process that has the file open compares the name, so that all of them learn of it.
+        """
+        with self.turn, driver.translated(self._name):
+            renewed = (f"{uuid4().hex} {now!r}", f"{self.epoch} {self.born!r}")
+            driver.patiently(lambda: self.writer.execute(RENEW_EPOCH, renewed))
+            self.epoch, self.born = self._find_epoch(self._name, now)
 
     def begin(self) -> None:
         """A transaction; only for whoever has the turn."""
@@ -316,6 +355,13 @@ class Process:
 
 
 EPOCH = "SELECT value FROM samekey_meta WHERE name = 'epoch'"
+RENEW_EPOCH = "UPDATE samekey_meta SET value = ? WHERE name = 'epoch' AND value = ?"
+STILL_THERE = """
+SELECT (SELECT value FROM samekey_meta WHERE name = 'epoch'),
+       (SELECT CAST(value AS INTEGER) FROM samekey_meta WHERE name = 'last_token'),
+       (SELECT token FROM samekey_records WHERE digest = ?)
+"""
+NEWEST = "SELECT digest, token FROM samekey_records ORDER BY rowid DESC LIMIT 1"
 NEW_EPOCH = "INSERT INTO samekey_meta (name, value) VALUES ('epoch', ?) ON CONFLICT (name) DO NOTHING"
 
 # Not a WeakSet: a thread that opens a store while that is looked through breaks it.

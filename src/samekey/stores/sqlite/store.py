@@ -187,7 +187,7 @@ class SqliteStore:
         if network:
             warnings.append(f"the file lies on {network}: SQLite's locks are not reliable over a network")
         if self._lost_at is not None:
-            warnings.append("the file was replaced while this process used it: records before that are gone")
+            warnings.append("the file was replaced or restored while this process used it: claims may be missing")
         if not audited:
             warnings.append(
                 "the table samekey_audit is missing: resolve, redact and free fail; "
@@ -219,8 +219,8 @@ class SqliteStore:
 
     # -- connections: one set per process and per file -----------------------------------------------------
 
-    def _connect(self) -> None:
-        self._process = Process(
+    def _connect(self, before: Process | None = None) -> None:
+        process = Process(
             self._path,
             self._synchronous,
             self.name,
@@ -229,17 +229,24 @@ class SqliteStore:
             create=self._create,
             now=self._wall(),
         )
-        if self._incarnation is not None and self._process.epoch != self._incarnation:
+        try:
+            if before is not None and process.epoch == before.epoch:
+                if before.restored or process.inode_and_device != before.inode_and_device:
+                    process.renew_epoch(self._wall())  # it is a backup of the file that we had open
+        except BaseException:
+            process.close()
+            raise
+        if self._incarnation is not None and process.epoch != self._incarnation:
             # The store lost its memory: all that was claimed since asks first, where it can.
-            self._lost_at = self._process.born
+            self._lost_at = process.born
             self._shown = self._shown_after_loss
-        self._incarnation = self._process.epoch
+        self._process, self._incarnation = process, process.epoch
 
     def _here(self) -> Process:
         here = self._process
         if here.pid != os.getpid():
             self._opening = threading.Lock()
-            self._connect()  # forked: what we see is the parent's
+            self._connect(here)  # forked: what we see is the parent's
             here = self._process
         if here.closed:
             raise StoreUnavailable(f"{self.name} was closed")
@@ -252,13 +259,15 @@ class SqliteStore:
         is not recorded.
         """
         here = self._here()
-        return here if here.in_place() else self._reopen(here)
+        with here.turn:
+            in_place = here.ready()
+        return here if in_place else self._reopen(here)
 
     def _reopen(self, here: Process) -> Process:
         """Open the file that is there now; who waits in the old one's queue goes along."""
         with self._opening:
             if self._process is here:
-                self._connect()
+                self._connect(here)
         there = self._process
         here.close(heir=there)
         return there
@@ -349,6 +358,8 @@ class SqliteStore:
             return None
         if after is not before:
             here.bells.ring(after.key.digest)
+            if after.token > here.newest[1]:
+                here.newest = (after.key.digest, after.token)
         return self._shown(after, moment)
 
     def _moment(self) -> Moment:
