@@ -1,7 +1,7 @@
 """Another server in its place: the primary is killed under load and its standby promoted, again and again.
 
 The address stays: a proxy sends whoever comes to the new server. With a synchronous standby, or a provider that
-dedups, no effect is doubled. What an asynchronous one may lose tests/servers/postgres/test_own.py shows.
+dedups, no effect is doubled. What an asynchronous one may lose tests/servers/postgres/test_failover.py shows.
 """
 
 from __future__ import annotations

@@ -1,7 +1,74 @@
-"""PostgreSQL's own tests restart and promote servers under load: minutes of work, for `make proof`."""
+"""One server and one database for the tests of PostgreSQL, made anew for each test."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 
-collect_ignore = [] if os.environ.get("SAMEKEY_BUDGET") == "full" else ["test_own.py"]
+import pytest
+
+from samekey.drivers.postgres.migrate import migrate
+from samekey.stores.postgres import PostgresStore
+from samekey.testing.servers import postgres
+from samekey.testing.stores.scene import Scene
+from tests.servers.postgres.helpers import MAJOR, sql
+from tests.stores.wire import Wire
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "minutes: many seconds of work; only `make proof` runs it")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if os.environ.get("SAMEKEY_BUDGET") != "full":
+        long = [item for item in items if item.get_closest_marker("minutes")]
+        items[:] = [item for item in items if not item.get_closest_marker("minutes")]
+        config.hook.pytest_deselected(items=long)
+
+
+@pytest.fixture(scope="session")
+def server():
+    # Without autovacuum all transaction ids are those of the test.
+    with postgres(MAJOR, autovacuum="off") as running:
+        yield running
+
+
+@pytest.fixture
+def own_server():
+    """A server that a test may stop."""
+    if os.environ.get("SAMEKEY_TEST_PG"):
+        pytest.skip("SAMEKEY_TEST_PG names a server that is not ours to stop")
+    with postgres(MAJOR) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def database(server):
+    return server.create_database()
+
+
+@pytest.fixture
+def url(database):
+    """One database, made anew for each test: a new one each time would be a hundred times the files."""
+    sql(database, f"ALTER DATABASE {database.rpartition('/')[2]} RESET ALL")
+    sql(database, "DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+    migrate(database)
+    return database
+
+
+@pytest.fixture
+def store(url):
+    with contextlib.closing(PostgresStore(url)) as one:
+        yield one
+
+
+@pytest.fixture
+def scene():
+    return Scene(0.02)
+
+
+@pytest.fixture
+def wire(url):
+    """A proxy that can swallow an answer: the server carries the statement out, and its reply is lost."""
+    with contextlib.closing(Wire(url)) as one:
+        yield one

@@ -1,6 +1,6 @@
 """Interrupts in an event loop that is run on, or again: Ctrl-C in a notebook, a signal handler that raises.
 
-Threads: `test_postgres_own.py::test_a_lane_outlives_an_interrupt_anywhere`.
+Threads: `test_turns.py::test_a_lane_outlives_an_interrupt_anywhere`.
 """
 
 from __future__ import annotations

@@ -13,24 +13,37 @@ from samekey.drivers.postgres.address import Address
 from samekey.drivers.postgres.connection import AsyncConnection, Connection
 from samekey.drivers.postgres.errors import translated
 from samekey.drivers.postgres.exchange import Query
-from samekey.drivers.postgres.self_check import OPERATOR_SECONDS, Facts, Values, self_check, synchronous_commit
+from samekey.drivers.postgres.self_check import (
+    LOCK_SECONDS,
+    OPERATOR_SECONDS,
+    Facts,
+    Values,
+    self_check,
+    synchronous_commit,
+)
 
 CONNECT_SECONDS = 5  # whole seconds, which is libpq's rule; a primary on the same network answers in milliseconds
 
 
 def connect(
-    address: Address, *, durable: bool = True, operator: bool = False, before: Facts | None = None
+    address: Address,
+    *,
+    durable: bool = True,
+    operator: bool = False,
+    lock_seconds: float = LOCK_SECONDS,
+    before: Facts | None = None,
 ) -> tuple[Connection, Facts]:
     """A connection to the primary that passed the self-check.
 
     `durable=False` where an acknowledged write may be lost in a crash; `operator=True` for operator queries, which
-    may read whole tables and take their time. `before` are the facts of the connection before this one.
+    may read whole tables and take their time. A statement waits `lock_seconds` for a row that another transaction
+    holds. `before` are the facts of the connection before this one.
     """
     with translated(address):
         connection = Connection.connect(address.url, **arguments(address))
         _set_up(address, connection, operator)
         try:
-            steps = self_check(address, durable, operator, before)
+            steps = self_check(address, durable, operator, lock_seconds, before)
             step: tuple[str, Values] | Facts = next(steps)
             while not isinstance(step, Facts):
                 try:
@@ -46,14 +59,19 @@ def connect(
 
 
 async def connect_async(
-    address: Address, *, durable: bool = True, operator: bool = False, before: Facts | None = None
+    address: Address,
+    *,
+    durable: bool = True,
+    operator: bool = False,
+    lock_seconds: float = LOCK_SECONDS,
+    before: Facts | None = None,
 ) -> tuple[AsyncConnection, Facts]:
     """The same, awaited."""
     with translated(address):
         connection = await AsyncConnection.connect(address.url, **arguments(address))
         _set_up(address, connection, operator)
         try:
-            steps = self_check(address, durable, operator, before)
+            steps = self_check(address, durable, operator, lock_seconds, before)
             step: tuple[str, Values] | Facts = next(steps)
             while not isinstance(step, Facts):
                 try:

@@ -22,6 +22,7 @@ SCHEMA = 1  # the newest migration this version knows
 STATEMENT_SECONDS = 5.0  # samekey's take milliseconds; the time a commit waits for a standby does not count
 OPERATOR_SECONDS = 60.0  # a list over millions of records, a sweep
 LOCK_SECONDS = 0.1  # for a row that a long transaction holds: all other callers of the connection wait meanwhile
+CLAIM_LOCK_SECONDS = 0.02  # claims wait for it less: longer than most commits take; then they change the connection
 OPERATOR_LOCK_SECONDS = 1.0
 
 # The columns of the table of records, in order: replies are read by these positions. A newer schema may append some.
@@ -150,7 +151,7 @@ _UNAVAILABLE = ("0A000", "42501", "42883", "55000")  # not supported, not permit
 
 
 def self_check(
-    address: Address, durable: bool, operator: bool, before: Facts | None
+    address: Address, durable: bool, operator: bool, lock_seconds: float, before: Facts | None
 ) -> Generator[tuple[str, Values] | Facts, Any, None]:
     """Yield the statements for a new connection one after the other, and at the end the facts.
 
@@ -166,12 +167,8 @@ def self_check(
     check_schema(address.name, int(schema or 0), int(oldest_client or 0), SCHEMA)
     wanted = synchronous_commit(durable, known[3])
     if not address.pgbouncer:
-        milliseconds = (
-            f"{seconds * 1000:.0f}"
-            for seconds in (
-                (OPERATOR_SECONDS, OPERATOR_LOCK_SECONDS) if operator else (STATEMENT_SECONDS, LOCK_SECONDS)
-            )
-        )
+        limits = (OPERATOR_SECONDS, OPERATOR_LOCK_SECONDS) if operator else (STATEMENT_SECONDS, lock_seconds)
+        milliseconds = (f"{seconds * 1000:.0f}" for seconds in limits)
         plans = ("on", "auto") if operator else ("off", "force_generic_plan")
         yield _SESSION, (wanted, *milliseconds, *plans)
         known[6] = "read committed"

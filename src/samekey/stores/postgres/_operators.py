@@ -1,4 +1,4 @@
-"""What operators and the sweeper ask of PostgreSQL: pages of records, the audit log, deletes."""
+"""Operator queries and the sweep: pages of records, the audit log, deletes."""
 
 from __future__ import annotations
 
@@ -11,47 +11,38 @@ from samekey.stores.postgres._rows import ROW, Statement
 
 SWEEP_MAX = 1000  # rows in one delete: milliseconds, so that no claim waits for a sweep
 
-# How far back a page looks, in seconds: the newest records are in the newest pages of the table, and BRIN knows
-# which these are. Only a page that is not full needs the next, wider look.
-LOOKS = (600.0, 24 * 3600.0, None)
+# The start of the statement. clock_timestamp() is volatile: a comparison with it uses no index.
+_NOW = "date_part('epoch', statement_timestamp())"
 
 
-def list_statement(query: Query, look: float | None) -> Statement:
-    """One page of records, newest first, no older than `look` seconds (before the cursor, if there is one)."""
-    conditions, values = ["(r.retain_until <= date_part('epoch', clock_timestamp())) IS NOT TRUE"], list[Any]()
+def list_statement(query: Query) -> Statement:
+    """One page of records, newest first. It visits about as many rows as it returns, however large the table is."""
+    conditions, values = [f"(r.retain_until <= {_NOW}) IS NOT TRUE"], list[Any]()
     for column, value in (("operation", query.operation), ("tenant", query.tenant), ("key", query.text)):
         if value is not None:
             conditions.append(f"r.{column} = %s")
             values.append(value)
+    order = "r.created_at"  # by the index samekey_created
     if query.states:
         conditions.append("r.state = ANY (%s::text[])")
         values.append([state.value for state in query.states])
         if not EXPIRES & set(query.states):
-            conditions.append("r.retain_until IS NULL")  # the same in the index's words
-    newest = "date_part('epoch', clock_timestamp())"
+            # Records that are held or in doubt are few among many: found by the index samekey_retained, and sorted.
+            conditions.append("r.retain_until IS NULL")
+            order = "(r.created_at + 0.0)"  # no index has this order
     if query.before is not None:
-        conditions.append("(r.created_at, r.digest) < (%s::float8, %s::uuid)")
+        conditions.append(f"({order}, r.digest) < (%s::float8, %s::uuid)")
         values += [query.before[0], query.before[1].hex()]
-        newest = "%s::float8"
-    if look is not None:
-        conditions.append(f"r.created_at >= {newest} - %s::float8")
-        values += ([] if query.before is None else [query.before[0]]) + [look]
     values.append(page_size(query))
     return (
         f"SELECT {ROW} FROM samekey_records AS r WHERE {' AND '.join(conditions)} "  # noqa: S608 - constants only
-        "ORDER BY r.created_at DESC, r.digest DESC LIMIT %s::int",
+        f"ORDER BY {order} DESC, r.digest DESC LIMIT %s::int",
         tuple(values),
     )
 
 
 def page_size(query: Query) -> int:
     return max(0, min(query.limit, LIST_MAX))
-
-
-def looks(query: Query) -> tuple[float | None, ...]:
-    """What is held or in doubt has an index of its own; everything else is looked for from the newest backwards."""
-    unsettled = bool(query.states) and not EXPIRES & set(query.states)
-    return (None,) if unsettled else LOOKS
 
 
 def sweep_statement(limit: int) -> Statement:

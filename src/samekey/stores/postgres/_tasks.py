@@ -1,79 +1,98 @@
-"""Lanes of tasks: one connection each, and whoever of one event loop wants to use it at the same time.
+"""A connection that the tasks of one event loop share.
 
-As among threads (`_postgres_lanes`): while the connection is busy commands queue up, and when it is free they go out
-together. The event loop's own callbacks send and answer. No task of anybody's is under way with a statement, so
-cancelling a caller never cancels one; an answer goes straight to whoever waits for it; and what all who run right now
-want is sent after them, together. Whoever was answered wants the next thing at once, mostly of another lane: so an
-answer looks after all lanes of its loop once those who got it have run. Only what may take longer has a task:
-connecting, pausing, asking again.
+As among threads (`stores._turns`): while the connection is busy commands queue up, and when it is free they go out
+together. Callbacks of the event loop send and answer. No caller's task runs a statement, so cancelling a caller never
+cancels a statement. An answer goes straight to the task that waits for it. The commands of all tasks that are running
+right now are sent after these tasks, together (`Round`). A task that got its answer mostly sends its next command at
+once, over another connection: so after an answer the round looks at all connections of the loop. Only what may take
+longer has a task of its own: connecting, pausing, asking again.
 
-A signal's handler may raise in any of these callbacks, and the loop may be run on, or again. So who is under way is
-noted before anything is sent; whoever is interrupted there tells them, hangs up, and looks after those who wait.
+A signal handler may raise in any of these callbacks, and the loop may be run on, or again. So the callers of a batch
+are noted before anything is sent. An interrupted callback fails them, closes the connection, and sends what is queued.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
-from samekey.core.errors import SamekeyError, StoreUnavailable
+from samekey.core.errors import Misconfigured, SamekeyError, StoreUnavailable
 from samekey.drivers.postgres.address import Address
 from samekey.drivers.postgres.connect import connect_async, with_settings
 from samekey.drivers.postgres.connection import AsyncConnection
 from samekey.drivers.postgres.errors import DriverError, is_spent, translated
 from samekey.drivers.postgres.exchange import Query
-from samekey.drivers.postgres.self_check import Facts
+from samekey.drivers.postgres.self_check import LOCK_SECONDS, Facts
+from samekey.stores._failures import own_copy
 from samekey.stores.postgres._batches import BATCH_MAX, Closed, Job, Loss, Pause, Run, Steps, carrying_all
 from samekey.stores.postgres._rows import Statement
+from samekey.stores.postgres._threads import SPARE_SECONDS
 
 
 class Round:
-    """Calls on the lanes of one event loop when everybody who runs right now has had its say."""
+    """Sends for the connections of one event loop after all tasks that are running right now."""
 
     def __init__(self) -> None:
-        self.lanes: dict[AsyncLane, None] = {}  # that have something to send
+        self.connections: dict[AsyncSharedConnection, None] = {}  # that have something to send
         self.due = False
 
     def call(self, loop: asyncio.AbstractEventLoop) -> None:
         if not self.due:
             loop.call_soon(self.go)
-            self.due = True  # not before: to go once too often does no harm
+            self.due = True  # not before: one round too many does no harm
 
     def go(self) -> None:
         try:
             self.due = False
-            for lane in list(self.lanes):
-                lane.flush()
-                self.lanes.pop(lane, None)  # not before, for the same reason
+            for connection in list(self.connections):
+                connection.flush()
+                self.connections.pop(connection, None)  # not before, for the same reason
         except BaseException:
             asyncio.get_running_loop().call_soon(self.go)
             raise
 
 
-class AsyncLane:
-    """A connection that the tasks of one event loop take turns on."""
+class AsyncSharedConnection:
+    """A connection that the tasks of one event loop take turns on; the options are those of `SharedConnection`."""
 
-    def __init__(self, address: Address, round: Round, *, durable: bool = True, operator: bool = False) -> None:
+    def __init__(
+        self,
+        address: Address,
+        round: Round,
+        *,
+        durable: bool = True,
+        operator: bool = False,
+        lock_seconds: float = LOCK_SECONDS,
+        batch_max: int = BATCH_MAX,
+        spare: AsyncSharedConnection | None = None,
+    ) -> None:
         self._address = address
         self._round = round
-        self._durable, self._operator = durable, operator
+        self._durable, self._operator, self._lock_seconds = durable, operator, lock_seconds
+        self._batch_max = batch_max
+        self._spare, self._spare_until = spare, 0.0
         self._connection: AsyncConnection | None = None
         self._asked: deque[tuple[Callable[[], Awaitable[None]], asyncio.Future[None]]] = deque()
         self._wanted: list[tuple[Sequence[Job], asyncio.Future[None]]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._busy = False
-        self._under_way: list[asyncio.Future[None]] | None = None  # of those whose turn it is
-        self._slow: asyncio.Task[None] | None = None  # kept, or the garbage collector takes it
-        self._idle: asyncio.Future[None] | None = None  # whoever closes waits for it
+        self._under_way: list[asyncio.Future[None]] | None = None  # of the callers whose commands were sent
+        self._slow: asyncio.Task[None] | None = None  # kept here, or the garbage collector would take it
+        self._idle: asyncio.Future[None] | None = None  # `close` waits for it
         self._closed = False
         self.facts: Facts | None = None
-        self._known = Loss()
+        self._loss = Loss()
+
+    @property
+    def is_open(self) -> bool:
+        return self._connection is not None and not self._connection.closed
 
     def perform(self, jobs: Sequence[Job]) -> asyncio.Future[None]:
-        """Carry these out together with whatever others want at the same time; done when all have their answers."""
+        """Carry these out together with the commands of other tasks; the future is done when all have answers."""
         loop = self._loop or self._begin()
         future: asyncio.Future[None] = loop.create_future()
         self._wanted.append((jobs, future))
@@ -82,7 +101,7 @@ class AsyncLane:
         return future
 
     async def ask(self, statement: Statement) -> list[Any]:
-        """The rows of one statement that is no command, in our turn."""
+        """The rows of one statement that is no command, in a turn of its own."""
         rows: list[Any] = []
 
         async def fetch(connection: AsyncConnection) -> None:
@@ -107,7 +126,7 @@ class AsyncLane:
             await self._connection.close()
 
     def abandon(self) -> None:
-        """The loop is gone, or another thread's: so is whoever waited."""
+        """The loop has ended, or runs in another thread: no caller of it waits any more."""
         self._closed = True
         connection, loop = self._connection, self._loop
         if connection is None or loop is None:
@@ -124,9 +143,9 @@ class AsyncLane:
         return self._loop
 
     def _line_up(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._round.lanes[self] = None
+        self._round.connections[self] = None
         self._round.call(loop)
-        self._busy = True  # not before: interrupted, the next one lines up
+        self._busy = True  # not before: if we are interrupted, the next caller lines up
 
     def flush(self) -> None:
         """If the connection is free: send what queued up."""
@@ -140,7 +159,10 @@ class AsyncLane:
                 self._go_slowly(work, self._under_way)
             elif self._wanted:
                 jobs, futures = self._gather()
-                self._advance(carrying_all(jobs, self._address, self._known), futures, None)
+                if self._connection is None or self._connection.closed:
+                    self._go_slowly(lambda: self._connect_and_drive(jobs), futures)
+                else:
+                    self._advance(carrying_all(jobs, self._address, self._loss), futures, None)
             else:
                 self._busy = False
                 if self._idle is not None and not self._idle.done():
@@ -150,17 +172,17 @@ class AsyncLane:
             raise
 
     def _gather(self) -> tuple[list[Job], list[asyncio.Future[None]]]:
-        """As many as may travel together."""
-        wanted = self._wanted[:BATCH_MAX]
+        """The jobs of as many callers as may travel in one batch, and their futures."""
+        wanted = self._wanted[: self._batch_max]
         jobs = [job for some, _ in wanted for job in some]
-        while len(jobs) > BATCH_MAX and len(wanted) > 1:  # somebody brought several
+        while len(jobs) > self._batch_max and len(wanted) > 1:  # a caller brought several
             del jobs[-len(wanted.pop()[0]) :]
         futures = self._under_way = [future for _, future in wanted]
         del self._wanted[: len(wanted)]
         return jobs, futures
 
     def _interrupted(self) -> None:
-        """Nobody knows how far those under way came. Said twice, it is done once."""
+        """Fail those under way, because their replies are lost. Calling it twice has no effect."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.drop()
@@ -172,7 +194,7 @@ class AsyncLane:
             self._line_up(self._loop)
 
     def _advance(self, steps: Steps, futures: list[asyncio.Future[None]], reply: Any) -> None:
-        """The next step, straight from the event loop where nothing has to be waited for but the answer."""
+        """Take the next step, in this callback unless it has to wait for more than the server's answer."""
         try:
             step = steps.send(reply)
         except StopIteration:
@@ -190,7 +212,7 @@ class AsyncLane:
         self, steps: Steps, futures: list[asyncio.Future[None]], answer: Any, error: DriverError | None
     ) -> None:
         if futures is not self._under_way:
-            return  # they were told already that it was interrupted
+            return  # they have failed already: a callback was interrupted
         try:
             if error is None:
                 self._advance(steps, futures, answer)
@@ -208,23 +230,23 @@ class AsyncLane:
     def _answer(self, futures: list[asyncio.Future[None]], error: Exception | None) -> None:
         for one in futures:
             if one.done():
-                continue  # cancelled: whoever asked has gone, and asks again if it matters
+                continue  # the caller was cancelled
             if error is None:
                 one.set_result(None)
             else:
-                one.set_exception(error)
+                one.set_exception(own_copy(error))
         if self._loop is not None:
-            self._round.call(self._loop)  # behind those who were answered just now
+            self._round.call(self._loop)  # it runs after the tasks that were answered just now
 
     # -- sending, with what may take longer: connecting, pausing, asking again -----------------------------
 
     def _go_slowly(self, work: Callable[[], Awaitable[None]], futures: list[asyncio.Future[None]]) -> None:
-        assert self._loop is not None  # noqa: S101 - whoever queues has set it
+        assert self._loop is not None  # noqa: S101 - set by every caller that queues
         self._slow = self._loop.create_task(self._slowly(work, futures))
 
     async def _slowly(self, work: Callable[[], Awaitable[None]], futures: list[asyncio.Future[None]]) -> None:
         if futures is not self._under_way:
-            return  # they were told already that it was interrupted
+            return  # they have failed already: a callback was interrupted
         error: Exception | None = None
         try:
             await work()
@@ -232,7 +254,7 @@ class AsyncLane:
             error = raised
         except BaseException:
             for one in (*futures, *(future for _, future in (*self._asked, *self._wanted))):
-                one.cancel()  # the loop is being closed under us
+                one.cancel()  # the loop is being closed
             self._asked.clear()
             self._wanted.clear()
             self._interrupted()
@@ -242,6 +264,18 @@ class AsyncLane:
         except BaseException:
             self._interrupted()
             raise
+
+    async def _connect_and_drive(self, jobs: Sequence[Job]) -> None:
+        error = await self._connect()
+        if error is not None and self._may_use_spare(error):
+            await self._spare.perform(jobs)  # type: ignore[union-attr]
+            return
+        steps = carrying_all(jobs, self._address, self._loss)
+        try:
+            step = next(steps) if error is None else _thrown(steps, error)
+        except StopIteration:
+            return
+        await self._drive(steps, step)
 
     async def _drive_on(self, steps: Steps, error: DriverError) -> None:
         await self._give_up_spent(error)
@@ -271,18 +305,41 @@ class AsyncLane:
             steps.close()
 
     async def _on_connection(self, work: Callable[[AsyncConnection], Awaitable[Any]]) -> Any:
+        connection = await self._connected()
+        try:
+            return await work(connection)
+        except DriverError as error:
+            await self._give_up_spent(error)
+            raise
+
+    async def _connect(self) -> Exception | None:
+        """Open the connection; the error where that fails."""
+        if self._spare_until and time.monotonic() < self._spare_until:
+            return StoreUnavailable(f"{self._address.name} refused a connection less than {SPARE_SECONDS:.0f} s ago")
+        try:
+            await self._connected()
+        except SamekeyError as error:
+            return error
+        return None
+
+    def _may_use_spare(self, error: Exception) -> bool:
+        usable = self._spare is not None and self._spare.is_open and not isinstance(error, Misconfigured | Closed)
+        self._spare_until = time.monotonic() + SPARE_SECONDS if usable else 0.0
+        return usable
+
+    async def _connected(self) -> AsyncConnection:
         if self._closed:
             raise Closed(f"{self._address.name} was closed")
         if self._connection is None or self._connection.closed:
             self._connection, self.facts = await connect_async(
-                self._address, durable=self._durable, operator=self._operator, before=self.facts
+                self._address,
+                durable=self._durable,
+                operator=self._operator,
+                lock_seconds=self._lock_seconds,
+                before=self.facts,
             )
-            self._known.lost_at = self.facts.lost_at
-        try:
-            return await work(self._connection)
-        except DriverError as error:
-            await self._give_up_spent(error)
-            raise
+            self._loss.lost_at = self.facts.lost_at
+        return self._connection
 
     async def _give_up_spent(self, error: DriverError) -> None:
         if is_spent(error) and self._connection is not None:
@@ -292,3 +349,9 @@ class AsyncLane:
 
 async def _ask(query: Query, link: AsyncConnection) -> Any:
     return await link.ask(query)
+
+
+def _thrown(steps: Steps, error: Exception) -> Run | Pause:
+    """The step after the first one ended with this error."""
+    next(steps)
+    return steps.throw(error)

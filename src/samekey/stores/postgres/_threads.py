@@ -16,7 +16,7 @@ from samekey.drivers.postgres.connect import connect, with_settings
 from samekey.drivers.postgres.connection import Connection
 from samekey.drivers.postgres.errors import DriverError, is_spent, translated
 from samekey.drivers.postgres.exchange import Query
-from samekey.drivers.postgres.self_check import Facts
+from samekey.drivers.postgres.self_check import LOCK_SECONDS, Facts
 from samekey.stores._turns import Turns, Waking
 from samekey.stores.postgres._batches import BATCH_MAX, Closed, Job, Loss, Pause, Steps, carrying_all
 from samekey.stores.postgres._rows import Statement
@@ -28,8 +28,9 @@ SPARE_SECONDS = 1.0  # how long the spare connection is used before we try to co
 class SharedConnection(Turns[Job]):
     """A connection that threads take turns on.
 
-    `spare` is a connection that carries out the commands while this one cannot be opened: a server at its limit of
-    connections still takes a settle over the connection of the claim.
+    `durable=False`: an acknowledged write may be lost in a crash of the server. `lock_seconds`: how long a command
+    waits for a row that another transaction holds. `spare` is a connection that carries out the commands while this one
+    cannot be opened: a server at its limit of connections still takes a settle over the connection of the claim.
     """
 
     def __init__(
@@ -39,13 +40,14 @@ class SharedConnection(Turns[Job]):
         *,
         durable: bool = True,
         operator: bool = False,
+        lock_seconds: float = LOCK_SECONDS,
+        batch_max: int = BATCH_MAX,
         spare: SharedConnection | None = None,
     ) -> None:
-        super().__init__(address.name, batch_max=BATCH_MAX, waking=waking)
+        super().__init__(address.name, batch_max=batch_max, waking=waking)
         self._address = address
-        self._durable, self._operator = durable, operator
-        self._spare = spare
-        self._spare_until = 0.0
+        self._durable, self._operator, self._lock_seconds = durable, operator, lock_seconds
+        self._spare, self._spare_until = spare, 0.0
         self._connection: Connection | None = None
         self._closed = False
         self.facts: Facts | None = None
@@ -157,7 +159,11 @@ class SharedConnection(Turns[Job]):
         connection = self._connection
         if connection is None or connection.closed:
             connection, facts = connect(
-                self._address, durable=self._durable, operator=self._operator, before=self.facts
+                self._address,
+                durable=self._durable,
+                operator=self._operator,
+                lock_seconds=self._lock_seconds,
+                before=self.facts,
             )
             with self._mutex:
                 if self._leader is turn:

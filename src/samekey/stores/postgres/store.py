@@ -22,29 +22,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from samekey.core.commands import Ask, Free, Read, Settle, StoreCommand, Take, Wait
-from samekey.core.errors import SamekeyError, StoreUnavailable
+from samekey.core.commands import Ask, Free, Read, Renew, Settle, StoreCommand, Take, Wait
+from samekey.core.errors import SamekeyError, StoreBusy, StoreUnavailable
 from samekey.core.ports import Audits, Health, Query, Records, Replies, Reply, listed
 from samekey.core.record import Record
 from samekey.core.states import Role
 from samekey.drivers.postgres.address import Address, parse_url
-from samekey.drivers.postgres.self_check import Facts
+from samekey.drivers.postgres.self_check import CLAIM_LOCK_SECONDS, Facts
 from samekey.loops import Bells, aside
 from samekey.stores._turns import Waking
 from samekey.stores._waiting import async_wait, asyncio_loop, wait
 from samekey.stores.postgres._batches import BATCH_MAX, Job
 from samekey.stores.postgres._listener import LISTEN_SECONDS, Listener, LoopBells
-from samekey.stores.postgres._operators import (
-    audit_of,
-    audit_statement,
-    list_statement,
-    looks,
-    page_size,
-    sweep_statement,
-)
+from samekey.stores.postgres._operators import audit_of, audit_statement, list_statement, sweep_statement
 from samekey.stores.postgres._rows import record_of
-from samekey.stores.postgres._tasks import AsyncLane, Round
-from samekey.stores.postgres._threads import SharedConnection as Lane
+from samekey.stores.postgres._tasks import AsyncSharedConnection, Round
+from samekey.stores.postgres._threads import SharedConnection
 from samekey.stores.postgres._transaction import (
     IDENTITY,
     IDENTITY_UNTOLD,
@@ -58,6 +51,7 @@ _INHERITED: list[Any] = []  # what a forked child got from its parent and must n
 
 _MOVES = frozenset({Take, Settle, Ask, Free})  # what those who wait, wait for
 
+CONTENDED_MAX = 1000  # keys in open transactions that are remembered; more are only slower
 LISTEN_LOOK_SECONDS = 0.01  # how often a first waiter looks whether the listener is there: connecting takes about that
 
 
@@ -76,7 +70,7 @@ class PostgresStore:
 
     @property
     def incarnation(self) -> str:
-        return _incarnation(self._here.lanes)
+        return _incarnation(self._here.connections)
 
     def __repr__(self) -> str:
         return f"<PostgresStore {self.name}>"
@@ -88,8 +82,13 @@ class PostgresStore:
         kind, job = type(command), Job(command)
         if kind is Settle and command.role is not Role.OPERATOR:  # type: ignore[attr-defined]
             links.settles.perform((job,))
+        elif kind is Read or kind is Renew:  # a renewal never waits for a claim
+            links.reads.perform((job,))
         else:
-            (links.reads if kind is Read else links.claims).perform((job,))
+            if job.digest not in links.contended_keys:
+                links.claims.perform((job,))
+            if not job.done or type(job.error) is StoreBusy:
+                links.contend(job)
         if kind in _MOVES and links.bells:
             links.ring((job,))
         return job.reply or job.outcome()
@@ -111,30 +110,32 @@ class PostgresStore:
         jobs = [Job(command) for command in commands]
         for start in range(0, len(jobs), BATCH_MAX):
             some = jobs[start : start + BATCH_MAX]
-            (links.settles if _only_settles(some) else links.claims).perform(some)
+            if _only_settles(some):
+                links.settles.perform(some)
+            else:
+                if free := [job for job in some if job.digest not in links.contended_keys]:
+                    links.claims.perform(free)
+                for job in some:
+                    if not job.done or type(job.error) is StoreBusy:
+                        links.contend(job)
             links.ring(some)
         return [job.error or job.reply for job in jobs]
 
     def list(self, query: Query) -> Records:
-        desk = self._links().desk
-        rows: list[Any] = []
-        for look in looks(query):
-            rows = desk.ask(list_statement(query, look))
-            if len(rows) >= page_size(query):
-                break
+        rows = self._links().operators.ask(list_statement(query))
         return listed(lambda row: record_of(row, None), rows)
 
     def sweep(self, limit: int) -> int:
-        ((count,),) = self._links().desk.ask(sweep_statement(limit))
+        ((count,),) = self._links().operators.ask(sweep_statement(limit))
         return int(count)
 
     def audit(self, limit: int) -> Audits:
-        return [audit_of(row) for row in self._links().desk.ask(audit_statement(limit))]
+        return [audit_of(row) for row in self._links().operators.ask(audit_statement(limit))]
 
     def health(self) -> Health:
         here = self._links()
-        here.desk.ask(("SELECT 1", ()))
-        return _health(self._address, here.desk.facts, here.lanes)
+        here.operators.ask(("SELECT 1", ()))
+        return _health(self._address, here.operators.facts, here.connections)
 
     def join(self, connection: Any) -> PostgresTransaction:
         """This store inside the transactions of a caller's connection to the same database."""
@@ -143,13 +144,13 @@ class PostgresStore:
     def identity(self, seen: str = "") -> str:
         """Which tables these are, whatever the address calls them; looked at again where others were seen."""
         if self._identity is None or seen not in ("", self._identity):
-            desk = self._links().desk
+            operators = self._links().operators
             try:
-                ((self._identity,),) = desk.ask((IDENTITY, ()))
+                ((self._identity,),) = operators.ask((IDENTITY, ()))
             except SamekeyError as error:
                 if getattr(error.__cause__, "sqlstate", None) not in NOT_TOLD:
                     raise
-                ((self._identity,),) = desk.ask((IDENTITY_UNTOLD, ()))
+                ((self._identity,),) = operators.ask((IDENTITY_UNTOLD, ()))
         return str(self._identity)
 
     def close(self) -> None:
@@ -167,9 +168,9 @@ class PostgresStore:
             raise StoreUnavailable(f"{self.name} was closed")
         return here
 
-    def _do(self, lane: Lane, command: StoreCommand) -> Record | None:
+    def _do(self, connection: SharedConnection, command: StoreCommand) -> Record | None:
         job = Job(command)
-        lane.perform((job,))
+        connection.perform((job,))
         self._here.ring((job,))
         return job.outcome()
 
@@ -180,14 +181,30 @@ class _Here:
     def __init__(self, address: Address) -> None:
         self.pid = os.getpid()
         self.closed = False
-        crowd = Waking()
-        self.claims = Lane(address, crowd, durable=address.durability != "fast")
-        self.settles = Lane(address, crowd, durable=address.durability == "durable")
-        self.reads = Lane(address, crowd)
-        self.desk = Lane(address, operator=True)
-        self.lanes = (self.claims, self.settles, self.reads, self.desk)
+        waking = Waking()
+        claims_durable = address.durability != "fast"
+        self.claims = claims = SharedConnection(
+            address, waking, durable=claims_durable, lock_seconds=CLAIM_LOCK_SECONDS
+        )
+        self.settles = SharedConnection(address, waking, durable=address.durability == "durable", spare=claims)
+        self.reads = SharedConnection(address, waking, spare=claims)
+        self.operators = SharedConnection(address, operator=True)
+        self.contended = SharedConnection(address, durable=claims_durable, batch_max=1, spare=claims)
+        self.contended_keys: set[bytes] = set()
+        self.connections = (claims, self.settles, self.reads, self.operators, self.contended)
         self.bells = Bells()
         self.listener = Listener(address, self.bells)
+
+    def contend(self, job: Job) -> None:
+        """Carry out a claim whose row another transaction holds, on a connection of its own.
+
+        A key that is claimed in an open transaction of a caller's (`Atomic`) stays locked until that transaction ends.
+        On the connection of the claims every try would make all other claims wait.
+        """
+        _contended(self.contended_keys, job)
+        self.contended.perform((job,))
+        if type(job.error) is not StoreBusy:
+            self.contended_keys.discard(job.digest)
 
     def ring(self, jobs: Sequence[Job]) -> None:
         """Those who wait in this process need no notification."""
@@ -200,8 +217,8 @@ class _Here:
         self.closed = True
         if self.pid == os.getpid():
             self.listener.close()
-            for lane in self.lanes:
-                lane.close()
+            for connection in self.connections:
+                connection.close()
 
 
 class AsyncPostgresStore:
@@ -222,7 +239,7 @@ class AsyncPostgresStore:
 
     @property
     def incarnation(self) -> str:
-        return _incarnation([lane for links in list(self._loops.values()) for lane in links.lanes])
+        return _incarnation([connection for links in list(self._loops.values()) for connection in links.connections])
 
     def __repr__(self) -> str:
         return f"<AsyncPostgresStore {self.name}>"
@@ -232,8 +249,13 @@ class AsyncPostgresStore:
         kind, job = type(command), Job(command)
         if kind is Settle and command.role is not Role.OPERATOR:  # type: ignore[attr-defined]
             await links.settles.perform((job,))
+        elif kind is Read or kind is Renew:  # a renewal never waits for a claim
+            await links.reads.perform((job,))
         else:
-            await (links.reads if kind is Read else links.claims).perform((job,))
+            if job.digest not in links.contended_keys:
+                await links.claims.perform((job,))
+            if not job.done or type(job.error) is StoreBusy:
+                await links.contend(job)
         if kind in _MOVES and self.sync._here.bells:
             self.sync._here.ring((job,))
         return job.reply or job.outcome()
@@ -257,30 +279,32 @@ class AsyncPostgresStore:
         jobs = [Job(command) for command in commands]
         for start in range(0, len(jobs), BATCH_MAX):
             some = jobs[start : start + BATCH_MAX]
-            await (links.settles if _only_settles(some) else links.claims).perform(some)
+            if _only_settles(some):
+                await links.settles.perform(some)
+            else:
+                if free := [job for job in some if job.digest not in links.contended_keys]:
+                    await links.claims.perform(free)
+                for job in some:
+                    if not job.done or type(job.error) is StoreBusy:
+                        await links.contend(job)
             self.sync._here.ring(some)
         return [job.error or job.reply for job in jobs]
 
     async def list(self, query: Query) -> Records:
-        desk = self._links().desk
-        rows: list[Any] = []
-        for look in looks(query):
-            rows = await desk.ask(list_statement(query, look))
-            if len(rows) >= page_size(query):
-                break
+        rows = await self._links().operators.ask(list_statement(query))
         return listed(lambda row: record_of(row, None), rows)
 
     async def sweep(self, limit: int) -> int:
-        ((count,),) = await self._links().desk.ask(sweep_statement(limit))
+        ((count,),) = await self._links().operators.ask(sweep_statement(limit))
         return int(count)
 
     async def audit(self, limit: int) -> Audits:
-        return [audit_of(row) for row in await self._links().desk.ask(audit_statement(limit))]
+        return [audit_of(row) for row in await self._links().operators.ask(audit_statement(limit))]
 
     async def health(self) -> Health:
         links = self._links()
-        await links.desk.ask(("SELECT 1", ()))
-        return _health(self._address, links.desk.facts, links.lanes)
+        await links.operators.ask(("SELECT 1", ()))
+        return _health(self._address, links.operators.facts, links.connections)
 
     def join(self, connection: Any) -> AsyncPostgresTransaction:
         """This store inside the transactions of a caller's async connection to the same database."""
@@ -320,9 +344,9 @@ class AsyncPostgresStore:
         links = self._loops[loop] = _Loop(self._address)
         return links
 
-    async def _do(self, lane: AsyncLane, command: StoreCommand) -> Record | None:
+    async def _do(self, connection: AsyncSharedConnection, command: StoreCommand) -> Record | None:
         job = Job(command)
-        await lane.perform((job,))
+        await connection.perform((job,))
         self.sync._here.ring((job,))
         return job.outcome()
 
@@ -334,11 +358,23 @@ class _Loop:
         self.pid = os.getpid()
         self._bells: LoopBells | None = None
         round = Round()
-        self.claims = AsyncLane(address, round, durable=address.durability != "fast")
-        self.settles = AsyncLane(address, round, durable=address.durability == "durable")
-        self.reads = AsyncLane(address, round)
-        self.desk = AsyncLane(address, round, operator=True)
-        self.lanes = (self.claims, self.settles, self.reads, self.desk)
+        claims_durable = address.durability != "fast"
+        self.claims = claims = AsyncSharedConnection(
+            address, round, durable=claims_durable, lock_seconds=CLAIM_LOCK_SECONDS
+        )
+        self.settles = AsyncSharedConnection(address, round, durable=address.durability == "durable", spare=claims)
+        self.reads = AsyncSharedConnection(address, round, spare=claims)
+        self.operators = AsyncSharedConnection(address, round, operator=True)
+        self.contended = AsyncSharedConnection(address, round, durable=claims_durable, batch_max=1, spare=claims)
+        self.contended_keys: set[bytes] = set()
+        self.connections = (claims, self.settles, self.reads, self.operators, self.contended)
+
+    async def contend(self, job: Job) -> None:
+        """As `_Here.contend`."""
+        _contended(self.contended_keys, job)
+        await self.contended.perform((job,))
+        if type(job.error) is not StoreBusy:
+            self.contended_keys.discard(job.digest)
 
     def bells(self, here: _Here) -> LoopBells:
         if self._bells is None:
@@ -353,22 +389,30 @@ class _Loop:
             await asyncio.sleep(LISTEN_LOOK_SECONDS)
 
     async def close(self) -> None:
-        for lane in self.lanes:
-            await lane.close()
+        for connection in self.connections:
+            await connection.close()
 
     def abandon(self) -> None:
         if self.pid == os.getpid():
-            for lane in self.lanes:
-                lane.abandon()
+            for connection in self.connections:
+                connection.abandon()
+
+
+def _contended(keys: set[bytes], job: Job) -> None:
+    """Note the key as contended, and make the job ready for its next try."""
+    if len(keys) >= CONTENDED_MAX:
+        keys.clear()  # each of them is noted again at its next try
+    keys.add(job.digest)
+    job.error, job.done = None, False
 
 
 def _only_settles(jobs: Sequence[Job]) -> bool:
     return all(isinstance(job.command, Settle) and job.command.role is not Role.OPERATOR for job in jobs)
 
 
-def _incarnation(lanes: Sequence[Lane | AsyncLane]) -> str:
+def _incarnation(connections: Sequence[SharedConnection | AsyncSharedConnection]) -> str:
     """As whichever connection learned last; "" before there is one."""
-    known = [lane.facts for lane in lanes if lane.facts is not None]
+    known = [connection.facts for connection in connections if connection.facts is not None]
     return _newest(known).incarnation if known else ""
 
 
@@ -376,11 +420,13 @@ def _newest(known: Sequence[Facts]) -> Facts:
     return max(known, key=lambda facts: facts.lost_at or 0.0)
 
 
-def _health(address: Address, facts: Facts | None, lanes: Sequence[Lane | AsyncLane]) -> Health:
+def _health(
+    address: Address, facts: Facts | None, connections: Sequence[SharedConnection | AsyncSharedConnection]
+) -> Health:
     if facts is None:
         raise StoreUnavailable(f"{address.name} was closed")
     # A loss that another connection heard of is one for all.
-    newest = _newest([facts, *(lane.facts for lane in lanes if lane.facts is not None)])
+    newest = _newest([facts, *(connection.facts for connection in connections if connection.facts is not None)])
     facts = replace(facts, incarnation=newest.incarnation, lost_at=newest.lost_at)
     warnings = facts.warnings(address.durability)
     if address.pgbouncer:

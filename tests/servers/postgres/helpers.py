@@ -1,0 +1,34 @@
+"""What the tests of PostgreSQL share."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import psycopg
+
+MAJOR = int(os.environ.get("SAMEKEY_TEST_PG_MAJOR", "18"))
+
+
+def sql(url: str, statement: str) -> Any:
+    """The first column of the first row, where there is one."""
+    with psycopg.connect(url, autocommit=True) as link:
+        done = link.execute(statement.encode())
+        row = done.fetchone() if done.description else None
+        return row[0] if row else None
+
+
+def attempt(number: int) -> str:
+    return f"{number:032x}"
+
+
+def until(look: Any, seconds: float = 10.0) -> Any:
+    """What `look` returns as soon as that is true."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        found = look()
+        if found:
+            return found
+        time.sleep(0.005)
+    raise AssertionError("it never came")
