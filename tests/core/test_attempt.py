@@ -208,7 +208,7 @@ def test_a_released_key_that_happened_all_the_same_is_completed_not_run():
     said = Evidence(1.0, 5, "late", State.COMPLETED, RESULT, "")
     free = record(State.RELEASED, evidence=(said,))
     adopting = Settle(
-        free, Role.LOOKUP, State.COMPLETED, "late", RESULT, None, "a late attempt told how it ended", 1000.0
+        free, Role.LOOKUP, State.COMPLETED, "late", RESULT, None, "a late attempt reported how it ended", 1000.0
     )
     done = play(steps.attempt(call), (opening(call), free), (adopting, completed(free)))
 
@@ -541,7 +541,7 @@ def late(state: State = State.COMPLETED, result: bytes | None = RESULT) -> Testi
 
 
 def adopting(seen: Record, state: State = State.COMPLETED, result: bytes | None = RESULT) -> Settle:
-    return Settle(seen, Role.LOOKUP, state, "me", result, None, "a late attempt told how it ended", 1000.0)
+    return Settle(seen, Role.LOOKUP, state, "me", result, None, "a late attempt reported how it ended", 1000.0)
 
 
 def test_a_success_that_comes_too_late_is_evidence_and_the_record_answers():
@@ -870,9 +870,9 @@ def test_the_harmless_and_the_deduplicated_run_again():
         ("repeatable", Opaque(), "which today's code no longer declares"),
         ("keyed window=60.0", Repeatable(), "it was claimed as keyed"),
         ("asks", Opaque(), "it was claimed as asks"),
-        ("opaque", Repeatable(), "cannot be asked"),
-        ("atomic", Repeatable(), "cannot be asked"),
-        ("opaque", Asks(find), "cannot be asked"),
+        ("opaque", Repeatable(), "can be asked"),
+        ("atomic", Repeatable(), "can be asked"),
+        ("opaque", Asks(find), "can be asked"),
         ("keyed window=60.0", Asks(find), "no longer declares"),
     ],
 )
@@ -962,9 +962,9 @@ def test_a_result_of_the_provider_that_cannot_be_kept_still_happened():
 @pytest.mark.parametrize(
     ("verdict", "unsure", "why"),
     [
-        (Absent(), False, r"has not heard of it, which may only mean: not yet \("),
-        (StillUnknown(), False, r"cannot say \("),
-        (StillUnknown("asleep"), False, r"cannot say \(asleep\)"),
+        (Absent(), False, r"has no record of it, and it may still arrive there \("),
+        (StillUnknown(), False, r"does not know \("),
+        (StillUnknown("asleep"), False, r"does not know \(asleep\)"),
         (Declined(), True, r"declined it, but an earlier attempt under the same key may still land \("),
         (Declined(final=True), True, "may still land"),
     ],
@@ -1001,7 +1001,7 @@ def test_contradicting_words_are_evidence():
     word = Testify(KEY, "me", 7, State.IN_DOUBT, None, "the provider has it 2 times")
     said = ASKING._replace(version=2)
     told = (Tell("conflicting", said, "2 results"), None)
-    with pytest.raises(InDoubt, match="has it 2 times: one of them wants a refund"):
+    with pytest.raises(InDoubt, match="has it 2 times: refund all but one"):
         asked(Conflicting(("a", "b")), (word, said), told, ending(said))
     assert asked(Conflicting(("a", "b")), (word, None), (Tell("conflicting", ASKING, "2 results"), None)) is None
 
@@ -1015,7 +1015,7 @@ def test_absence_is_believed_only_after_the_time_the_claim_agreed_to():
     young = old._replace(lease_left=-59.9)
     with pytest.raises(InDoubt):
         asked(Absent(), ending(young), asking=young, call=call)
-    with pytest.raises(InDoubt, match="cannot say"):
+    with pytest.raises(InDoubt, match="does not know"):
         asked(StillUnknown(), ending(old), asking=old, call=call)  # which is another word
     never = ASKING._replace(lease_left=-6000.0)  # the claim agreed to nothing
     with pytest.raises(InDoubt):
@@ -1050,7 +1050,7 @@ def test_one_asks_and_the_others_wait():
     done = completed(doubt)
     assert play(recovery.recover(calling(Asks(find)), doubt), start, (Wait(theirs), done)) is done
     assert play(recovery.recover(calling(Asks(find)), doubt), start, (Wait(theirs), None)) is None
-    with pytest.raises(InDoubt, match="somebody else is asking"):
+    with pytest.raises(InDoubt, match="another attempt is asking"):
         play(recovery.recover(calling(Asks(find)), doubt), start, (Wait(theirs), theirs))
     for later in (theirs._replace(ask_left=0.0), theirs._replace(asker="third")):
         assert play(recovery.recover(calling(Asks(find)), doubt), start, (Wait(theirs), later)) is later

@@ -258,7 +258,7 @@ def test_conflicting_takes_results_not_a_number(said):
 
 
 def test_errors_that_would_mean_two_things_are_named():
-    with pytest.raises(Misconfigured, match=r"^KeyError, ValueError stands in both"):
+    with pytest.raises(Misconfigured, match=r"^KeyError, ValueError is in both"):
         Policy(releases=(ValueError, KeyError), closes=(KeyError, ValueError))
 
 

@@ -63,7 +63,7 @@ def test_a_reused_key_names_the_fields_that_differ_or_the_payload():
 def test_what_stands_in_memory_is_settled_by_no_command():
     note = doubt_note(calling(store_name="memory://"), RECORD, "because")
 
-    assert "Two ways out: let it end with this process: it stands in memory, where no command reaches it; " in note
+    assert "Two ways out: let it end with this process: the record is in memory, where no command reaches it; " in note
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_foreign_text_is_bounded_and_clean():
 
 
 def test_an_answer_that_was_not_kept_or_cannot_be_read_never_runs_again():
-    with pytest.raises(ResultNotKept, match=r"\(too large\); the effect is not run again. It happened: look") as told:
+    with pytest.raises(ResultNotKept, match=r"\(too large\); the effect is not run again. The effect happened: look") as told:
         replay(calling(), RECORD._replace(error="too large"))
     assert told.value.key == "o-1"
     with pytest.raises(ResultNotKept, match="no reason given"):

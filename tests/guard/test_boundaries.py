@@ -203,7 +203,7 @@ def test_asks_declined_for_good_closes_and_declined_for_now_frees(place: Place, 
 @pytest.mark.parametrize(
     ("lookup", "why"),
     [
-        (lambda record: Absent(), "not yet"),
+        (lambda record: Absent(), "may still arrive"),
         (lambda record: StillUnknown("maintenance"), "maintenance"),
         (lambda record: Conflicting(("a", "b")), "2 times"),
         (lambda record: 1 // 0, "ZeroDivisionError"),

@@ -31,7 +31,7 @@ OLD, NEW = "an old secret of some length", "a new secret of some length"
 def test_c35_the_same_key_with_another_payload_is_refused_and_names_the_field(side: Side, ledger: Ledger):
     side.run("charge", ledger.add, key="o-1", payload={"amount": 200, "currency": "EUR"})
 
-    with pytest.raises(KeyReused, match=r"'amount' differs.*Another wish needs another key; a retry") as told:
+    with pytest.raises(KeyReused, match=r"'amount' differs.*Another intent needs another key; a retry") as told:
         side.run("charge", ledger.add, key="o-1", payload={"amount": 500, "currency": "EUR"})
     assert told.value.fields == ("amount",)
     assert len(ledger) == 1

@@ -213,7 +213,7 @@ def test_a_timeout_at_2_s_answered_at_3_s_is_asked_about_and_absent_is_not_belie
     boundary = Asks(lookup)
     with pytest.raises(TimeoutError):
         side.run("charge", effect, key="o-1", payload={}, boundary=boundary)
-    with pytest.raises(InDoubt, match="not yet"):
+    with pytest.raises(InDoubt, match="may still arrive"):
         side.run("charge", effect, key="o-1", payload={}, boundary=boundary)
     bank.pending.result()
 

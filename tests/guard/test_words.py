@@ -131,7 +131,7 @@ TIMEOUTS = (
 def test_no_librarys_timeout_can_be_listed(name: str, given: type[Exception]):
     """Builtin TimeoutError is not in the family of most of them: their names tell."""
     listed: dict[str, Any] = {name: (ValueError, given)}
-    with pytest.raises(Misconfigured, match=f"{name}= must not list {given.__name__}: .*timeout.*nobody knows"):
+    with pytest.raises(Misconfigured, match=f"{name}= must not list {given.__name__}: .*timeout.*unknown"):
         Policy(**listed)
 
 

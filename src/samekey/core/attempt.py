@@ -354,7 +354,7 @@ def too_late(
                 state,
                 by=call.attempt,
                 result=result,
-                why="a late attempt told how it ended",
+                why="a late attempt reported how it ended",
                 retain_seconds=call.policy.retention_seconds,
             ),
         )

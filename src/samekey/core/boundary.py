@@ -1,4 +1,4 @@
-"""What stands behind the key, and so what may be done after a crash.
+"""What the effect reaches, and so what may be done after a crash.
 
 A user declares a boundary; the claim writes its `Terms` into the record as text; recovery reads the
 terms from the record. A deploy that changes the declaration changes new claims only.
@@ -37,7 +37,9 @@ class Terms:
     asks: bool = False
     believe_absent_after: float | None = None
     marked: bool = False
-    sends: bool = field(init=False, repr=False)  # the provider's window counts from the claim: no mark will say better
+    sends: bool = field(
+        init=False, repr=False
+    )  # the provider's window counts from the claim, because no mark gives a later time
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sends", self.kind is Kind.KEYED and not self.marked)
@@ -48,19 +50,19 @@ class Terms:
             parts.append(f"window={self.window!r}")
         if self.believe_absent_after is not None:
             parts.append(f"believe_absent_after={self.believe_absent_after!r}")
-        # That Asks asks goes without saying; that a Keyed one may also be asked does not.
+        # Asks always asks, so its text omits that. Keyed may have a lookup or not.
         flags = ("keeps_declines", "marked") if self.kind is Kind.ASKS else ("keeps_declines", "asks", "marked")
         parts += [name for name in flags if getattr(self, name)]
         return " ".join(parts)
 
     @property
     def new_round_after_decline(self) -> bool:
-        """Whether the next try after a known decline goes by a new provider key."""
+        """Whether the next try after a known decline uses a new provider key."""
         return self.keeps_declines or self.asks
 
     @property
     def truth(self) -> str:
-        """Whose word wins when records disagree."""
+        """Which side is right when records disagree."""
         return "the database" if self.kind is Kind.ATOMIC else "the provider"
 
 
@@ -76,7 +78,7 @@ def parse_terms(text: str) -> Terms:
         for part in rest:
             name, given, value = part.partition("=")
             if bool(given) != (name in _IN_SECONDS):
-                raise ValueError(part)  # damaged: a flag with a number would be a flag, a time without one be true
+                raise ValueError(part)  # damaged: a flag has no number, and a time needs one
             facts[name] = as_seconds(name, float(value), zero_allowed=True) if given else True
         return Terms(Kind(kind), **facts)
     except (ValueError, TypeError, Misconfigured):
@@ -85,7 +87,7 @@ def parse_terms(text: str) -> Terms:
         ) from None
 
 
-# -- verdicts: what a lookup may say ----------------------------------------------------------------
+# -- verdicts: what a lookup may return -------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,20 +107,20 @@ class Declined:
     def __post_init__(self) -> None:
         if self.final is True or self.final is False:
             return
-        if self.final not in (0, 1):  # a reason in its place would close the key or free it, whatever it says
-            said = type(self.final).__name__
-            raise Misconfigured(f"Declined(final=) is True or False, not {said}; a text goes to reason=")
+        if self.final not in (0, 1):  # a reason given as `final` would close the key
+            given = type(self.final).__name__
+            raise Misconfigured(f"Declined(final=) is True or False, not {given}; a text goes to reason=")
         object.__setattr__(self, "final", bool(self.final))  # from a database that has no booleans
 
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """The provider has never heard of it - so far. A request may still be on its way."""
+    """The provider has no record of it so far. A request may still be on its way."""
 
 
 @dataclass(frozen=True, slots=True)
 class StillUnknown:
-    """The provider cannot say either."""
+    """The provider does not know either."""
 
     reason: str = ""
 
@@ -132,8 +134,8 @@ class Conflicting:
     def __post_init__(self) -> None:
         results: Any = self.results
         if not isinstance(results, Iterable) or isinstance(results, (str, bytes, Mapping)):
-            said = type(results).__name__
-            raise Misconfigured(f"Conflicting takes the results the provider has, as in (first, second), not {said}")
+            given = type(results).__name__
+            raise Misconfigured(f"Conflicting takes the results the provider has, as in (first, second), not {given}")
         object.__setattr__(self, "results", tuple(results))
 
 
@@ -203,7 +205,7 @@ class Keyed(Boundary):
 
 @dataclass(frozen=True)
 class Asks(Boundary):
-    """The provider can tell: `lookup(record)` returns a verdict."""
+    """The provider can be asked: `lookup(record)` returns a verdict."""
 
     lookup: Lookup
     believe_absent_after: float | timedelta | None = None
@@ -241,7 +243,7 @@ class Repeatable(Boundary):
 
 @dataclass(frozen=True)
 class Opaque(Boundary):
-    """Nobody can tell: after a crash it is in doubt, for a person or a reconciliation."""
+    """No provider can be asked: after a crash the key is in doubt, for a person or a reconciliation."""
 
     marked: bool = False
 

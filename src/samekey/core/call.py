@@ -1,6 +1,6 @@
-"""One call of one operation, and what may be said to its caller.
+"""One call of one operation, and the answers and errors that its caller may get.
 
-Values in, values out: the pieces that the attempt and its recovery share.
+Pure functions that the attempt and its recovery share.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from samekey.core.states import State
 
 T = TypeVar("T")
 
-_LOOK_IT_UP = "It happened: look up what came of it where it happened, never by another key"
+_LOOK_IT_UP = "The effect happened: look up its result at the provider, and do not run it under another key"
 _MEMORY = "memory://"
 
 ERROR_MAX_CHARS = 500  # of an error's name or reason in a record: enough to understand, never a payload
@@ -31,7 +31,7 @@ ERROR_MAX_CHARS = 500  # of an error's name or reason in a record: enough to und
 
 @dataclass(slots=True, unsafe_hash=True)
 class Answer(Generic[T]):
-    """What the key answers. Nobody changes it; it is not declared frozen because that takes three times as long."""
+    """What the key answers. Treat it as immutable; a frozen dataclass would take three times as long to make."""
 
     result: T
     state: State
@@ -39,20 +39,20 @@ class Answer(Generic[T]):
     key: str
     token: int
     attempts: int
-    recorded: bool = True  # False: the store could not be told; outside the same-answer promise
+    recorded: bool = True  # False: the store could not be reached; outside the same-answer promise
     guarded: bool = True  # False: the store was down and the policy said run, or a test switched guards off
 
 
 @dataclass(slots=True)
 class Failed:
-    """The effect's own exception, to be raised by whoever drives."""
+    """The effect's own exception, to be raised by the code that drives the attempt."""
 
     error: BaseException
 
 
 @dataclass(slots=True)
 class Call:
-    """One call of one operation: what is asked, under which rules, and who asks. Nobody changes it."""
+    """One call of one operation: what is asked, under which rules, and by which attempt. Treat it as immutable."""
 
     key: Key
     intent: Intent
@@ -91,7 +91,7 @@ def take(call: Call, record: Record) -> Take:
 
 
 def replay(call: Call, record: Record) -> Answer[Any] | Failed:
-    """What a settled record says: its result, or the refusal it was closed with."""
+    """The answer in a settled record: its result, or the refusal it was closed with."""
     if record.state is State.CLOSED:
         if record.result is None:
             return Failed(Refused(f"refused: {record.error or 'no detail kept'}"))
@@ -117,7 +117,7 @@ def replay(call: Call, record: Record) -> Answer[Any] | Failed:
 
 
 def shown(text: str) -> str:
-    """Foreign text as every store can keep it and every terminal can show it: no surrogates, bounded."""
+    """Foreign text in a form that every store can keep and every terminal can show: no surrogates, bounded."""
     return text.encode("utf-8", "backslashreplace").decode()[:ERROR_MAX_CHARS]
 
 
@@ -141,7 +141,7 @@ def encode_refusal(call: Call, error: BaseException) -> bytes | None:
 
 def retain_seconds(call: Call, state: State) -> float:
     if state is State.RELEASED:
-        # A late word must still find the record: no sooner than the longest effect plus the belief.
+        # A late report must still find the record: keep it for the longest effect plus believe_absent_after.
         return max(call.policy.retention_seconds, call.policy.lease_seconds + (call.terms.believe_absent_after or 0.0))
     return call.policy.retention_seconds
 
@@ -151,7 +151,7 @@ def key_reused(call: Call, record: Record) -> KeyReused:
     named = ", ".join(repr(name) for name in fields) or "the payload"
     return KeyReused(
         f"{call.key} was used before with another payload: {named} differ{'s' if len(fields) < 2 else ''}."
-        " Another wish needs another key; a retry must send what was sent first",
+        " Another intent needs another key; a retry must send the first payload",
         key=call.key.text,
         fields=fields,
     )
@@ -170,7 +170,7 @@ def in_progress(record: Record) -> InProgress:
 def in_doubt(call: Call, record: Record, why: str) -> InDoubt:
     age = max(0.0, record.now - record.changed_at)
     return InDoubt(
-        f"nobody knows whether {call.key} happened: {why} ({record.error or 'no error recorded'}, "
+        f"it is unknown whether {call.key} happened: {why} ({record.error or 'no error recorded'}, "
         f"{age:.0f} s ago); {way_out(call, record)}",
         key=call.key.text,
         token=record.token,
@@ -203,9 +203,9 @@ def doubt_note(call: Call, record: Record, why: str) -> str:
 
 
 def way_out(call: Call, record: Record) -> str:
-    """What somebody can do about this one record."""
+    """What a person can do about this one record."""
     if call.store_name == _MEMORY:
-        return "let it end with this process: it stands in memory, where no command reaches it"
+        return "let it end with this process: the record is in memory, where no command reaches it"
     return f"settle this one with `{resolve_line(call, record)}` (or --refused, --not-done)"
 
 
@@ -214,7 +214,7 @@ def resolve_line(call: Call, record: Record) -> str:
     tenant = f" --tenant {shlex.quote(record.key.tenant)}" if record.key.tenant else ""
     store = f" --store {shlex.quote(call.store_name)}" if call.store_name else ""
     options = f"{tenant} --happened --why 'how you know'{store}"
-    words = f"{shlex.quote(record.key.operation)} {shlex.quote(record.key.text)}"
+    named = f"{shlex.quote(record.key.operation)} {shlex.quote(record.key.text)}"
     if record.key.operation.startswith("-") or record.key.text.startswith("-"):
-        return f"samekey resolve{options} -- {words}"
-    return f"samekey resolve {words}{options}"
+        return f"samekey resolve{options} -- {named}"
+    return f"samekey resolve {named}{options}"

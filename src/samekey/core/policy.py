@@ -16,7 +16,7 @@ RESULT_MAX_BYTES = 1 << 20
 SECONDS_MAX = 10 * 366 * 24 * 3600.0  # ten years: beyond it a number is a mistake, not a wish
 
 # How libraries call a timeout: few derive it from TimeoutError.
-TIMEOUT_WORDS = ("timeout", "timedout", "deadlineexceeded", "tooslow")
+TIMEOUT_PARTS = ("timeout", "timedout", "deadlineexceeded", "tooslow")
 # These ran out before there was a connection, so nothing was sent; a list may name them, each by itself.
 # Not ConnectionTimeout: some raise that when an answer does not come.
 UNSENT_TIMEOUTS = frozenset({"ConnectTimeout", "ConnectTimeoutError", "PoolTimeout"})
@@ -52,7 +52,7 @@ class Policy:
         both = set(self.releases) & set(self.closes)
         if both:
             names = ", ".join(sorted(one.__name__ for one in both))
-            raise Misconfigured(f"{names} stands in both releases= and closes=: an error means one thing")
+            raise Misconfigured(f"{names} is in both releases= and closes=: an error has one meaning")
         if self.store_down not in ("refuse", "run"):
             raise Misconfigured(f"store_down must be 'refuse' or 'run', not {self.store_down!r}")
         limit: Any = self.result_max_bytes
@@ -60,17 +60,17 @@ class Policy:
             raise Misconfigured(f"result_max_bytes must be a positive number, not {limit!r}")
 
     def meaning(self, error: BaseException, *, inner: bool) -> Literal["closes", "releases", "unknown"]:
-        """What this error says about the effect that raised it.
+        """What this error means for the effect that raised it.
 
-        A word that already left another guard spoke for that guard's effect, not for this one: an inner
-        mailer's NotDone must not release the outer charge (unless `trust_inner` says so).
+        An error that already left another guard reports on that guard's effect, not on this one: an inner
+        mailer's NotDone must not release the outer charge (unless `trust_inner` is set).
         """
         if inner and not self.trust_inner:
             return "unknown"
         if is_timeout(type(error)) and not isinstance(error, self._unsent()):
-            return "unknown"  # also where a list names its parent: nobody knows is what a timeout says
-        # The caller's own lists first: they are more specific than our two words. And in them the nearest class, as
-        # in a row of `except`: whoever closes PaymentError and releases its child NoFunds means both.
+            return "unknown"  # also where a list names its parent class: after a timeout the outcome is unknown
+        # The caller's own lists come first: they are more specific than Refused and NotDone. Within them the nearest
+        # class decides, as in a row of `except`: a policy may close PaymentError and release its subclass NoFunds.
         for kind in type(error).__mro__:
             if kind in self.closes:
                 return "closes"
@@ -87,9 +87,9 @@ class Policy:
 
 
 def is_timeout(kind: type[BaseException]) -> bool:
-    """Whether this type, or any that it is a kind of, is a timeout: TimeoutError, or so called."""
+    """Whether this type or a base of it is a timeout: TimeoutError, or a class with such a name."""
     names = (one.__name__.lower().replace("_", "") for one in kind.__mro__)
-    return any(word in name for name in names for word in TIMEOUT_WORDS)
+    return any(part in name for name in names for part in TIMEOUT_PARTS)
 
 
 def as_seconds(name: str, value: Any, *, zero_allowed: bool = False) -> float:
@@ -100,8 +100,8 @@ def as_seconds(name: str, value: Any, *, zero_allowed: bool = False) -> float:
         raise Misconfigured(f"{name} must be seconds or a timedelta, not {type(value).__name__}")
     if not 0 <= value <= SECONDS_MAX or (value == 0 and not zero_allowed):  # nor NaN
         least = "zero or more" if zero_allowed else "more than zero"
-        said = f", not {value!r}" if -SECONDS_MAX < value < 1000 * SECONDS_MAX or value != value else ""
-        raise Misconfigured(f"{name} must be {least} and at most ten years{said}")
+        given = f", not {value!r}" if -SECONDS_MAX < value < 1000 * SECONDS_MAX or value != value else ""
+        raise Misconfigured(f"{name} must be {least} and at most ten years{given}")
     return float(value)
 
 
@@ -118,8 +118,8 @@ def _exception_types(name: str, given: Any) -> tuple[type[Exception], ...]:
             # The third outcome of a network call.
             unsent = ", ".join(sorted(UNSENT_TIMEOUTS))
             raise Misconfigured(
-                f"{name}= must not list {one.__name__}: after a timeout nobody knows whether it happened. "
-                f"Only what ends before anything is sent may be listed: {unsent}"
+                f"{name}= must not list {one.__name__}: after a timeout it is unknown whether the effect happened. "
+                f"Only timeouts before anything is sent may be listed: {unsent}"
             )
         if one is Exception:
             raise Misconfigured(f"{name}= must not list Exception itself: then nothing would be unknown")

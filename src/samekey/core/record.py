@@ -1,8 +1,8 @@
-"""A record: everything the store remembers about one key.
+"""A record: everything the store keeps about one key.
 
 Records are immutable tuples, so that a store can hand them out, a schedule can hash them, and two
-readers can never change each other's copy. The last four fields are not stored: they say how the
-record looked on the store's own clock when it answered.
+readers can never change each other's copy. The last four fields are not stored: the store computes
+them by its own clock when it answers.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from samekey.core.errors import RecordUnreadable
 from samekey.core.key import Key
 from samekey.core.states import SETTLED, State
 
-MOVES_MAX = 16  # the last moves a record tells; older ones are history for the audit log
+MOVES_MAX = 16  # the last moves that a record keeps; older ones are only in the audit log
 EVIDENCE_MAX = 64  # testimonies of late attempts; each one is an effect that may have doubled
 ATTRIBUTES_MAX = 16  # names a user may attach to a record
 ATTRIBUTE_MAX_CHARS = 256
 
-# What a reader may stumble with over bytes that are no record: nested without end, numbers without end, anything.
+# What reading bytes that are no record may raise: they may nest without end, or hold any number.
 DAMAGED = (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError, OverflowError)
 
 
@@ -36,12 +36,12 @@ class Move(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """What a late attempt or a provider said about the effect when it could no longer settle it."""
+    """What a late attempt or a provider reported about the effect when it could no longer settle it."""
 
     at: float
     token: int
     attempt: str
-    state: State  # what it says: completed or closed; in_doubt for contradicting words
+    state: State  # what it reports: completed or closed; in_doubt for contradicting reports
     result: bytes | None
     why: str
 
@@ -61,7 +61,7 @@ class Audit(NamedTuple):
 
 
 class Record(NamedTuple):
-    """Everything the store remembers about one key; `peek` returns it, and a lookup is given it."""
+    """Everything the store keeps about one key; `peek` returns it, and a lookup gets it as its argument."""
 
     key: Key
     state: State
@@ -70,7 +70,7 @@ class Record(NamedTuple):
     fingerprint: bytes
     form: str  # how the fingerprint was made: version, ignore set, secret id
     fields: tuple[tuple[str, bytes], ...]
-    boundary: str  # as written by the claim; recovery obeys this one, not today's
+    boundary: str  # as written by the claim; recovery follows this one, not today's declaration
     version: int  # raised by every write
     attempts: int
     created_at: float
@@ -94,7 +94,7 @@ class Record(NamedTuple):
     now: float = 0.0
     lease_left: float = 0.0
     ask_left: float = 0.0
-    after_loss: bool = False  # claimed soon after the store lost its memory: ask first, where one can
+    after_loss: bool = False  # claimed soon after the store lost its memory: ask first, where that is possible
 
     @property
     def fence(self) -> tuple[int, str]:
@@ -133,13 +133,13 @@ class Record(NamedTuple):
 
 
 def unreadable(key: Key | None, created_at: Any, why: Exception) -> RecordUnreadable:
-    """What a store raises for a row that is no record. It says whose it is, if that can be read, and where it stands.
+    """What a store raises or lists for a row that is no record, with its key and position if those can be read.
 
     One such row must not hide the others.
     """
-    said = "a record" if key is None else f"the record of {key}"
+    what = "a record" if key is None else f"the record of {key}"
     return RecordUnreadable(
-        f"{said} is damaged or was written by a newer version: {why!r}",
+        f"{what} is damaged or was written by a newer version: {why!r}",
         cursor=None if key is None else (created_at, key.digest),
     )
 

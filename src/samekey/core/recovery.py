@@ -1,10 +1,10 @@
-"""A record whose holder is gone, or that nobody can vouch for: what its boundary allows.
+"""Recovery of a record whose holder is gone or whose outcome is in doubt: what its boundary allows.
 
-Theory. A dead lease says who should look next, never that nothing happened. So a passer-by first writes
-the doubt down (keeping the token, so that a late holder can still tell us the truth), and then does only
-what the terms written by the claim allow: run again where the provider dedups or repeating is harmless,
-ask where someone can be asked, and otherwise leave it for a person. Today's declaration can narrow
-that - code that no longer sends the provider key must not re-run - but never widen it.
+Theory. A dead lease decides who looks next, never that nothing happened. So a passer-by first writes
+the doubt (keeping the token, so that a late holder can still settle it), and then does only what the
+terms written by the claim allow: run again where the provider dedups or repeating is harmless, ask
+where the provider can be asked, and otherwise leave the record for a person. Today's declaration can
+narrow that - code that no longer sends the provider key must not re-run - but never widen it.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from samekey.core.next_step import agreed, never_began, way_on, within_window
 from samekey.core.record import Record
 from samekey.core.states import Role, State
 
-ASK_SECONDS = 30.0  # how long one lookup may take before somebody else may ask
+ASK_SECONDS = 30.0  # how long one lookup may take before another attempt may ask
 
 
 def recover(call: Call, record: Record) -> Generator[Command, Any, Record | None]:
-    """Move a record that is nobody's one step on, and bring it as it then stands; or raise InDoubt."""
+    """Move a record without a live holder one step on and return it; or raise InDoubt."""
     terms = agreed(parse_terms(record.boundary), call.terms)
     if record.state is State.STARTED:
         if never_began(terms, record):
-            # It had not begun: it certainly did not happen, and the old holder's sending() fails from now on.
+            # The effect had not begun, so it did not happen, and the old holder's sending() fails from now on.
             return (yield from take(call, record))
         doubted = yield from Settle(
             record, Role.PASSER_BY, State.IN_DOUBT, by=call.attempt, why="the lease ended", error="LeaseEnded"
@@ -61,11 +61,11 @@ def recover(call: Call, record: Record) -> Generator[Command, Any, Record | None
         case "person" if terms.kind in (Kind.KEYED, Kind.ASKS, Kind.REPEATABLE):
             raise in_doubt(call, record, f"it was claimed as {terms.kind}, which today's code no longer declares")
         case "person":
-            raise in_doubt(call, record, "what stands behind it cannot be asked")
+            raise in_doubt(call, record, "no provider can be asked about it")
 
 
 def run_again_in_time(call: Call, terms: Terms, record: Record) -> Generator[Command, Any, Record | None]:
-    """Take it for a re-run under the same provider key; looked at again after the take, which may have come late."""
+    """Take it for a re-run under the same provider key; check the window again, since the take may have been slow."""
     taken = yield from run_again(call, record)
     if taken is None or taken.attempt != call.attempt or within_window(terms, taken, call.policy.lease_seconds):
         return taken
@@ -83,7 +83,7 @@ def run_again(call: Call, record: Record) -> Generator[Command, Any, Record | No
 
 
 def adopt(call: Call, record: Record) -> Generator[Command, Any, Record | None]:
-    """Evidence says it happened: the record says so too."""
+    """Complete a record for which there is evidence that the effect happened."""
     evidence = record.happened
     if evidence is None:
         return record
@@ -94,7 +94,7 @@ def adopt(call: Call, record: Record) -> Generator[Command, Any, Record | None]:
             State.COMPLETED,
             by=evidence.attempt,
             result=evidence.result,
-            why="a late attempt told how it ended",
+            why="a late attempt reported how it ended",
             retain_seconds=call.policy.retention_seconds,
         )
     )
@@ -104,16 +104,16 @@ def adopt(call: Call, record: Record) -> Generator[Command, Any, Record | None]:
 
 
 def ask(call: Call, record: Record, terms: Terms) -> Generator[Command, Any, Record | None]:
-    """Ask the provider, one asker at a time, and write down what it says."""
+    """Ask the provider, one asker at a time, and write its verdict down."""
     asked = yield from Ask(record, asker=call.attempt, lease_seconds=ASK_SECONDS)
     if asked is None or asked.state is not State.IN_DOUBT or asked.fence != record.fence:
         return asked
     if asked.asker != call.attempt:
         later = yield from Wait(asked)
         if later is not None and later.being_asked and later.asker == asked.asker:
-            raise in_doubt(call, later, "somebody else is asking the provider right now")
+            raise in_doubt(call, later, "another attempt is asking the provider right now")
         return later
-    # Measured by the store when the lookup starts: a belief must not be younger than the question.
+    # Measured by the store when the lookup starts: the time of the lookup itself must not count.
     since_lease_end = -asked.lease_left
     verdict = yield from CallLookup(asked)
     if isinstance(verdict, Absent) and believed(terms, since_lease_end):
@@ -123,17 +123,17 @@ def ask(call: Call, record: Record, terms: Terms) -> Generator[Command, Any, Rec
         ended = yield from Ask(moved, asker=call.attempt, lease_seconds=0)
         doubted = ended is not None and ended.state is State.IN_DOUBT and ended.fence == asked.fence
         if ended is None or not doubted or ended.happened is not None:
-            return ended  # while we asked the provider, an operator or a late attempt said how it ended
+            return ended  # during the lookup an operator or a late attempt settled it
         raise in_doubt(call, ended, spoken(verdict))
     return moved
 
 
 def stop_asking(call: Call, record: Record) -> Generator[Command, Any, None]:
-    """We were interrupted while we asked: the next one may ask at once."""
+    """Interrupted during the lookup: let the next attempt ask at once."""
     try:
         yield from Ask(record, asker=call.attempt, lease_seconds=0)
     except StoreError:
-        pass  # then the asking ends by itself
+        pass  # then the asking ends after ASK_SECONDS
 
 
 def believed(terms: Terms, since_lease_end: float) -> bool:
@@ -142,13 +142,13 @@ def believed(terms: Terms, since_lease_end: float) -> bool:
 
 
 def write_down(call: Call, record: Record, verdict: Verdict, role: Role) -> Generator[Command, Any, Record | None]:
-    """The record after the provider's word."""
+    """Write the provider's verdict into the record and return it."""
     match verdict:
         case Happened(result):
             envelope, error = encode(call, result)
             state = State.COMPLETED
         case Declined() if record.unsure:
-            return record  # of several requests under this key one was declined; another may still land
+            return record  # one of several requests under this key was declined; another may still land
         case Declined(final=True, reason=reason):
             envelope = encode_refusal(call, Refused(reason))
             state, error = State.CLOSED, "Declined"
@@ -157,7 +157,7 @@ def write_down(call: Call, record: Record, verdict: Verdict, role: Role) -> Gene
         case Absent() | StillUnknown():
             return record
         case Conflicting(results):
-            said = yield from Testify(
+            kept = yield from Testify(
                 record.key,
                 call.attempt,
                 record.token,
@@ -165,8 +165,8 @@ def write_down(call: Call, record: Record, verdict: Verdict, role: Role) -> Gene
                 None,
                 f"the provider has it {len(results)} times",
             )
-            yield from Tell("conflicting", said or record, f"{len(results)} results")
-            return said
+            yield from Tell("conflicting", kept or record, f"{len(results)} results")
+            return kept
         case _:
             assert_never(verdict)
     settled = yield from Settle(
@@ -186,10 +186,10 @@ def write_down(call: Call, record: Record, verdict: Verdict, role: Role) -> Gene
 
 
 def may_rotate(record: Record, terms: Terms) -> bool:
-    """Whether the next try after a known decline goes by a new provider key.
+    """Whether the next try after a known decline uses a new provider key.
 
-    After the store lost its memory an attempt that nobody here remembers may have happened under the old one, and
-    where the provider dedups, that key is all that still protects it.
+    After the store lost its memory, a forgotten attempt may have happened under the old key. Where the provider dedups,
+    only that key still prevents a second effect.
     """
     return terms.new_round_after_decline and not (record.after_loss and terms.kind is Kind.KEYED)
 
@@ -197,11 +197,11 @@ def may_rotate(record: Record, terms: Terms) -> bool:
 def spoken(verdict: Verdict) -> str:
     match verdict:
         case Absent():
-            return "the provider has not heard of it, which may only mean: not yet"
+            return "the provider has no record of it, and it may still arrive there"
         case StillUnknown(reason):
-            return f"the provider cannot say{f' ({reason})' if reason else ''}"
+            return f"the provider does not know{f' ({reason})' if reason else ''}"
         case Conflicting(results):
-            return f"the provider has it {len(results)} times: one of them wants a refund"
+            return f"the provider has it {len(results)} times: refund all but one"
         case Declined():
             return "the provider declined it, but an earlier attempt under the same key may still land"
         case _:
