@@ -118,7 +118,9 @@ def test_foreign_text_is_bounded_and_clean():
 
 
 def test_an_answer_that_was_not_kept_or_cannot_be_read_never_runs_again():
-    with pytest.raises(ResultNotKept, match=r"\(too large\); the effect is not run again. The effect happened: look") as told:
+    with pytest.raises(
+        ResultNotKept, match=r"\(too large\); the effect is not run again. The effect happened: look"
+    ) as told:
         replay(calling(), RECORD._replace(error="too large"))
     assert told.value.key == "o-1"
     with pytest.raises(ResultNotKept, match="no reason given"):
