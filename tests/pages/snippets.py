@@ -93,7 +93,7 @@ SERVED: Mapping[str, tuple[Callable[[dict[str, Any]], None], ...]] = {
     "docs/capacity.md": (empty_postgres,),
     "docs/decisions/0002-not-a-unique-business-entity.md": (empty_postgres,),
     "docs/decisions/0003-not-select-first.md": (empty_postgres,),
-    "docs/http.md": (with_tables,),
+    "docs/http-fastapi.md": (with_tables,),
     "docs/layered.md": (redis, with_tables),
     "docs/mysql.md": (mariadb,),
     "docs/postgresql.md": (empty_postgres,),
