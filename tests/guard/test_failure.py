@@ -140,12 +140,15 @@ async def test_c21_a_task_cancelled_after_the_effect_is_in_doubt_with_asyncio(pl
 def test_c21_the_same_with_a_trio_cancel_scope(place: Place, ledger: Ledger):
     guard = place.async_guard()
 
-    async def effect():
-        ledger.add()
-        await trio.sleep(60)
-
     async def main():
-        with trio.move_on_after(0.05) as scope:
+        scope = trio.CancelScope()
+
+        async def effect():
+            ledger.add()
+            scope.cancel()
+            await trio.sleep_forever()
+
+        with scope:
             await guard.run("charge", effect, key="o-1", payload={})
         assert scope.cancelled_caught
         with pytest.raises(InDoubt):
@@ -160,12 +163,15 @@ def test_c21_the_same_with_a_trio_cancel_scope(place: Place, ledger: Ledger):
 def test_c21_the_same_with_anyio(place: Place, ledger: Ledger, backend: str):
     guard = place.async_guard()
 
-    async def effect():
-        ledger.add()
-        await anyio.sleep(60)
-
     async def main():
-        with anyio.move_on_after(0.05) as scope:
+        scope = anyio.CancelScope()
+
+        async def effect():
+            ledger.add()
+            scope.cancel()
+            await anyio.sleep_forever()
+
+        with scope:
             await guard.run("charge", effect, key="o-1", payload={})
         assert scope.cancelled_caught
         with pytest.raises(InDoubt):
