@@ -1,7 +1,7 @@
 """Every block of README and docs is executed (tests/pages/snippets.py says how).
 
 At the end of a run its figures (tests/figures.py) and its CPU seconds (tests/budget.py) are printed; why its tests
-failed (tests/failures.py) is written into pytest's cache.
+failed (tests/failures.py) is written into pytest's cache. tests/variants.py chooses what runs on variants of a store.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sybil.sybil import SybilCollection
 from tests.figures import table
 from tests.pages.snippets import SHARED, SYBILS
 
-pytest_plugins = ["tests.budget", "tests.failures"]
+pytest_plugins = ["tests.budget", "tests.failures", "tests.variants"]
 
 pytest_collect_file = SybilCollection(SYBILS).pytest()
 

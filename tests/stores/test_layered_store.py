@@ -41,6 +41,7 @@ class TestLayeredStore(StoreSuite):
         self.clock.advance(seconds)
 
 
+@pytest.mark.variant
 class TestLayeredStoreWithAForgetfulFront(TestLayeredStore):
     """It loses each word as soon as it has it."""
 

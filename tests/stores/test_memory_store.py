@@ -39,6 +39,7 @@ class TestMemoryStore(StoreSuite):
 
 
 @pytest.mark.slow
+@pytest.mark.variant
 class TestMemoryStoreInRealTime(StoreSuite):
     survives_process = False
 
@@ -78,6 +79,7 @@ class OnTrio:
 
 
 @pytest.mark.slow
+@pytest.mark.variant
 class TestAsyncMemoryStoreOnTrio(OnTrio, TestAsyncMemoryStore):
     pass
 

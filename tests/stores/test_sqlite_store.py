@@ -57,11 +57,13 @@ class TestAsyncSqliteStore(AsyncStoreSuite):
 
 
 @pytest.mark.slow
+@pytest.mark.variant
 class TestAsyncSqliteStoreOnTrio(OnTrio, TestAsyncSqliteStore):
     pass
 
 
 @pytest.mark.slow
+@pytest.mark.variant
 class TestAsyncSqliteStoreWithoutFsync(TestAsyncSqliteStore):
     """Its writes go another way: inline, in the loop's own thread."""
 
@@ -70,6 +72,7 @@ class TestAsyncSqliteStoreWithoutFsync(TestAsyncSqliteStore):
 
 
 @pytest.mark.slow
+@pytest.mark.variant
 class TestSqliteStoreOnAManualClock(StoreSuite):
     survives_process = False  # another process has another clock
 

@@ -19,6 +19,7 @@ scene = Scene(0.02)
 
 
 @pytest.mark.slow
+@pytest.mark.variant
 class TestFaultyStoreWithoutFaults(StoreSuite):
     """With nothing planned it is the store it stands around."""
 
@@ -36,6 +37,7 @@ class TestFaultyStoreWithoutFaults(StoreSuite):
 
 
 @pytest.mark.slow
+@pytest.mark.variant
 class TestAsyncFaultyStoreWithoutFaults(AsyncStoreSuite):
     survives_process = False
 

@@ -19,6 +19,7 @@ from samekey.stores._waiting import moved_on
 from samekey.stores.memory import MemoryStore
 from samekey.testing import ManualClock, StoreSuite
 from samekey.testing.stores import crowds
+from tests import variants
 
 WAITED = 1.0  # seconds that it takes to see that somebody waits for nothing
 
@@ -266,3 +267,8 @@ def test_without_its_asserts_the_suite_refuses_to_run(options: list[str], told: 
     """It would pass whatever the store does."""
     command = [sys.executable, *options, "-c", UNDER_O]
     assert told in subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stderr
+
+
+def test_the_dozen_of_the_variants_are_scenarios():
+    assert [name for name in variants.DOZEN if not hasattr(StoreSuite, name)] == []
+    assert len(variants.DOZEN) == 12

@@ -57,6 +57,7 @@ def scene():
     return Scene(0.02)
 
 
+@pytest.mark.variant
 class TestBehindPgbouncer(StoreSuite):
     @pytest.fixture(autouse=True)
     def _here(self, behind: str):

@@ -12,12 +12,16 @@ from samekey.testing.servers import postgres
 from samekey.testing.stores import AsyncStoreSuite, StoreSuite
 
 # Majors and partitions; the whole suite in partitions with the full budget, tests of their own in test_postgres_sweep.
-PLACES = {"postgres-15": (15, 0), "postgres-18": (18, 0)}
+VARIANTS = {"postgres-15": (15, 0)}
 if os.environ.get("SAMEKEY_BUDGET") == "full":
-    PLACES |= {"postgres-15-partitions": (15, 16), "postgres-18-partitions": (18, 16)}
+    VARIANTS |= {"postgres-15-partitions": (15, 16), "postgres-18-partitions": (18, 16)}
+PLACES = [
+    pytest.param((18, 0), id="postgres-18"),
+    *(pytest.param(place, id=name, marks=pytest.mark.variant) for name, place in VARIANTS.items()),
+]
 
 
-@pytest.fixture(scope="module", params=list(PLACES.values()), ids=list(PLACES))
+@pytest.fixture(scope="module", params=PLACES)
 def address(request: pytest.FixtureRequest):
     """One database for both suites: no scenario needs an empty one."""
     major, partitions = request.param

@@ -12,7 +12,7 @@ from samekey.testing.servers import redis_cluster, redis_server
 from samekey.testing.stores import AsyncStoreSuite, StoreSuite
 
 FULL = os.environ.get("SAMEKEY_BUDGET") == "full"
-ALL = ["valkey-9", "redis-7", "redis-6", "cluster"]
+ALL = [pytest.param(one, marks=pytest.mark.variant) for one in ("valkey-9", "redis-7", "redis-6", "cluster")]
 
 
 @pytest.fixture(scope="module", params=ALL if FULL else ["redis-7"])
