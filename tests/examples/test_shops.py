@@ -149,6 +149,7 @@ def test_samekey_prove_finds_nothing(street: Street):
         "-H": "Authorization: Bearer ann-token",
         "--other-header": "Authorization: Bearer bob-token",
         "--count-url": f"{street.shop.provider}/ledger",
+        "--other-url": f"{street.shop.url}/charges",
         "--timeout": "60",
     }
     skipped = ("--skip", "streamed-answer", "--skip", "after-a-failure")  # there is no stream, and no failure on demand
