@@ -188,6 +188,36 @@ def test_an_async_guard_is_as_good(shell, scene, app):
     assert report(result)["operations"] == ["charge"]
 
 
+HTTP_APP = """
+from samekey import Guard, Opaque
+from samekey.http import Endpoint, rules
+from samekey.http.flask import Samekey
+from flask import Flask
+
+guard = Guard("{store}")
+shop = Flask(__name__)
+Samekey(shop, guard=guard, endpoint=Endpoint(boundary=Opaque(), single_tenant=True))
+
+@shop.post("/refunds")
+@rules(Endpoint(boundary=Opaque(), single_tenant=True, operation="refund-of-the-shop"))
+def refund():
+    return "refunded"
+"""
+
+
+@pytest.mark.parametrize(("name", "orphaned"), [("POST /charges", []), ("PUT /charges", ["PUT /charges"])])
+def test_the_routes_of_an_http_application_are_known(shell, scene, app, tmp_path, name, orphaned):
+    """Under the methods that its adapter guards; a record of another method is of no route."""
+    (tmp_path / f"{app}.py").write_text(HTTP_APP.format(store=shell.store))
+    scene.completed("o-1", name="POST /charges/{}")
+    scene.completed("o-2", name="refund-of-the-shop")
+    scene.completed("o-3", name=name)
+    result = shell("doctor", "--json", "--app", f"{app}:guard")
+
+    assert report(result)["without_function"] == orphaned
+    assert result.exit_code == (1 if orphaned else 0)
+
+
 def test_with_an_app_the_operations_must_all_be_seen(shell, scene, app):
     for number in range(3):
         scene.completed(f"o-{number}")

@@ -149,9 +149,10 @@ def examine(ops: Ops, operations: list[Declared] | None, limit: int) -> Report:
 
 
 def _compare(report: Report, operations: list[Declared], limit: int) -> None:
-    known = {name for one in operations for name in (one.name, *one.aliases)}
     report.unnamed = sorted(one.name for one in operations if not one.named)
-    report.orphaned = sorted(set(report.stats.operations) - known)
+    report.orphaned = sorted(
+        name for name in set(report.stats.operations) if not any(one.covers(name) for one in operations)
+    )
     if report.unnamed:
         report.findings.append(f"without name=: {', '.join(report.unnamed)}; moving the function forgets its keys")
     if report.orphaned:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import weakref
@@ -11,11 +12,13 @@ from typing import Any, NoReturn
 
 from samekey.core.errors import Misconfigured, StoreUnavailable
 from samekey.core.policy import Policy
-from samekey.core.ports import Hook
+from samekey.core.ports import Event, Hook
 from samekey.guard.lease_timer import Leases
 from samekey.guard.operations import Operations, forget_ids
 from samekey.guard.single_flight import Flights
 from samekey.guard.store_urls import absolute, check_address, check_store, open_store, public, refuse_greenlets
+
+_log = logging.getLogger("samekey")
 
 SECRET_MIN_BYTES = 16
 
@@ -43,6 +46,7 @@ class BaseGuard(Operations):
         self._opening = threading.Lock()
         self._closed = False  # no new calls are accepted
         self._shut = False  # the store is closed too: every call that was running has ended
+        self._warned = False  # that the store did not answer at start
         self._hooks = as_hooks(hooks)
         self._flights = Flights()
         _ALL.add(self)
@@ -104,6 +108,23 @@ class BaseGuard(Operations):
         self._shut = True
         self._leases.end()
         return self._opened
+
+    def _unreachable(self, error: StoreUnavailable) -> None:
+        """The store did not answer at start: logged once, and an event for the hooks."""
+        if self._warned:
+            return
+        self._warned = True
+        _log.warning(
+            "%s did not answer at start (%s). Until then calls are refused, or run unguarded where store_down='run'",
+            self.store_name,
+            error,
+        )
+        event = Event(name="store_unreachable", operation="", key_digest="", detail=type(error).__name__)
+        for hook in self._hooks:
+            try:
+                hook(event)
+            except Exception:
+                _log.exception("a samekey hook raised; the start is not affected")
 
     def _after_fork(self) -> None:
         # The callers in flight are the parent's, and one of them may hold the lock.

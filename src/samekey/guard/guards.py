@@ -17,9 +17,10 @@ from samekey.core.boundary import Boundary, Kind, Opaque
 from samekey.core.call import Answer, Call, open_command
 from samekey.core.commands import Read
 from samekey.core.drive import adrive, drive
+from samekey.core.errors import StoreUnavailable
 from samekey.core.key import as_text, make_key
 from samekey.core.policy import Policy
-from samekey.core.ports import AsyncStore, Hook, Store
+from samekey.core.ports import AsyncStore, Health, Hook, Store
 from samekey.core.record import Record
 from samekey.guard import off_switch
 from samekey.guard.adapter_batches import abegin_many, asettle_many, begin_many, settle_many
@@ -204,6 +205,19 @@ class Guard(BaseGuard):
         """The record of a key, or None; looking changes nothing."""
         found: Record | None = self.store.carry_out(Read(make_key(name, as_text(key), tenant)))
         return found
+
+    def check(self) -> Health | None:
+        """Open the store and let it check itself: at the start of an application. The HTTP adapters call it.
+
+        Raises Misconfigured for what waiting does not mend: a missing driver, missing tables, a wrong password. Returns
+        None where the server does not answer: that is logged as a warning, and the application may start.
+        """
+        try:
+            return self.store.health()
+        except StoreUnavailable as error:
+            self._require_open()
+            self._unreachable(error)
+            return None
 
     def close(self) -> None:
         """Take no more calls, and close the store: now, or as soon as the last effect that is running was settled."""
@@ -398,6 +412,15 @@ class AsyncGuard(BaseGuard):
         """The record of a key, or None; looking changes nothing."""
         found: Record | None = await self.store.carry_out(Read(make_key(name, as_text(key), tenant)))
         return found
+
+    async def check(self) -> Health | None:
+        """Open the store and let it check itself: at the start of an application."""
+        try:
+            return await self.store.health()
+        except StoreUnavailable as error:
+            self._require_open()
+            self._unreachable(error)
+            return None
 
     async def close(self) -> None:
         """Take no more calls, and close the store: now, or as soon as the last effect that is running was settled."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import re
 import struct
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -49,8 +50,8 @@ class Operation:
 class Declared:
     """An entry of the registry: an operation, its rules, and what declared it.
 
-    A `*` in the name stands for any text: an HTTP adapter declares its routes before it has seen a request, and may
-    not know where they are mounted (`POST */charges`). `operation` is None where the rules are chosen per request.
+    A `*` in the name stands for any text: an HTTP adapter declares `POST /*` before it has seen a request. `operation`
+    is None where the rules are chosen per request.
     """
 
     name: str
@@ -79,11 +80,8 @@ class Declared:
 
     def covers(self, name: str) -> bool:
         """Whether a record of this operation name is of this entry, today's name or an earlier one."""
-        before, star, after = self.name.partition("*")
-        if not star:
-            return name == self.name or name in self.aliases
-        long_enough = len(name) >= len(before) + len(after)
-        return (long_enough and name.startswith(before) and name.endswith(after)) or name in self.aliases
+        pattern = ".*".join(map(re.escape, self.name.split("*")))
+        return name in self.aliases or re.fullmatch(pattern, name, re.DOTALL) is not None
 
 
 class Operations:
@@ -98,6 +96,7 @@ class Operations:
         self._opened: Any = None  # the store, once it is open
         self._origins: dict[str, Origin] = {}
         self._declared: dict[str, Declared] = {}
+        self._sources: list[Callable[[], Iterable[Declared]]] = []
         self._operations: dict[Any, Operation] = {}
 
     @property
@@ -112,12 +111,18 @@ class Operations:
 
         Decorators, HTTP routes and webhooks declare theirs when they are made; `run` and `hold` at the first call.
         """
-        return [one for _, one in sorted(self._declared.items())]
+        found = {one.name: one for source in self._sources for one in source()} | self._declared
+        return [one for _, one in sorted(found.items())]
 
     def declare(self, declared: Declared) -> None:
         """Put an entry into the registry. The newest entry of a name counts; at most OPERATIONS_MAX are kept."""
         if declared.name in self._declared or len(self._declared) < OPERATIONS_MAX:
             self._declared[declared.name] = declared
+
+    def declare_later(self, source: Callable[[], Iterable[Declared]]) -> None:
+        """Entries that are made when the registry is read: for routes that come after their adapter."""
+        if len(self._sources) < OPERATIONS_MAX:
+            self._sources.append(source)
 
     def operation(
         self,

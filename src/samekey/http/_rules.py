@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from inspect import iscoroutinefunction
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from samekey.core.errors import Misconfigured
 from samekey.http._message import Request
@@ -16,6 +17,8 @@ Rules = Endpoint | Callable[[Request], Endpoint | None]
 
 View = TypeVar("View", bound=Callable[..., Any])
 
+OF_VIEWS: WeakSet[Endpoint] = WeakSet()  # the rules that views have of their own, for the registry of operations
+
 
 def rules(endpoint: Endpoint | None) -> Callable[[View], View]:
     """Decorate a view with rules of its own; None: not guarded. For the adapters that know their views.
@@ -24,6 +27,7 @@ def rules(endpoint: Endpoint | None) -> Callable[[View], View]:
     """
     if endpoint is not None:
         check_rules(endpoint)
+        OF_VIEWS.add(endpoint)
 
     def decorate(view: View) -> View:
         view.__samekey__ = endpoint  # type: ignore[attr-defined]

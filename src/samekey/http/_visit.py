@@ -9,14 +9,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 from typing import Any
-from weakref import ref
+from weakref import WeakSet, ref
 
 from samekey.core.call import Answer, Call
 from samekey.core.errors import Misconfigured, NotDone, Refused
 from samekey.guard.adapters import AsyncRunning, Ended, Running
 from samekey.guard.guards import AsyncGuard, Guard
-from samekey.guard.operations import OPERATIONS_MAX, Operation
+from samekey.guard.operations import OPERATIONS_MAX, Declared, Operation
 from samekey.http._message import Reply, Request, falls_short
+from samekey.http._rules import OF_VIEWS
 from samekey.http.endpoint import REPLAYED, Asked, BodyNotKept, Endpoint, Final
 
 _log = logging.getLogger("samekey")
@@ -41,6 +42,13 @@ class Door:
             raise Misconfigured(f"a sync application is guarded by Guard, not {type(guard).__name__}")
         self.guard = guard
         self._rules = _Operations()
+
+    def start(self, rules: Any) -> None:
+        """At the start of an application: declare its operations, and check the store once for each guard."""
+        declare(self.guard, rules)
+        if self.guard not in _STARTED:
+            self.guard.check()
+            _STARTED.add(self.guard)
 
     def enter(self, endpoint: Endpoint, request: Request, key: str) -> Reply | Visit:
         who = None if endpoint.principal is None else endpoint.principal(request)
@@ -171,6 +179,17 @@ class AsyncDoor:
         self.guard = guard
         self._rules = _Operations()
 
+    def declare(self, rules: Any) -> None:
+        """When the adapter is made: declare its operations, and open the store, so that a missing driver is found."""
+        declare(self.guard, rules)
+        _ = self.guard.store
+
+    async def start(self) -> None:
+        """At the start of an application: check the store once for each guard."""
+        if self.guard not in _STARTED:
+            await self.guard.check()
+            _STARTED.add(self.guard)
+
     async def enter(self, endpoint: Endpoint, request: Request, key: str) -> Reply | AsyncVisit:
         who: Any = None if endpoint.principal is None else endpoint.principal(request)
         if type(who) is not str and hasattr(who, "__await__"):
@@ -243,17 +262,47 @@ class _Operations:
         which = (endpoint, name)
         operation = self._known.get(which)
         if operation is None:
-            operation = guard.operation(
-                name,
-                ignore=endpoint.ignore,
-                boundary=endpoint.boundary,
-                policy=endpoint.policy,
-                aliases=tuple(alias for alias in endpoint.aliases if alias != name),
-            )
+            operation = checked(guard, endpoint, name)
             if len(self._known) < OPERATIONS_MAX:
                 self._known[which] = operation
         call: Call = guard.new_call(operation, key, payload, tenant, None, written)
         return call
+
+
+_STARTED: WeakSet[Any] = WeakSet()  # guards whose store was checked
+
+
+def declare(guard: Any, rules: Any) -> None:
+    """Put the operations of these rules into the guard's registry, before the first request.
+
+    An adapter does not know its routes yet, so one entry stands for all of them: `POST /*`. Rules that name their own
+    operation are declared by that name. So are the rules that views got by `@rules`, read when the registry is read:
+    views may be made after the adapter.
+    """
+    if isinstance(rules, Endpoint):
+        for name in names_of(rules):
+            checked(guard, rules, name)
+    else:
+        guard.declare(Declared("* /*", "http"))  # a function chooses the rules of each request
+    guard.declare_later(lambda: [Declared(name, "http") for endpoint in list(OF_VIEWS) for name in names_of(endpoint)])
+
+
+def names_of(endpoint: Endpoint) -> list[str]:
+    if endpoint.operation is not None:
+        return [endpoint.operation]
+    return [f"{method} /*" for method in sorted(endpoint.methods)]
+
+
+def checked(guard: Any, endpoint: Endpoint, name: str) -> Operation:
+    operation: Operation = guard.operation(
+        name,
+        ignore=endpoint.ignore,
+        boundary=endpoint.boundary,
+        policy=endpoint.policy,
+        aliases=tuple(alias for alias in endpoint.aliases if alias != name),
+        by="http",
+    )
+    return operation
 
 
 # -- what both colours decide, once --------------------------------------------------------------------------------

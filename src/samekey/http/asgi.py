@@ -62,6 +62,7 @@ class SamekeyMiddleware:
         self.app = app
         self._passage = Passage(guard)
         self._endpoint = check_rules(endpoint)
+        self._passage.declare(self._endpoint)
         refuse_ignored_rules(app, "samekey.http.asgi.SamekeyMiddleware")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -76,6 +77,7 @@ class SamekeyMiddleware:
         """Once more when the server starts, or with the first request: routes may come after the middleware."""
         try:
             refuse_ignored_rules(self.app, "samekey.http.asgi.SamekeyMiddleware")
+            await self._passage.start()
         except Misconfigured as error:
             if scope["type"] == "lifespan":
                 await receive()
@@ -89,6 +91,7 @@ class Passage:
 
     def __init__(self, guard: AsyncGuard) -> None:
         self._door = AsyncDoor(guard)
+        self.declare, self.start = self._door.declare, self._door.start
 
     def __call__(
         self,

@@ -50,6 +50,7 @@ def samekey_route(*, guard: AsyncGuard, endpoint: Rules, app: FastAPI | None = N
     named in the log when it starts; without `app` they are named with the first request to a guarded route.
     """
     passage, default = Passage(guard), check_rules(endpoint)
+    passage.declare(default)
     started = False
 
     class SamekeyRoute(APIRoute):

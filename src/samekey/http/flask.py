@@ -38,6 +38,7 @@ class Samekey:
             self.init_app(app)
 
     def init_app(self, app: Flask) -> None:
+        self._door.start(self._endpoint)
         app.extensions["samekey"] = self  # which reads `@rules`: a middleware of WSGI around it need not
         dispatch = app.dispatch_request
 

@@ -46,11 +46,14 @@ class SamekeyPlugin(InitPlugin, ReceiveRoutePlugin):
     samekey_reads_rules = True
 
     def __init__(self, *, guard: AsyncGuard, endpoint: Rules) -> None:
-        self._middleware = _Middleware(Passage(guard), check_rules(endpoint))
+        self._passage = Passage(guard)
+        self._middleware = _Middleware(self._passage, check_rules(endpoint))
+        self._passage.declare(endpoint)
         self._policy = guard.policy
 
     def on_app_init(self, app_config: AppConfig) -> AppConfig:
         app_config.middleware.append(self._middleware)
+        app_config.on_startup.append(self._passage.start)
         app_config.after_exception.append(_raised)
         return app_config
 

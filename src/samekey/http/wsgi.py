@@ -29,6 +29,7 @@ class SamekeyMiddleware:
         self.app = app
         self._door = Door(guard)
         self._endpoint = check_rules(endpoint)
+        self._door.start(self._endpoint)
         refuse_ignored_rules(app, "samekey.http.wsgi.SamekeyMiddleware")
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:

@@ -29,8 +29,12 @@ def guarded(guard: Guard | AsyncGuard, endpoint: Rules) -> Callable[[Callable[..
 
     def decorate(view: Callable[..., Any]) -> Callable[..., Any]:
         if iscoroutinefunction(view):
-            return _async_view(AsyncDoor(guard), rules, view)  # type: ignore[arg-type]
-        return _view(Door(guard), rules, view)  # type: ignore[arg-type]
+            async_door = AsyncDoor(guard)  # type: ignore[arg-type]
+            async_door.declare(rules)
+            return _async_view(async_door, rules, view)
+        door = Door(guard)  # type: ignore[arg-type]
+        door.start(rules)
+        return _view(door, rules, view)
 
     return decorate
 

@@ -37,10 +37,12 @@ class SamekeyMiddleware:
         self.process_view: Any = self._check_view
         if iscoroutinefunction(get_response):
             self._door = AsyncDoor(_given(given, "async_guard"))
+            self._door.declare(self._endpoint)
             self.process_view = self._acheck_view  # Django would call the other one in a thread
             markcoroutinefunction(self)
         else:
             self._door = Door(_given(given, "guard"))
+            self._door.start(self._endpoint)
 
     def __call__(self, asked: Any) -> Any:
         if iscoroutinefunction(self):
