@@ -282,8 +282,9 @@ def test_patience_is_one_deadline_which_renewals_of_the_holder_do_not_restart(pl
 
     with held:
         began = time.monotonic()
+        waiting = Thread(lambda: side.run("charge", int, key="o-1", payload={}, policy=Policy(patience=0.6)))
         with pytest.raises(InProgress):
-            side.run("charge", int, key="o-1", payload={}, policy=Policy(patience=0.6))
+            waiting.result()
         assert 0.5 < time.monotonic() - began < 1.5
         held.complete()
 
@@ -336,10 +337,11 @@ def test_who_stands_behind_an_impatient_one_keeps_its_own_patience(place: Place,
 
     holder = Thread(lambda: other.run("charge", effect, key="o-1", payload={}))
     assert inside.wait(5)
-    hasty = Policy(patience=0.3)
+    hasty = Policy(patience=1)
     first = Thread(lambda: side.run("charge", int, key="o-1", payload={}, policy=hasty))
     until(lambda: spy.count("wait") == 1)
     second = Thread(lambda: side.run("charge", int, key="o-1", payload={}).result)
+    until(lambda: any(flight.bells for flight in list(side.guard._flights._flying.values())))  # it follows the first
     with pytest.raises(InProgress):
         first.result()
     until(lambda: spy.count("wait") == 2)

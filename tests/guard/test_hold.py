@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import gc
+import os
 import threading
+import unittest.mock
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +18,7 @@ import samekey
 from samekey import (
     AsyncHeld,
     Fenced,
+    Guard,
     Held,
     InDoubt,
     InProgress,
@@ -28,7 +32,8 @@ from samekey import (
     StoreUnavailable,
     current,
 )
-from tests.guard.helpers import Ledger, Place, Thread, raising, spied_side, start_asyncio, start_trio, until
+from samekey.loops import running
+from tests.guard.helpers import Child, Ledger, Place, Thread, raising, spied_side, start_asyncio, start_trio, until
 
 
 def held_of(place: Place, **kwargs: Any) -> Held:
@@ -215,18 +220,70 @@ def test_a_hold_entered_in_one_context_and_left_in_another_is_settled(place: Pla
     assert place.peek("charge", "o-1").state is State.COMPLETED
 
 
-def test_a_hold_that_is_thrown_away_does_not_keep_the_callers_behind_it(still: Place, ledger: Ledger):
-    """Its lease still lives, so they are told "in progress" by the store; when it ends, its boundary speaks."""
-    assert still.clock is not None
-    guard = still.guard(policy=Policy(patience=0))
-    held = guard.hold("charge", key="o-1", payload={}, boundary=Repeatable())
+@pytest.mark.parametrize("boundary", [Opaque(), Repeatable()], ids=["opaque", "repeatable"])
+def test_a_hold_that_is_dropped_unentered_is_released(place: Place, ledger: Ledger, boundary: Any):
+    """Its effect never ran: the next caller need not wait for the lease."""
+    guard = place.guard(policy=Policy(patience=0, lease=3600))
+    held = guard.hold("charge", key="o-1", payload={}, boundary=boundary)
     with pytest.raises(InProgress):
-        guard.run("charge", ledger.add, key="o-1", payload={}, boundary=Repeatable())
+        guard.run("charge", ledger.add, key="o-1", payload={}, boundary=boundary)
     del held
     gc.collect()
-    still.clock.advance(31)
+    until(lambda: place.peek("charge", "o-1").state is State.RELEASED)
 
-    assert guard.run("charge", ledger.add, key="o-1", payload={}, boundary=Repeatable()).result == 1
+    assert guard.run("charge", ledger.add, key="o-1", payload={}, boundary=boundary).result == 1
+    assert guard._flights._flying == {}
+
+
+@pytest.mark.parametrize("start", [start_asyncio, start_trio], ids=["asyncio", "trio"])
+def test_an_async_hold_that_is_dropped_unentered_is_released(place: Place, ledger: Ledger, start: Any):
+    async def main() -> None:
+        guard = place.async_guard(policy=Policy(patience=0, lease=3600))
+        held = await guard.hold("charge", key="o-1", payload={})
+        del held
+        gc.collect()
+        for _ in range(500):
+            if (await guard.peek("charge", "o-1")).state is State.RELEASED:
+                return
+            await running().sleep(0.01)
+        raise AssertionError("it was never released")
+
+    start(main)
+
+
+@pytest.mark.parametrize("use", ["provider_key", "complete", "sending"])
+def test_a_hold_that_was_used_unentered_is_not_released(place: Place, use: str):
+    """The caller forgot the block: the effect may have run, so the key stays held until its lease ends."""
+    guard = place.guard()
+    held: Any = guard.hold("charge", key="o-1", payload={}, boundary=Opaque(marked=use == "sending"))
+    if use == "complete":
+        with pytest.raises(Misconfigured):
+            held.complete("done")
+    else:
+        getattr(held, use)()
+    with unittest.mock.patch.object(type(held._performer), "dropped") as dropped:
+        del held
+        gc.collect()
+
+    assert not dropped.called
+    assert place.peek("charge", "o-1").state is State.STARTED
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_child_that_was_forked_does_not_release_the_hold_of_its_parent(tmp_path: Path):
+    with Guard(f"sqlite:///{tmp_path}/keys.db") as guard:
+        held: Any = guard.hold("charge", key="o-1", payload={})
+
+        def drop() -> bool:
+            nonlocal held
+            with unittest.mock.patch.object(type(held._performer), "dropped") as dropped:
+                held = None
+                gc.collect()
+            return bool(dropped.called)
+
+        assert Child(drop).result() is False
+        with held:
+            held.complete("parent")
 
 
 def test_a_hold_that_is_kept_and_forgotten_blocks_no_longer_than_its_lease(still: Place, ledger: Ledger):
@@ -241,16 +298,17 @@ def test_a_hold_that_is_kept_and_forgotten_blocks_no_longer_than_its_lease(still
     assert held.token < answer.token
 
 
-def test_a_hold_thrown_away_lets_the_callers_behind_it_go(place: Place):
+def test_a_hold_dropped_in_its_block_lets_its_followers_go(place: Place):
     """Garbage collection may strike anywhere: it only takes note, and the next caller of any key clears up."""
     guard = place.guard(policy=Policy(patience=0.1))
-    holds = [guard.hold("charge", key="o-1", payload={})]
+    holds = [guard.hold("charge", key="o-1", payload={}).__enter__()]
     holds.clear()
 
     assert guard._flights._abandoned
     guard.run("charge", lambda: 1, key="o-2", payload={})
     assert not guard._flights._abandoned
     assert guard._flights._flying == {}
+    assert place.peek("charge", "o-1").state is State.STARTED
 
 
 def test_a_hold_that_was_left_elsewhere_is_no_longer_around_anything(place: Place):

@@ -16,6 +16,7 @@ import pytest
 from samekey import (
     Answer,
     AsyncGuard,
+    Fenced,
     Guard,
     Held,
     InDoubt,
@@ -178,6 +179,32 @@ def test_a_renewal_that_fails_is_tried_again_before_the_lease_is_lost(place: Pla
     assert side.run("charge", effect, key="o-1", payload={}).result is True
 
 
+@pytest.mark.parametrize("claimed", ["open", "take"])
+def test_an_effect_whose_claim_was_answered_after_its_lease_does_not_run(
+    place: Place, colour: str, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, claimed: str
+):
+    """The reply was late, and by now another caller may believe that nothing happened and run it."""
+    side, spy = spied_side(place, colour, policy=Policy(lease=30, patience=0))
+    if claimed == "take":
+        with pytest.raises(NotDone):
+            side.run("charge", not_done, key="o-1", payload={})
+    clock, late = time.monotonic, [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock() + late[0])
+    spy.after[claimed] = lambda command: late.__setitem__(0, 28.0)  # a holder's own deadline is 27 s
+
+    with pytest.raises(Fenced, match="answered so late that its lease had ended: nothing was run"):
+        side.run("charge", ledger.add, key="o-1", payload={})
+    spy.after.clear()
+
+    assert len(ledger) == 0
+    assert place.peek("charge", "o-1").state is State.RELEASED
+    assert side.run("charge", ledger.add, key="o-1", payload={}).result == 1
+
+
+def not_done() -> None:
+    raise NotDone("funds")
+
+
 def test_a_hold_that_is_lost_knows_it_and_is_renewed_no_more(place: Place):
     """The record went into doubt under the holder: renewing is refused, and nothing more is sent for it."""
     side, spy = spied_side(place, "sync", policy=SHORT)
@@ -185,7 +212,8 @@ def test_a_hold_that_is_lost_knows_it_and_is_renewed_no_more(place: Place):
     other = place.guard(policy=Policy(patience=5))
 
     def effect():
-        answer = other.run("charge", lambda: "other", key="o-1", payload={}, boundary=Repeatable())
+        asked = {"key": "o-1", "payload": {}, "boundary": Repeatable()}
+        answer = Thread(lambda: other.run("charge", lambda: "other", **asked)).result()
         spy.before.clear()
         until(lambda: current().lost)
         count = spy.count("renew")

@@ -35,7 +35,7 @@ from samekey import (
     State,
 )
 from samekey.guard import hold
-from tests.guard.helpers import Child, Ledger, Place, Side, Thread
+from tests.guard.helpers import Child, Ledger, Place, Side, Thread, start_asyncio, start_trio
 
 
 class Declined(Exception):
@@ -241,6 +241,52 @@ def test_an_effect_that_waits_for_its_own_key_is_told_so(place: Place, colour: s
             side.run("charge", effect, key=f"o-{number}", payload={})
         assert place.peek("charge", f"o-{number}").state is State.IN_DOUBT
     assert len(ledger) == 2
+
+
+@pytest.mark.parametrize("other", [False, True], ids=["same guard", "another guard"])
+def test_an_effect_that_calls_its_own_key_is_refused_at_once(place: Place, other: bool):
+    """It would wait for itself: no patience helps, so none is spent."""
+    guard = place.guard(policy=Policy(patience=3600))
+    inner = place.guard(policy=Policy(patience=3600)) if other else guard
+
+    def effect() -> None:
+        guard.run("another", lambda: inner.run("charge", int, key="o-1", payload={}), key="o-1", payload={})
+
+    with pytest.raises(InProgress, match=r"the very effect that makes this call.*of its own"):
+        guard.run("charge", effect, key="o-1", payload={})
+    with pytest.raises(Misconfigured):
+        samekey.current()
+
+
+@pytest.mark.parametrize("start", [start_asyncio, start_trio], ids=["asyncio", "trio"])
+def test_an_async_effect_that_calls_its_own_key_is_refused_at_once(place: Place, start: Any):
+    async def main() -> None:
+        guard = place.async_guard(policy=Policy(patience=3600))
+
+        async def nothing() -> None:
+            """Never runs."""
+
+        async def effect() -> None:
+            await guard.run("charge", nothing, key="o-1", payload={})
+
+        with pytest.raises(InProgress, match=r"the very effect that makes this call.*of its own"):
+            await guard.run("charge", effect, key="o-1", payload={})
+
+    start(main)
+
+
+async def test_a_task_that_an_effect_started_and_does_not_wait_for_gets_its_answer(place: Place):
+    """It has a copy of the effect's context, and the effect ends while it waits."""
+    guard = place.async_guard(policy=Policy(patience=60))
+    tasks = []
+
+    async def effect() -> str:
+        tasks.append(asyncio.ensure_future(guard.run("charge", effect, key="o-1", payload={})))
+        await asyncio.sleep(0.02)
+        return "once"
+
+    await guard.run("charge", effect, key="o-1", payload={})
+    assert ((await tasks[0]).result, len(tasks)) == ("once", 1)
 
 
 def test_what_the_effect_knows_gets_no_note(side: Side):

@@ -277,12 +277,20 @@ class _InTransaction:
             "claimed. Ask again in the transaction that is open now"
         )
 
-    def abandon(self) -> None:
-        """A hold was thrown away without being entered. Only the end of its transaction can remove the claim."""
+    def dropped(self) -> None:
+        """The garbage collector found a hold that was never entered. The end of its transaction removes the claim."""
         _log.warning(
             "a hold of %s was never entered, and stays claimed: roll its transaction back", self.call.key.operation
         )
         self._depart(Phase.AWAY)
+
+    def abandon(self) -> None:
+        """The garbage collector found a hold in the middle of its block."""
+        _log.warning(
+            "a hold of %s was entered and never left, and stays claimed: roll its transaction back",
+            self.call.key.operation,
+        )
+        self._depart(Phase.UNDONE if self._phase in OWN_OPEN else Phase.AWAY)
 
     def finish(self) -> None:
         """There is no flight in here that another caller could wait for."""

@@ -45,6 +45,7 @@ class Carrier(Protocol):
     @property
     def end(self) -> Any: ...
     def abandon(self) -> None: ...
+    def dropped(self) -> None: ...
     def too_late(self) -> SamekeyError | None: ...
     def withdraw(self, command: Any) -> Any: ...
     def conclude(self, ended: Any) -> Answer[Any]: ...
@@ -85,6 +86,26 @@ def lineage() -> tuple[str, ...]:
     return () if held is None else held.lineage
 
 
+def is_inside(attempt: str) -> bool:
+    """Whether the effect of this attempt makes this very call: in the same thread or task, so that it waits for us.
+
+    A thread or task that the effect started has a copy of its context, and the effect may end while it goes on.
+    """
+    known = _current.get()
+    held = _running()
+    while held is not None and held.attempt != attempt:
+        held = None if held._around is None else held._around()
+    if held is None or held._was is None:
+        return False
+    try:
+        _current.reset(held._was)  # only in the context in which the hold was entered
+    except ValueError:
+        return False
+    held._was = _current.set(ref(held))
+    _current.set(known)
+    return True
+
+
 def leaving(error: BaseException) -> BaseException:
     """Mark an error that leaves a guard: from there on it speaks about that guard's effect, not about an outer one.
 
@@ -106,10 +127,12 @@ class _HandedOut:
     Only this object has a finalizer: most holds are never handed out, and a finalizer on the hold would run for each.
     """
 
-    __slots__ = ("_performer", "_steps")
+    __slots__ = ("_performer", "_process", "_steps", "used")
 
     def __init__(self, performer: Carrier, steps: Generator[Command, Any, Any]) -> None:
         self._performer = performer
+        self._process = _process  # a forked child has a copy, and must not let go what its parent holds
+        self.used = False  # entered, or asked for something that an effect needs: the effect may have begun
         self._steps: Generator[Command, Any, Any] | None = steps
 
     def taken_back(self) -> Generator[Command, Any, Any]:
@@ -118,10 +141,12 @@ class _HandedOut:
         return steps
 
     def __del__(self) -> None:
-        # The caller dropped the hold. The lease will end by itself; callers of this process that follow this attempt
-        # must not wait for it. (`_steps` is missing where __init__ was interrupted.)
-        if getattr(self, "_steps", None) is not None:
+        if getattr(self, "_steps", None) is None:  # taken back; or interrupted as it was made
+            return
+        if self.used or self._process != _process:
             self._performer.abandon()
+        else:
+            self._performer.dropped()
 
 
 class Hold:
@@ -179,6 +204,8 @@ class Hold:
     def provider_key(self, label: str = "") -> str:
         """The key to send to the provider: the same for every attempt at this intent, in every process."""
         self._gave_key = True
+        if self._handed_out is not None:
+            self._handed_out.used = True
         if self.record is None:
             return provider_key(self._call.key, 0, label)
         return self.record.provider_key(label)
@@ -211,6 +238,8 @@ class Hold:
     def complete(self, result: Any = None) -> None:
         """Inside `with held:`: what the key answers from now on."""
         if self._handed_out is None or not self._entered:
+            if self._handed_out is not None:
+                self._handed_out.used = True
             raise Misconfigured(
                 "complete() is for the block of a hold: `with held:`, and in it held.complete(result); "
                 "a guarded function returns its result"
@@ -274,6 +303,8 @@ class Hold:
         if self._entered:
             raise Misconfigured("this hold is running already")
         self._entered = True
+        if self._handed_out is not None:
+            self._handed_out.used = True
         if _current.get() is not None and (around := _running()) is not None:
             self._around = ref(around)
         self._began = next(_order)
@@ -349,6 +380,7 @@ class Hold:
     def hand_out(self, steps: Generator[Command, Any, Any]) -> None:
         """The caller enters the hold, and drives the rest of these steps."""
         self._handed_out = _HandedOut(self._performer, steps)
+        self._handed_out.used = self.record is None  # nothing was claimed: there is nothing to let go
 
 
 class Held(Hold):
@@ -356,6 +388,8 @@ class Held(Hold):
 
     def sending(self) -> None:
         """Write the fenced mark, right before the provider is called; raises Fenced if the hold is lost."""
+        if self._handed_out is not None:
+            self._handed_out.used = True
         if self.record is not None:
             self.record = drive(sending(self._call, self.record), self._performer.perform)  # type: ignore[assignment]
             self.begun = True
@@ -404,6 +438,8 @@ class AsyncHeld(Hold):
 
     def sending(self) -> Awaitable[None]:
         """The same, to be awaited; in a thread without a loop (a plain `def` handler) it blocks until it is written."""
+        if self._handed_out is not None:
+            self._handed_out.used = True
         if self.record is None:
             return _DONE
         # Set at the call, not at the write: an effect that forgets the await sends all the same.
