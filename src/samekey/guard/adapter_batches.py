@@ -139,8 +139,8 @@ def _settle_some(some: list[Any]) -> list[Ended]:
         replies = _carried_out(writes[0].running._performer._guard, [one.command for one in writes])
     except BaseException:  # interrupted in the middle of the batch: written again, each recognises itself
         for one in writes:
-            one.running._performer._unsaid = one.command
-            one.running._performer._last_word()
+            one.running._performer._unwritten = one.command
+            one.running._performer._write_once_more()
             one.running._performer.finish()
         raise
     for one, reply in zip(writes, replies, strict=True):
@@ -157,11 +157,11 @@ def _settle_some(some: list[Any]) -> list[Ended]:
 def _note(performer: Any, command: Settle, reply: Any, seconds: float) -> None:
     """What a performer notes of a write of its own."""
     if isinstance(reply, Exception):
-        performer._unsaid = command
+        performer._unwritten = command
         if isinstance(reply, StoreUnavailable):
             reply.tried_seconds = math.inf if performer._guard._shut else seconds
     else:
-        performer._unsaid = None
+        performer._unwritten = None
         performer._note(reply)
 
 
@@ -280,8 +280,8 @@ async def _asettle_some(some: list[Any]) -> list[Ended]:
         raise
     except BaseException:
         for one in writes:
-            one.running._performer._unsaid = one.command
-            await one.running._performer._last_word()
+            one.running._performer._unwritten = one.command
+            await one.running._performer._write_once_more()
             one.running._performer.finish()
         raise
     for one, reply in zip(writes, replies, strict=True):

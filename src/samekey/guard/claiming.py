@@ -87,15 +87,16 @@ class _Claiming:
     def _patience_left(self) -> float:
         return self._patience_ends - time.monotonic()
 
-    def _require_not_inside(self, seen: Record) -> None:
-        """Refuse to wait for a hold whose effect makes this very call: it cannot end before we return."""
-        if seen.lease_live and is_inside(seen.attempt):
-            raise _waits_for_itself(seen)
-
     def _after_wait(self, seen: Record, record: Record | None) -> Record | None:
-        # A thread or task that the effect started may have waited in vain, too; the effect might have ended meanwhile.
+        """The record after a wait, unless it is held by an effect that makes this very call."""
         if record is not None and record.fence == seen.fence and record.lease_live and record.attempt in lineage():
-            raise _waits_for_itself(record)
+            raise InProgress(
+                f"{record.key} is held by the very effect that makes this call: it would wait for itself. "
+                "What an effect calls needs a key, or an operation, of its own",
+                key=record.key.text,
+                token=record.token,
+                retry_after=record.lease_left,
+            )
         return self._note(record)
 
     def _note(self, record: Record | None) -> Record | None:
@@ -114,16 +115,6 @@ class _Claiming:
             key=self.call.key.text,
             token=held.token,
         )
-
-
-def _waits_for_itself(record: Record) -> InProgress:
-    return InProgress(
-        f"{record.key} is held by the very effect that makes this call: it would wait for itself. "
-        "What an effect calls needs a key, or an operation, of its own",
-        key=record.key.text,
-        token=record.token,
-        retry_after=record.lease_left,
-    )
 
 
 class Claiming(_Claiming):
@@ -194,7 +185,8 @@ class Claiming(_Claiming):
                 raise
             found: Record | None = self.store.carry_out(Read(command.seen.key))
             return found
-        self._require_not_inside(command.seen)
+        if is_inside(command.seen.attempt):  # that hold cannot end before we return: look, and do not wait
+            return self._after_wait(command.seen, self.store.wait(command, 0.0))
         flight = self._followed
         if flight is not None and flight.held is not None and flight.held.fence == command.seen.fence:
             self._watch(flight, lambda: flight.landed, command.seen.lease_left)
@@ -287,7 +279,8 @@ class AsyncClaiming(_Claiming):
             await running().shielded(lambda: adrive(letting_go, self._straight))  # no other caller knows of this claim
             found: Record | None = await self.store.carry_out(Read(command.seen.key))
             return found
-        self._require_not_inside(command.seen)
+        if is_inside(command.seen.attempt):  # that hold cannot end before we return: look, and do not wait
+            return self._after_wait(command.seen, await self.store.wait(command, 0.0))
         flight = self._followed
         if flight is not None and flight.held is not None and flight.held.fence == command.seen.fence:
             await self._watch(flight, lambda: flight.landed, command.seen.lease_left)
