@@ -35,7 +35,7 @@ MODULES = [
     *(f"samekey.clients.{name}" for name in ("aiohttp", "httpx", "httpx2", "requests")),
     *(f"samekey.http.{name}" for name in ("asgi", "django", "fastapi", "flask", "litestar", "webhook", "wsgi")),
     *(f"samekey.stores.{name}" for name in ("memory", "mysql", "postgres", "redis", "sqlite")),
-    *("samekey.hooks.logging", "samekey.testing.http", "samekey.testing.servers"),
+    *("samekey.guard.adapters", "samekey.hooks.logging", "samekey.testing.http", "samekey.testing.servers"),
 ]
 LISTED = MODULES[:5]  # those whose every name is a promise
 
@@ -43,7 +43,10 @@ LISTED = MODULES[:5]  # those whose every name is a promise
 SAID_ONCE = {"--store", "--json", "--debug", "--help"}
 
 # Signatures on the page, and what they are of; the rest are found by their name.
-METHODS = {f".{name}": getattr(samekey.Guard, name) for name in ("once", "run", "run_many", "hold", "on", "peek")}
+METHODS = {
+    f".{name}": getattr(samekey.Guard, name)
+    for name in ("once", "run", "run_many", "hold", "on", "peek", "begin", "begin_many", "settle_many", "new_call")
+}
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ _LEVELS = {
     "late": logging.WARNING,
     "not_kept": logging.WARNING,
     "not_recorded": logging.WARNING,
+    "store_unreachable": logging.WARNING,
     "unguarded": logging.WARNING,
     "conflicting": logging.ERROR,
     "store_lost_memory": logging.ERROR,
