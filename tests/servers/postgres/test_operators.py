@@ -11,8 +11,11 @@ import psycopg
 import pytest
 
 from samekey.core.ports import Query
+from samekey.core.record import Record
 from samekey.core.states import State
+from samekey.drivers.postgres.migrate import migrate
 from samekey.stores.postgres import PostgresStore
+from samekey.stores.postgres._operators import list_statement
 from samekey.testing.stores.scene import B, settling
 from tests.servers.postgres.helpers import sql
 
@@ -78,3 +81,86 @@ def test_old_records_are_found_beyond_the_newest(store, url, scene):
     rest = store.list(Query(operation=scene.operation, limit=4, before=(found[-1].created_at, found[-1].key.digest)))
 
     assert [one.key.text for one in (*found, *rest)] == ["0", "1", "2", "3", "4", "5"]
+
+
+# -- pages ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def filled(server):
+    """20,000 records, of which the older half was swept and filled again: new rows lie all over the table."""
+    address = server.create_database()
+    migrate(address)
+    sql(address, FILL.format(start=0, age=40_000))
+    sql(address, "DELETE FROM samekey_records WHERE token % 2 = 0")
+    sql(address, "VACUUM samekey_records")
+    sql(address, FILL.format(start=20_000, age=20_000))
+    sql(address, "UPDATE samekey_records SET state = 'in_doubt', retain_until = NULL WHERE token % 1000 = 1")
+    sql(address, "VACUUM ANALYZE samekey_records")
+    return address
+
+
+FILL = """
+INSERT INTO samekey_records (
+  digest, operation, key, state, token, attempt, fingerprint, form, boundary, version, attempts, created_at, changed_at,
+  lease_until, unsure, happened, round, settled_at, retain_until, moves
+)
+SELECT md5(n::text)::uuid, 'charge', n::text, 'completed', n, md5(n::text)::uuid, 'f', '1', 'opaque', 2, 1, now - age,
+       now - age, now - age, false, false, 0, now - age, now + 86400, '[0,1,"","started","a",""]'
+FROM (SELECT n, {age} - (n - {start}) AS age, date_part('epoch', clock_timestamp()) AS now
+      FROM generate_series({start} + 1, {start} + 20000) AS n) AS numbered
+"""
+
+
+def visited(url: str, query: Query) -> tuple[set[str], int]:
+    """The kinds of nodes in the plan of this page, and how many rows the scans visit."""
+    statement, values = list_statement(query)
+    with psycopg.connect(url) as link:
+        row = link.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}".encode(), values).fetchone()
+    assert row
+    kinds, rows, todo = set(), 0, [row[0][0]["Plan"]]
+    while todo:
+        node = todo.pop()
+        kinds.add(node["Node Type"])
+        todo += node.get("Plans", [])
+        if "Scan" in node["Node Type"]:
+            rows += node["Actual Rows"] + node.get("Rows Removed by Filter", 0)
+            rows += node.get("Rows Removed by Index Recheck", 0)
+    return kinds, rows
+
+
+@pytest.mark.parametrize("states", [(), (State.COMPLETED,)], ids=["any", "completed"])
+@pytest.mark.parametrize("cursor", ["first", "middle", "last"])
+def test_a_page_visits_about_as_many_rows_as_it_shows(filled, states, cursor):
+    """The first page, and the pages after a cursor: also where new rows are spread over the whole table."""
+    before = None
+    if cursor != "first":
+        order = "created_at" if cursor == "last" else "abs(created_at - (SELECT avg(created_at) FROM samekey_records))"
+        with psycopg.connect(filled) as link:
+            row = link.execute(f"SELECT created_at, digest FROM samekey_records ORDER BY {order} LIMIT 1".encode())
+            found = row.fetchone()
+        assert found
+        before = (found[0] + (50 if cursor == "last" else 0), found[1].bytes)
+
+    kinds, rows = visited(filled, Query(states=states, limit=100, before=before))
+
+    assert "Seq Scan" not in kinds
+    assert 20 <= rows <= 130
+
+
+def test_records_in_doubt_are_found_without_reading_the_others(filled):
+    kinds, rows = visited(filled, Query(states=(State.STARTED, State.IN_DOUBT), limit=100))
+
+    assert "Seq Scan" not in kinds
+    assert rows <= 100
+    with contextlib.closing(PostgresStore(filled)) as store:
+        found = store.list(Query(states=(State.IN_DOUBT,), limit=100))
+        tenth = found[9]
+        assert isinstance(tenth, Record)
+        cursor = (tenth.created_at, tenth.key.digest)
+        rest = store.list(Query(states=(State.IN_DOUBT,), limit=100, before=cursor))
+    assert len(found) == 40
+    assert [one.key for one in rest if isinstance(one, Record)] == [
+        one.key for one in found[10:] if isinstance(one, Record)
+    ]
+    assert len(rest) == 30

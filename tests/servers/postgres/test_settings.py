@@ -81,6 +81,15 @@ def test_whatever_encoding_an_address_names_texts_are_kept_as_they_are(url, scen
     assert sql(url, "SELECT key FROM samekey_records") == command.key.text
 
 
+def test_a_search_path_in_the_address_is_refused_with_pgbouncer():
+    """PgBouncer refuses or ignores it: one sentence that says what to do instead."""
+    address = "postgresql://app@db/shop?options=-csearch_path%3Dpay"
+
+    assert "search_path" in parse_url(address).url
+    with pytest.raises(Misconfigured, match=r"does not pass options=-csearch_path=pay on .*ALTER ROLE"):
+        parse_url(f"{address}&pgbouncer=1")
+
+
 @pytest.mark.parametrize("address", ["postgresql:///shop", "postgresql://", "postgresql:///shop?host=/run/postgresql"])
 def test_an_address_without_a_host_is_that_of_the_local_server(address):
     assert parse_url(address).name == address

@@ -11,8 +11,9 @@ from typing import Any
 import psycopg
 import pytest
 
+from samekey import Guard, Policy
 from samekey.core.commands import Read
-from samekey.core.errors import Misconfigured, RecordUnreadable
+from samekey.core.errors import Misconfigured, RecordUnreadable, StoreUnavailable
 from samekey.core.ports import Query
 from samekey.core.states import State
 from samekey.drivers.postgres.migrate import migrate, migrations
@@ -39,6 +40,70 @@ def test_missing_tables_are_told_with_the_command_that_makes_them(server, scene)
     with pytest.raises(Misconfigured, match="samekey migrate"):
         store.carry_out(settling(store.carry_out(scene.opening()), State.COMPLETED))
     store.close()
+
+
+FOREIGN = {
+    "other columns": "DROP TABLE samekey_records CASCADE; CREATE TABLE samekey_records (id int, payload text)",
+    "other types": "ALTER TABLE samekey_records ALTER COLUMN token TYPE text",
+    "other order": "ALTER TABLE samekey_records RENAME state TO x; ALTER TABLE samekey_records RENAME key TO state",
+    "other meta": "ALTER TABLE samekey_meta RENAME value TO worth",
+}
+
+
+@pytest.mark.parametrize("change", FOREIGN.values(), ids=list(FOREIGN))
+def test_a_foreign_table_is_no_outage(url, scene, change):
+    """A guard that runs while the store is down would run without protection for ever: it is refused at the start."""
+    sql(url, change)
+    guard = Guard(PostgresStore(url), policy=Policy(store_down="run"))
+
+    with pytest.raises(Misconfigured, match="that samekey did not make"):
+        guard.run("charge", lambda: "unguarded", key="k", payload={})
+    with pytest.raises(Misconfigured, match="that samekey did not make"):
+        guard.store.health()
+    guard.close()
+
+
+def test_a_table_that_is_changed_under_a_connection_is_no_outage_either(store, url, scene):
+    """The server refuses the statement: trying again does not help, and neither does running unguarded."""
+    store.carry_out(scene.opening("connected"))
+    sql(url, "ALTER TABLE samekey_records ADD COLUMN owner text NOT NULL DEFAULT 'x'")
+    sql(url, "ALTER TABLE samekey_records ALTER COLUMN owner DROP DEFAULT")
+
+    with pytest.raises(Misconfigured, match="not as `samekey migrate` made them"):
+        store.carry_out(scene.opening())
+
+
+def test_migrating_next_to_a_foreign_table_names_it(server):
+    url = server.create_database()
+    sql(url, "CREATE TABLE samekey_records (id int)")
+
+    with pytest.raises(Misconfigured, match="has a table samekey_records that samekey did not make"):
+        migrate(url)
+    assert sql(url, "SELECT to_regclass('samekey_meta')::text") is None
+
+
+async def test_the_self_check_says_who_can_fix_it(server):
+    """health() connects and checks: missing tables are a mistake of ours, a server that is away is an outage."""
+    url = server.create_database()
+    with contextlib.closing(PostgresStore(url)) as store, pytest.raises(Misconfigured, match="samekey migrate"):
+        store.health()
+    tasks = AsyncPostgresStore(url)
+    with pytest.raises(Misconfigured, match="samekey migrate"):
+        await tasks.health()
+    await tasks.close()
+    away = PostgresStore("postgresql://samekey@127.0.0.1:1/shop")
+    with contextlib.closing(away), pytest.raises(StoreUnavailable):
+        away.health()
+
+
+def test_a_missing_audit_table_is_a_warning_of_health(store, url):
+    assert ("audit table", "present") in store.health().facts
+    sql(url, "DROP TABLE samekey_audit")
+    with contextlib.closing(PostgresStore(url)) as later:
+        health = later.health()
+
+    assert ("audit table", "missing") in health.facts
+    assert [one for one in health.warnings if "samekey_audit is missing" in one]
 
 
 def _drop_all(url: str) -> None:
