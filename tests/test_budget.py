@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -88,6 +89,17 @@ print(running, spent() - before)
     running, ended = map(float, printed.split())
     assert running >= 0.45
     assert ended >= 0.5
+
+
+@pytest.mark.parametrize(("allowed", "mark"), [("60", ""), ("0.01", ", over budget")])
+@pytest.mark.parametrize("code", [0, 3])
+def test_the_seconds_of_a_command_are_printed_and_its_exit_code_is_kept(allowed, mark, code):
+    busy = f"import time\nwhile time.process_time() < 0.1: pass\nraise SystemExit({code})"
+    command = [sys.executable, "-m", "tools.cpu", allowed, sys.executable, "-c", busy]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+
+    assert ended.returncode == code
+    assert re.fullmatch(rf"\d+ CPU seconds of {allowed}{mark}, in \d+ s\n", ended.stdout)
 
 
 def run(folder: Path, allowed: float, *workers: str) -> subprocess.CompletedProcess[str]:
