@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from tests.pages.blocks import ROOT, pages
 
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
@@ -26,12 +24,17 @@ def links() -> list[tuple[Path, str, str]]:
     return [(page, to, anchor) for page in pages() for to, anchor in LINK.findall(plain(page))]
 
 
-@pytest.mark.parametrize(("page", "to", "anchor"), links())
-def test_a_link_leads_somewhere(page: Path, to: str, anchor: str):
-    target = (page.parent / to).resolve() if to else page
+def test_every_link_leads_somewhere():
+    targets = {
+        f"{page.relative_to(ROOT)}: {to}#{anchor}": ((page.parent / to).resolve() if to else page, anchor)
+        for page, to, anchor in links()
+    }
+    missing = [link for link, (target, _) in targets.items() if not target.exists()]
+    there = {link: (target, anchor) for link, (target, anchor) in targets.items() if link not in missing}
+    dangling = [link for link, (target, anchor) in there.items() if anchor and anchor not in anchors(target)]
 
-    assert target.exists()
-    assert not anchor or anchor in anchors(target)
+    assert len(targets) > 100
+    assert missing + dangling == []
 
 
 def test_every_page_of_the_docs_is_reached_from_the_index():

@@ -49,11 +49,13 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("module", "name"), [(module, name) for module in LISTED for name in import_module(module).__all__]
-)
-def test_every_public_name_is_in_the_reference(module: str, name: str):
-    assert any(re.search(rf"\b{name}\b", code) for code in CODES), f"{module}.{name}"
+def test_every_public_name_is_in_the_reference():
+    names = [(module, name) for module in LISTED for name in import_module(module).__all__]
+
+    assert len(names) > 70
+    assert [
+        f"{module}.{name}" for module, name in names if not any(re.search(rf"\b{name}\b", code) for code in CODES)
+    ] == []
 
 
 @pytest.mark.parametrize("module", LISTED)
@@ -134,11 +136,10 @@ def test_the_pages_import_only_what_is_public():
     assert sorted(imported() - set(MODULES)) == []
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_every_public_module_is_named(module: str):
-    short = module.removeprefix("samekey.").rpartition(".")[2]
+def test_every_public_module_is_named():
+    short = {module: module.removeprefix("samekey.").rpartition(".")[2] for module in MODULES}
 
-    assert f"`{module}`" in TEXT or f"`.{short}`" in TEXT
+    assert [module for module in MODULES if f"`{module}`" not in TEXT and f"`.{short[module]}`" not in TEXT] == []
 
 
 # -- commands ----------------------------------------------------------------------------------------------
