@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -114,6 +116,32 @@ def test_the_lines_of_the_venv_are_right():
 
     assert [wrong for line, _ in lines if (wrong := carry_out(line))] == []
     assert len(lines) == 3
+
+
+def test_the_table_of_places_names_files_that_hold_those_names():
+    """A newcomer finds the place for each of these from the page alone."""
+    rows = re.findall(
+        r"^\| (.*) \| `([\w/]+\.py)` \| (.*) \|$", (ROOT / PAGE).read_text(encoding="utf-8"), re.MULTILINE
+    )
+    asked = ("a key is made", "claim is decided", "PostgreSQL claims", "FastAPI attaches", "new broker would attach")
+    wrong = [
+        f"{file}: {name}"
+        for _, file, names in rows
+        for name in re.findall(r"`([\w.]+)`", names)
+        if name not in defined(ROOT / "src" / "samekey" / file)
+    ]
+
+    assert [what for what in asked if not any(what in where for where, _, _ in rows)] == []
+    assert wrong == []
+
+
+def defined(file: Path) -> set[str]:
+    """The functions and classes of a file, and the methods of its classes as `Class.method`."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    top = [node for node in ast.parse(file.read_text(encoding="utf-8")).body if isinstance(node, kinds)]
+    classes = [node for node in top if isinstance(node, ast.ClassDef)]
+    methods = {f"{one.name}.{node.name}" for one in classes for node in one.body if isinstance(node, kinds)}
+    return {node.name for node in top} | methods
 
 
 def test_the_layout_is_the_one_there_is():
