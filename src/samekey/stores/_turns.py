@@ -145,12 +145,12 @@ class Turns(ABC, Generic[J]):
             self._withdraw(jobs)
             raise
         finally:
-            if self._leader is jobs:
-                try:
+            try:
+                if self._leader is jobs:
                     self._pass_on(jobs, others)
-                except BaseException:  # interrupted in there
-                    self._pass_on(jobs, others)
-                    raise
+            except BaseException:  # interrupted in there
+                self._pass_on(jobs, others)
+                raise
 
     def _await_turn(self, place: Place[J]) -> None:
         """Return when this caller leads, or when a leader has answered it."""

@@ -1,6 +1,6 @@
-"""Interrupts: Ctrl-C, or a signal handler that raises when a time limit is over, at every place where they may strike.
+"""Interrupts: Ctrl-C, or a signal handler that raises when a time limit is over, at every line where they may strike.
 
-Whoever is interrupted takes nobody with it: no reply of its is left for the next caller, and its turn is passed on.
+An interrupt ends its own caller only: no reply to that caller reaches the next one, and the turn is passed on.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from samekey.core.key import make_key
 from samekey.core.record import Record
 from samekey.core.states import Role, State
 from samekey.drivers.redis.wire import Wire
-from samekey.stores.redis import AsyncRedisStore, RedisStore, _threads
+from samekey.stores import _turns
+from samekey.stores.redis import AsyncRedisStore, RedisStore
 from samekey.testing.servers import RedisServer, redis_server, until
 from tests.servers.proxy import FaultProxy
 from tests.stores.interrupts import TimeLimit, interrupted_at
 
 A, B = "a" * 32, "b" * 32
-ANSWER_SECONDS = 20.0  # nobody waits so long for an answer, unless there will be none
+ANSWER_SECONDS = 20.0  # a caller that waits longer will never be answered
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +55,7 @@ def opening(text: str | None = None, *, by: str = A) -> Open:
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, TimeLimit])
 @pytest.mark.parametrize("nth", [1, 2])
-def test_a_reply_to_who_was_interrupted_is_nobody_else_s(server, monkeypatch, kind, nth):
+def test_a_reply_to_an_interrupted_caller_reaches_no_other(server, monkeypatch, kind, nth):
     """After the bytes of a claim, or of a settle, have left: the next caller's key was completed, and is replayed."""
     effects: list[str] = []
 
@@ -97,8 +98,8 @@ def claim_two(store: RedisStore) -> None:
 
 
 def meet(store: RedisStore) -> None:
-    for link in store._process.queue.servers.connections.values():
-        link.wire.close()
+    for connection in store._process.queue.servers.connections.values():
+        connection.wire.close()
     store.carry_out(opening())
 
 
@@ -107,7 +108,7 @@ def test_an_interrupt_at_any_line_leaves_nothing_to_the_next_caller(store, work:
     paid = store.carry_out(opening())
     store.carry_out(Settle(paid, Role.HOLDER, State.COMPLETED, A, b"paid", None, "", 3600.0))
     for number in count(1):
-        with interrupted_at(number, "/redis/") as strike:
+        with interrupted_at(number, "/redis/", "stores/_turns") as strike:
             work(store)
         assert store._process.queue._leader is None, strike.where
         found = store.carry_out(opening(paid.key.text, by=B))
@@ -115,7 +116,7 @@ def test_an_interrupt_at_any_line_leaves_nothing_to_the_next_caller(store, work:
 
         assert (found.state, found.result, found.attempt) == (State.COMPLETED, b"paid", A)
         assert store.carry_out(mine).fence == (store.carry_out(Read(mine.key)) or paid).fence
-        assert store.carry_out(Read(make_key("own", "nobody's"))) is None
+        assert store.carry_out(Read(make_key("own", "free"))) is None
         if not strike.struck:
             break
     assert number > 20
@@ -126,19 +127,19 @@ def test_an_interrupt_at_any_line_of_a_loop_leaves_nothing_to_its_next_task(serv
     paid = store.carry_out(opening())
     store.carry_out(Settle(paid, Role.HOLDER, State.COMPLETED, A, b"paid", None, "", 3600.0))
     loop = asyncio.new_event_loop()
-    loop.set_exception_handler(lambda loop, context: None)  # tasks that were interrupted, and nobody asks after
+    loop.set_exception_handler(lambda loop, context: None)  # for tasks that were interrupted
     ours = AsyncRedisStore(server.url())
 
     async def together(*commands: Open) -> list[Record]:
         async with asyncio.timeout(ANSWER_SECONDS):
             return await asyncio.gather(*[ours.carry_out(command) for command in commands])
 
-    async def apart(*commands: Open) -> None:  # what became of one is not told to the others
+    async def apart(*commands: Open) -> None:  # each task ends by itself
         await asyncio.wait([asyncio.create_task(ours.carry_out(command)) for command in commands])
 
     loop.run_until_complete(together(opening()))
     for number in count(1):
-        with interrupted_at(number, "/redis/") as strike:
+        with interrupted_at(number, "/redis/", "stores/_turns") as strike:
             loop.run_until_complete(apart(opening(), opening(), opening()))
         mine = opening(by=B)
         found, held = loop.run_until_complete(together(opening(paid.key.text, by=B), mine))
@@ -158,30 +159,30 @@ def test_an_interrupt_at_any_line_of_a_loop_leaves_nothing_to_its_next_task(serv
 # -- turns -----------------------------------------------------------------------------------------------------
 
 
-def test_an_interrupt_at_any_line_of_who_leads_takes_nobody_with_it(server):
-    """It waits for its turn, sends for those behind it and hands the lead on; wherever it ends, they are answered.
+def test_an_interrupt_at_any_line_of_a_leader_ends_no_other_caller(server):
+    """It waits for its turn, sends the commands of the queue and passes the lead on: all are answered wherever it ends.
 
-    Or told that nobody knows, where it ended halfway through taking in their own answer: it is found by asking again.
+    If it ended while it read the reply of another caller, that caller gets an error, and asks again by attempt id.
     """
     with FaultProxy(server.port) as proxy, ThreadPoolExecutor(5) as pool:
         store = RedisStore(f"redis://127.0.0.1:{proxy.port}")
-        lane = store._process.queue
+        queue = store._process.queue
         store.carry_out(Read(make_key("own", "warm")))
         for number in count(1):
             commands, over = [opening() for _ in range(4)], threading.Event()
             others: list[Future[Record]] = []
 
             def crowd(commands=commands, others=others, over=over) -> None:
-                until(lambda: lane._queue or over.is_set())
+                until(lambda: queue._queue or over.is_set())
                 others += [pool.submit(store.carry_out, command) for command in commands[1:]]
-                until(lambda: len(lane._queue) >= 3 + (not over.is_set()))
+                until(lambda: len(queue._queue) >= 3 + (not over.is_set()))
                 proxy.release()
 
             proxy.hold()
             others.append(pool.submit(store.carry_out, commands[0]))
-            until(lambda: lane._leader is not None)
+            until(lambda: queue._leader is not None)
             crowded = pool.submit(crowd)
-            with interrupted_at(number, "/redis/") as strike:
+            with interrupted_at(number, "/redis/", "stores/_turns") as strike:
                 store.carry_out(opening())
             over.set()
             crowded.result(ANSWER_SECONDS)
@@ -194,40 +195,40 @@ def test_an_interrupt_at_any_line_of_who_leads_takes_nobody_with_it(server):
                         raise
                     record = store.carry_out(command)
                 assert (record.key, record.attempt, record.state) == (command.key, A, State.STARTED)
-            assert lane._leader is None, strike.where
-            assert not lane._queue
+            assert queue._leader is None, strike.where
+            assert not queue._queue
             if not strike.struck:
                 break
         assert number > 20
         store.close()
 
 
-def test_a_lead_that_nobody_has_any_more_is_taken_over(store, monkeypatch):
-    """Interrupted twice in the same instant; and what it left on its connections is left to it."""
-    lane = store._process.queue
+def test_a_lead_that_no_thread_has_any_more_is_taken_over(store, monkeypatch):
+    """A leader that was interrupted twice at the same moment; its connections are not used again."""
+    queue = store._process.queue
     command = opening()
     store.carry_out(opening())
-    (link,) = lane.servers.connections.values()
-    lane._leader = [object()]
-    monkeypatch.setattr(_threads, "TURN_SECONDS", 0.01)
+    (connection,) = queue.servers.connections.values()
+    queue._leader = [object()]
+    monkeypatch.setattr(_turns, "TURN_SECONDS", 0.01)
 
     assert store.carry_out(command).key == command.key
-    assert lane._leader is None
-    assert link not in lane.servers.connections.values()
-    link.wire.close()
+    assert queue._leader is None
+    assert connection not in queue.servers.connections.values()
+    connection.wire.close()
 
 
 # -- waiting ---------------------------------------------------------------------------------------------------
 
 
-def test_an_interrupt_at_any_line_of_who_waits_deafens_nobody(server, store):
-    """Whoever waits next is subscribed for, and told by a message rather than by looking again."""
+def test_an_interrupt_at_any_line_of_a_waiter_leaves_the_next_one_subscribed(server, store):
+    """The next waiter has a subscription, and is woken by a message rather than by its own read."""
     held = store.carry_out(opening())
     for number in count(1):
         ours = RedisStore(server.url())
         subscriber = ours._process.subscriber
         ours.carry_out(Read(held.key))
-        with interrupted_at(number, "/redis/") as strike:
+        with interrupted_at(number, "/redis/", "stores/_turns") as strike:
             ours.wait(Wait(held), 0.0)
 
         with subscriber.watching(held.key):
