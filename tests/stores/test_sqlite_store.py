@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from samekey import Guard, Policy
 from samekey.core.commands import Free, Read
-from samekey.core.errors import RecordUnreadable
+from samekey.core.errors import Misconfigured, RecordUnreadable
 from samekey.core.key import Key
 from samekey.core.states import State
 from samekey.drivers import sqlite as driver
@@ -196,6 +197,37 @@ async def test_a_replaced_file_is_noticed_by_the_next_async_claim(file: Path):
     assert other.carry_out(Read(held.key)) is not None
     other.close()
     await store.close()
+
+
+FOREIGN = [
+    "CREATE TABLE samekey_records (id INTEGER)",
+    "CREATE TABLE samekey_meta (name TEXT PRIMARY KEY, value TEXT); CREATE TABLE samekey_records (id INTEGER); "
+    "INSERT INTO samekey_meta VALUES ('schema', '1')",
+]
+
+
+@pytest.mark.parametrize("statements", FOREIGN)
+def test_a_foreign_table_is_refused_and_never_taken_for_an_outage(file: Path, statements: str):
+    """With store_down="run" an outage runs the effect unguarded: a table that is not ours would do so for ever."""
+    with closing(sqlite3.connect(file)) as application:
+        application.executescript(statements)
+    ran: list[int] = []
+
+    with pytest.raises(Misconfigured, match="samekey_records"):
+        Guard(f"sqlite:///{file}", policy=Policy(store_down="run")).run(
+            "charge", lambda: ran.append(1), key="o-1", payload={}
+        )
+    assert ran == []
+
+
+def test_a_table_that_is_changed_under_a_running_store_is_no_outage(file: Path):
+    store = SqliteStore(file)
+    with closing(sqlite3.connect(file)) as application:
+        application.execute("ALTER TABLE samekey_records RENAME COLUMN story TO theirs")
+
+    with pytest.raises(Misconfigured, match="not ours"):
+        store.carry_out(scene.opening())
+    store.close()
 
 
 def _back_up(file: Path) -> Path:

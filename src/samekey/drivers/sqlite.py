@@ -26,6 +26,13 @@ DriverError = sqlite3.Error
 Synchronous = Literal["full", "normal"]
 
 SCHEMA = 1  # the newest migration this version knows
+# fmt: off
+RECORD_COLUMNS = (
+    "digest", "operation", "tenant", "key", "state", "token", "attempt", "fingerprint", "form", "boundary", "version",
+    "attempts", "created_at", "changed_at", "lease_until", "lease_clock", "unsure", "begun_at", "first_sent_at",
+    "round", "settled_by", "settled_at", "retain_until", "result", "error", "asker", "ask_until", "story",
+)
+# fmt: on
 BUSY_SECONDS = 5.0  # how long another process's write may keep us waiting; ours take milliseconds
 BUSY_FIRST_PAUSE_SECONDS = 0.0005
 BUSY_LAST_PAUSE_SECONDS = 0.01
@@ -225,6 +232,8 @@ def store_error(name: str, error: sqlite3.Error) -> StoreError | Misconfigured:
         return RecordUnreadable(f"{name} is damaged, or not a SQLite database: restore it from a backup")
     if code == sqlite3.SQLITE_CANTOPEN:
         return StoreUnavailable(f"{name} cannot be opened")
+    if code in (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH):
+        return Misconfigured(f"{name} refused a statement of samekey, so its samekey tables are not ours: {error}")
     return StoreUnavailable(f"{name}: {error}")
 
 
@@ -235,6 +244,7 @@ def migrate(connection: sqlite3.Connection, name: str) -> None:
     """Bring the file to our schema; refuse one that a newer version wrote. Safe when many start at once."""
     with translated(name):
         if _schema(connection) == SCHEMA:
+            _require_our_columns(connection, name)
             return
         with needing_the_file(name):
             patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
@@ -244,6 +254,8 @@ def migrate(connection: sqlite3.Connection, name: str) -> None:
                 raise Misconfigured(
                     f"{name} was written by a newer samekey (schema {found}, this one knows {SCHEMA}): upgrade samekey"
                 )
+            if found == 0:
+                _require_no_tables(connection, name)
             for number in range(found + 1, SCHEMA + 1):
                 for statement in migration(number).split(";\n"):
                     if statement.strip():
@@ -258,6 +270,22 @@ def migrate(connection: sqlite3.Connection, name: str) -> None:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise
+
+
+def _require_no_tables(connection: sqlite3.Connection, name: str) -> None:
+    """Before the first migration: a table of another program under one of our names would stop it half-way."""
+    row = connection.execute(
+        "SELECT name FROM sqlite_master WHERE name IN ('samekey_records', 'samekey_meta', 'samekey_audit')"
+    ).fetchone()
+    if row is not None:
+        raise Misconfigured(f"{name} has a table {row[0]} that samekey did not make: rename it, or give another file")
+
+
+def _require_our_columns(connection: sqlite3.Connection, name: str) -> None:
+    found = {row[1] for row in connection.execute("PRAGMA table_info(samekey_records)")}
+    missing = sorted(set(RECORD_COLUMNS) - found)
+    if missing:
+        raise Misconfigured(f"the table samekey_records of {name} is not ours: it has no column {missing[0]}")
 
 
 def migration(number: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import itertools
 import subprocess
@@ -10,24 +11,29 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
+from uuid import uuid4
 
 import anyio
 import pytest
 
-from samekey import AsyncGuard
-from samekey.core.commands import Free, Read
-from samekey.core.errors import RecordUnreadable, StoreUnavailable
+from samekey import AsyncGuard, Guard
+from samekey.core.commands import Free, Read, Renew
+from samekey.core.errors import RecordUnreadable, StoreBusy, StoreUnavailable
+from samekey.core.key import make_key
 from samekey.core.ports import Query
 from samekey.core.record import Record
 from samekey.core.states import State
 from samekey.drivers.mysql import connect as driver
+from samekey.drivers.mysql import self_check
 from samekey.ops import Ops
-from samekey.stores.mysql import MysqlStore, _connections
+from samekey.stores.mysql import AsyncMysqlStore, MysqlStore, _connections
 from samekey.testing.stores.scene import LEASE, A, B, settling
 from tests.servers.mysql.helpers import connected, opened, sql, until
 from tests.stores.interrupts import TimeLimit, interrupted_at
 
 pytestmark = pytest.mark.slow
+
+WAITS = " WHERE trx_state = 'LOCK WAIT'"
 
 # -- what a command costs ------------------------------------------------------------------------------
 
@@ -187,6 +193,91 @@ def test_a_row_that_is_held_for_ever_is_told(store, url, scene, monkeypatch):
             store.carry_out(settling(held, State.COMPLETED))
 
 
+@pytest.fixture
+def long_waits(monkeypatch):
+    """A wait for a held row takes so long that a command behind it cannot be taken for a fast one."""
+    session = tuple(one.replace("_timeout = 1,", "_timeout = 5,") for one in self_check._SESSION)
+    monkeypatch.setattr(self_check, "_SESSION", session)
+
+
+def in_transaction(url: str, link: Any, keys: list[str]) -> None:
+    """Claim these keys inside the caller's transaction, and leave it open."""
+    link.begin()
+    with Guard(url) as guard:
+        for key in keys:
+            guard.on(link).run("charge", lambda: "atomic", key=key, payload={})
+
+
+@pytest.mark.usefixtures("long_waits")
+def test_claims_of_held_keys_stop_neither_renewals_nor_settles(store, url, scene):
+    """Twelve plain claims wait for rows of an open transaction, and there are eight connections."""
+    held = store.carry_out(scene.opening())
+    keys = [f"held {number}" for number in range(12)]
+    with connected(url) as rival, Guard(store) as guard, ThreadPoolExecutor(12) as pool:
+        in_transaction(url, rival, keys)
+        waiting = [pool.submit(guard.run, "charge", lambda: "plain", key=key, payload={}) for key in keys]
+        until(
+            lambda: sql(url, f"SELECT COUNT(*) FROM information_schema.innodb_trx{WAITS}") == _connections.CLAIMS_MAX,
+            every=0.2,
+        )
+        start = time.monotonic()
+
+        assert store.carry_out(Renew(held, LEASE)).lease_live
+        assert store.carry_out(settling(held, State.COMPLETED)).state is State.COMPLETED
+
+        assert time.monotonic() - start < 2.0
+        rival.commit()
+        assert [one.result(30).result for one in waiting] == ["atomic"] * 12
+
+
+@pytest.mark.parametrize("colour", ["sync", "async"])
+def test_claims_of_keys_known_to_be_held_do_not_stop_other_claims(url, scene, colour):
+    """After the first wait nobody keeps a connection waiting for those rows."""
+    keys = [f"held {number}" for number in range(12)]
+
+    async def claimed(store: Any, command: Any) -> Any:
+        return (
+            await store.carry_out(command) if colour == "async" else await asyncio.to_thread(store.carry_out, command)
+        )
+
+    async def main() -> tuple[list[Any], float]:
+        store: Any = AsyncMysqlStore(url) if colour == "async" else MysqlStore(url)
+        commands = [replace(scene.opening(key), key=make_key("charge", key)) for key in keys]
+        first = await asyncio.gather(*(claimed(store, one) for one in commands), return_exceptions=True)
+        start = time.monotonic()
+        for _ in range(5):
+            again = asyncio.gather(*(claimed(store, one) for one in commands), return_exceptions=True)
+            await claimed(store, scene.opening(f"unrelated {uuid4()}"))
+            first += await again
+        seconds = time.monotonic() - start
+        if colour == "async":
+            await store.close()
+        else:
+            store.close()
+        return first, seconds
+
+    with connected(url) as rival:
+        in_transaction(url, rival, keys)
+        answers, seconds = asyncio.run(main())
+
+    assert {type(one) for one in answers} == {StoreBusy}
+    assert len(answers) == 72
+    assert seconds < 4.0  # each round waited a second or two before
+
+
+def test_at_the_servers_limit_of_connections_a_command_waits_for_one_of_ours(url, scene):
+    """The claim's connection is open: a settle goes over it, instead of failing for want of another one."""
+    sql(url, "CREATE OR REPLACE USER limited@'%' IDENTIFIED BY '' WITH MAX_USER_CONNECTIONS 1")
+    sql(url, "GRANT SELECT, INSERT, UPDATE, DELETE ON *.* TO limited@'%'")
+    with opened(url.replace("samekey@", "limited@")) as store, ThreadPoolExecutor(6) as pool:
+
+        def pay(number: int) -> State:
+            held = store.carry_out(scene.opening(str(number), by=f"{number:032x}"))
+            return store.carry_out(settling(held, State.COMPLETED)).state
+
+        assert list(pool.map(pay, range(24))) == [State.COMPLETED] * 24
+
+
 def test_a_deadlock_is_run_again(store, url, scene):
     """A batch holds one row and wants the next, a rival the other way round: both get through."""
     held = store.batch([scene.opening(str(number)) for number in range(2)])
@@ -284,10 +375,14 @@ def test_an_interrupt_at_any_line_leaves_nothing_to_the_next_caller(url, scene, 
                 store.carry_out(scene.opening(f"o-{number}"))
 
             gc.collect(1)  # Python 3.13 leaves it to the collector what an interrupt left behind
-            turns = [store._here._turn() for _ in range(_connections.LINKS_MAX)]
-            assert store._here._turns.empty(), strike.where
-            while turns:  # and none is kept here
-                store._here._turns.put(turns.pop())
+            for turns, many in (
+                (store._here._turns, _connections.LINKS_MAX),
+                (store._here._claim_turns, _connections.CLAIMS_MAX),
+            ):
+                taken = [turns.take() for _ in range(many)]
+                assert turns._free.empty(), strike.where
+                while taken:  # and none is kept here
+                    turns.give_back(taken.pop())
             assert store.carry_out(scene.opening("paid", by=B)).result == b"paid", strike.where
             if not strike.struck:
                 break

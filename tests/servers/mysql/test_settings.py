@@ -118,6 +118,17 @@ def test_a_table_that_is_not_innodb_is_refused(url, scene):
         store.carry_out(scene.opening())
 
 
+@pytest.mark.parametrize("change", ["DROP COLUMN story", "ADD COLUMN theirs INT NOT NULL"])
+def test_a_foreign_table_is_refused_and_never_taken_for_an_outage(url, change):
+    """With store_down="run" an outage runs the effect unguarded: a table that is not ours would do so for ever."""
+    sql(url, f"ALTER TABLE samekey_records {change}")
+    ran: list[int] = []
+
+    with Guard(url, policy=Policy(store_down="run")) as guard, pytest.raises(Misconfigured, match="is not ours"):
+        guard.run("charge", lambda: ran.append(1), key="o-1", payload={})
+    assert ran == []
+
+
 def test_a_result_larger_than_a_packet_is_not_kept_and_never_runs_again(url):
     """The server would hang up: it is told before, and the record says completed."""
     before = sql(url, "SELECT @@GLOBAL.max_allowed_packet")

@@ -26,7 +26,7 @@ from samekey.core.errors import Misconfigured, RecordUnreadable, StoreBusy, Stor
 from samekey.drivers.mysql.self_check import (
     IDLE_SECONDS as IDLE_SECONDS,
 )
-from samekey.drivers.mysql.self_check import LOCK_SECONDS, SCHEMA, greet
+from samekey.drivers.mysql.self_check import SCHEMA, greet
 from samekey.drivers.mysql.self_check import (
     Address as Address,
 )
@@ -192,6 +192,8 @@ _READ_ONLY = {ER.OPTION_PREVENTS_STATEMENT, 1836}
 _FULL = {ER.DISK_FULL, ER.RECORD_FILE_FULL}
 _CANNOT_KEEP = {ER.DATA_TOO_LONG, ER.TRUNCATED_WRONG_VALUE_FOR_FIELD, ER.WARN_DATA_OUT_OF_RANGE}
 _DAMAGED = {ER.NOT_KEYFILE, ER.CRASHED_ON_USAGE, ER.CRASHED_ON_REPAIR, 1712, 1932}
+_HELD = {ER.LOCK_WAIT_TIMEOUT, 3572}  # waited in vain; MySQL's answer to NOWAIT (MariaDB gives the first one)
+_TOO_MANY = {ER.CON_COUNT_ERROR, ER.TOO_MANY_USER_CONNECTIONS, ER.USER_LIMIT_REACHED}
 _CHANGED_SINCE = ER.CHECKREAD  # MariaDB's innodb_snapshot_isolation: the row moved on since the transaction began
 _NOT_CERTIFIED = 3101  # MySQL's group replication: another primary wrote the same row first
 _LOST = {
@@ -225,8 +227,8 @@ def store_error(address: Address, error: pymysql.Error) -> StoreError | Misconfi
         return Misconfigured(f"{name}: this session or transaction forbids a claim, which is a write: {_told(error)}")
     if code in _READ_ONLY:
         return StoreUnavailable(f"{name} is read-only now: a replica, or a primary that is being replaced")
-    if code == ER.LOCK_WAIT_TIMEOUT:
-        return StoreBusy(f"{name}: somebody's transaction holds the record for longer than {LOCK_SECONDS} s")
+    if code in _HELD:
+        return StoreBusy(f"{name}: another transaction holds the record; it is free when that transaction ends")
     if code in _FULL:
         return StoreUnavailable(f"the disk of {name} is full; nothing was written")
     if code == ER.NET_PACKET_TOO_LARGE:
@@ -257,7 +259,12 @@ def is_rolled_back(error: BaseException) -> bool:
 
 def is_busy(error: BaseException) -> bool:
     """Whether another transaction holds the row; this one goes on all the same."""
-    return isinstance(error, pymysql.Error) and number(error) == ER.LOCK_WAIT_TIMEOUT
+    return isinstance(error, pymysql.Error) and number(error) in _HELD
+
+
+def is_at_its_limit(error: BaseException | None) -> bool:
+    """Whether the server refused a connection only because there are so many already."""
+    return isinstance(error, pymysql.Error) and number(error) in _TOO_MANY
 
 
 def is_timed_out(error: BaseException) -> bool:

@@ -20,6 +20,13 @@ IDLE_SECONDS = 300  # then the server hangs up: a client that vanished in a tran
 PACKET_MIN_BYTES = (
     4 << 20
 )  # a result of the default limit (1 MiB) travels as hexadecimal, and the record's story with it
+# fmt: off
+RECORD_COLUMNS = (
+    "digest", "operation", "tenant", "key", "state", "token", "attempt", "fingerprint", "form", "boundary", "version",
+    "attempts", "created_at", "changed_at", "lease_until", "unsure", "begun_at", "first_sent_at", "round", "settled_by",
+    "settled_at", "retain_until", "result", "error", "asker", "ask_until", "story",
+)
+# fmt: on
 TABLES = ("samekey_records", "samekey_meta", "samekey_audit")
 
 
@@ -115,6 +122,11 @@ SELECT table_name, engine FROM information_schema.tables
  WHERE table_schema = DATABASE() AND table_name IN ('samekey_records', 'samekey_meta', 'samekey_audit')
 """
 
+_COLUMNS = """
+SELECT column_name, is_nullable = 'NO' AND column_default IS NULL AND extra NOT LIKE '%auto_increment%'
+  FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = 'samekey_records'
+"""
+
 _META = "SELECT CAST(name AS BINARY), CAST(value AS BINARY) FROM samekey_meta"
 
 # Kept in the table, so that a process started after the failover knows it too. One finds out, the others wait for it:
@@ -142,6 +154,7 @@ def greet(address: Address, run: Run) -> Facts:
             f"{address.name} has binlog_format=STATEMENT, which cannot log READ COMMITTED: set it to ROW or MIXED"
         )
     _check_tables(address, {str(name).lower(): engine for name, engine in run(_TABLES)})
+    _check_columns(address, {str(name).lower(): bool(required) for name, required in run(_COLUMNS)})
     here = _place_of(said)
     meta = _meta(run)
     check_schema(address.name, int(meta.get("schema", 0)), int(meta.get("oldest_client", 0)), SCHEMA)
@@ -191,6 +204,17 @@ def _moved_to(here: str, known: bool, run: Run) -> None:
 
 def _meta(run: Run) -> dict[str, str]:
     return {name.decode(): value.decode() for name, value in run(_META)}
+
+
+def _check_columns(address: Address, required: Mapping[str, bool]) -> None:
+    """A later version may add columns, but none that this version would have to fill in."""
+    ours = set(RECORD_COLUMNS)
+    odd = sorted(ours - set(required)) or sorted(name for name, must in required.items() if must and name not in ours)
+    if odd:
+        raise Misconfigured(
+            f"the table samekey_records of {address.name} is not ours (column {odd[0]}): rename it and make ours with: "
+            f"{migrate_line(address.name)}"
+        )
 
 
 def _check_tables(address: Address, engines: Mapping[str, str]) -> None:

@@ -22,8 +22,8 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 from weakref import ref
 
-from samekey.core.commands import Begin, Open, Redact, Renew, Settle, StoreCommand, Take, Testify
-from samekey.core.errors import Misconfigured, SamekeyError, StoreUnavailable
+from samekey.core.commands import Begin, Open, Read, Redact, Renew, Settle, StoreCommand, Take, Testify
+from samekey.core.errors import Misconfigured, SamekeyError, StoreBusy, StoreUnavailable
 from samekey.core.record import Record
 from samekey.core.register import Moment, apply, expired, seen_at
 from samekey.core.states import State
@@ -38,6 +38,7 @@ from samekey.stores.mysql._rows import (
     execute,
     insert_all,
     look_at_all,
+    probe,
     update,
     versions,
 )
@@ -45,6 +46,10 @@ from samekey.stores.mysql._rows import (
 T = TypeVar("T")
 
 LINKS_MAX = 8  # connections for commands per process; the server shares one fsync among what they commit at once
+CLAIMS_MAX = 6  # of them for claims: the others are left for renewals and settles
+CLAIMS = (Open, Take, Read)  # commands that may wait for others; a renewal or a settle must not
+HELD_MAX = 10_000  # digests of held rows that are remembered
+LIMIT_PAUSE_SECONDS = 0.01
 TURN_SECONDS = 30.0  # many times what the commands before us may take; only for links that never come back
 REASK_SECONDS = 5.0  # how long a lost reply is asked after: what a server takes to restart or to fail over
 REASK_PAUSE_SECONDS = 0.05
@@ -74,6 +79,33 @@ class Turn:
     __slots__ = ("__weakref__",)
 
 
+class Turns:
+    """A number of turns. One that is lost with an interrupted thread is made again."""
+
+    def __init__(self, number: int, name: str) -> None:
+        self._free: SimpleQueue[Turn] = SimpleQueue()
+        self._all = [ref(Turn()) for _ in range(number)]  # made, or made again, when they are wanted
+        self._mutex = threading.Lock()
+        self._name = name
+
+    def take(self) -> Turn:
+        with suppress(Empty):
+            return self._free.get_nowait()
+        with self._mutex:
+            for at, known in enumerate(self._all):
+                if known() is None:  # its thread was interrupted between two lines
+                    turn = Turn()
+                    self._all[at] = ref(turn)
+                    self._free.put(turn)
+        try:
+            return self._free.get(timeout=TURN_SECONDS)
+        except Empty:
+            raise StoreUnavailable(f"no connection to {self._name} was free within {TURN_SECONDS:.0f} s") from None
+
+    def give_back(self, turn: Turn) -> None:
+        self._free.put(turn)
+
+
 class Links:
     """Everything that belongs to one process, and is made anew after a fork; connections are made when needed."""
 
@@ -84,48 +116,55 @@ class Links:
         self.bells = Bells()
         self.watch = Watch(self)
         self._address = address
-        self._turns: SimpleQueue[Turn] = SimpleQueue()  # that are free
-        self._all_turns = [ref(Turn()) for _ in range(LINKS_MAX)]  # made, or made again, when they are wanted
+        self._turns = Turns(LINKS_MAX, address.name)
+        self._claim_turns = Turns(CLAIMS_MAX, address.name)
+        self._held: dict[bytes, None] = {}  # digests whose rows another transaction held when last tried
         self._mutex = threading.Lock()
         self._free: list[tuple[driver.Connection, float]] = []  # and since when
         self._lost_at: float | None = None
-        self._workers: ThreadPoolExecutor | None = None
+        self._workers: dict[int, ThreadPoolExecutor] = {}
 
     # -- connections ---------------------------------------------------------------------------------------
 
     @contextmanager
-    def borrowed(self) -> Iterator[Run]:
-        """A connection for one command, as a function that runs statements on it."""
-        turn = self._turn()
-        try:
-            self._require_open()
-            link = self._idle() or self.connect()
-            try:
-                yield self.runner(link)
-            except BaseException as error:
-                # Also Ctrl-C in the middle of a statement, and whatever is left of a transaction.
-                usable = isinstance(error, driver.DriverError | SamekeyError) and not driver.is_spent(error)
-                self._give_back(link, usable and not driver.in_transaction(link))
-                raise
-            self._give_back(link, usable=True)
-        finally:
-            self._turns.put(turn)
+    def borrowed(self, *, claim: bool = False) -> Iterator[Run]:
+        """A connection for one command, as a function that runs statements on it.
 
-    def _turn(self) -> Turn:
-        with suppress(Empty):
-            return self._turns.get_nowait()
-        with self._mutex:
-            for at, known in enumerate(self._all_turns):
-                if known() is None:  # it is gone with whoever was interrupted, wherever that was
-                    turn = Turn()
-                    self._all_turns[at] = ref(turn)
-                    self._turns.put(turn)
+        Claims use some of the connections only, so that a renewal or a settle never waits for a claim to end.
+        """
+        place = self._claim_turns.take() if claim else None
         try:
-            return self._turns.get(timeout=TURN_SECONDS)
-        except Empty:
-            raise StoreUnavailable(
-                f"no connection to {self._address.name} was free within {TURN_SECONDS:.0f} s"
-            ) from None
+            turn = self._turns.take()
+            try:
+                self._require_open()
+                link = self._idle() or self._connect_or_wait()
+                try:
+                    yield self.runner(link)
+                except BaseException as error:
+                    # Also Ctrl-C in the middle of a statement, and whatever is left of a transaction.
+                    usable = isinstance(error, driver.DriverError | SamekeyError) and not driver.is_spent(error)
+                    self._give_back(link, usable and not driver.in_transaction(link))
+                    raise
+                self._give_back(link, usable=True)
+            finally:
+                self._turns.give_back(turn)
+        finally:
+            if place is not None:
+                self._claim_turns.give_back(place)
+
+    def _connect_or_wait(self) -> driver.Connection:
+        """A new connection; or, at the server's limit of connections, one that another command of ours gives back."""
+        deadline = time.monotonic() + REASK_SECONDS
+        while True:
+            try:
+                return self.connect()
+            except Unreachable as error:
+                if not driver.is_at_its_limit(error.__cause__) or time.monotonic() >= deadline:
+                    raise
+            time.sleep(LIMIT_PAUSE_SECONDS)
+            link = self._idle()
+            if link is not None:
+                return link
 
     @contextmanager
     def desk(self) -> Iterator[Run]:
@@ -173,8 +212,8 @@ class Links:
             links, self._free = self._free, []
         for link, _ in links:
             driver.close(link)
-        if self._workers is not None:
-            self._workers.shutdown(wait=False)
+        for workers in self._workers.values():
+            workers.shutdown(wait=False)
 
     def _idle(self) -> driver.Connection | None:
         """The connection that was used last, unless the server is about to hang up on it."""
@@ -201,29 +240,48 @@ class Links:
         if self.closed:
             raise Closed(f"{self._address.name} was closed")
 
-    @property
-    def workers(self) -> ThreadPoolExecutor:
-        """Threads for those who may not block: as many as there are connections to wait for."""
+    def workers(self, *, claim: bool = False) -> ThreadPoolExecutor:
+        """Threads for callers that may not block: as many as there are connections to wait for."""
         self._require_open()
+        number = CLAIMS_MAX if claim else LINKS_MAX
         with self._mutex:
-            if self._workers is None:
-                self._workers = ThreadPoolExecutor(LINKS_MAX, thread_name_prefix="samekey-mysql")
-            return self._workers
+            if number not in self._workers:
+                self._workers[number] = ThreadPoolExecutor(number, thread_name_prefix="samekey-mysql")
+            return self._workers[number]
 
     # -- commands ------------------------------------------------------------------------------------------
 
     def perform(self, command: StoreCommand, *, asked_before: bool = False) -> Record | None:
         """Carry it out; a lost reply is asked again, and a lost race is run again."""
+        digest, claim = command.key.digest, isinstance(command, CLAIMS)
+
+        def work(run: Run) -> Done:
+            if claim and digest in self._held:
+                probe(run, command.key)
+                self._held.pop(digest, None)
+            return execute(run, command)
+
         try:
             # A second redaction would be audited twice.
-            done, asked_again = self.insist(lambda run: execute(run, command), again=not isinstance(command, Redact))
+            done, asked_again = self.insist(work, again=not isinstance(command, Redact), claim=claim)
         except TooLarge as error:
             return self.perform(without_result(command, error))
+        except StoreBusy:
+            if claim:
+                self._remember_as_held(digest)
+            raise
         shown = self._told(done)
         if (asked_again or asked_before) and isinstance(command, Open | Take):
             if shown is not None and shown.attempt == command.attempt and shown.state is State.STARTED:
                 return self.perform(Renew(shown, command.lease_seconds))
         return shown
+
+    def _remember_as_held(self, digest: bytes) -> None:
+        """The next claim of this key looks first, and does not keep a connection waiting for the row."""
+        while len(self._held) >= HELD_MAX:
+            with suppress(KeyError, StopIteration, RuntimeError):  # another thread does the same
+                del self._held[next(iter(self._held))]
+        self._held[digest] = None
 
     def perform_all(self, commands: Sequence[StoreCommand]) -> list[Record | None | Exception]:
         """All of them in one transaction; if it fails, each by itself, so that one's failure is its own."""
@@ -245,13 +303,15 @@ class Links:
         except Exception as error:
             return error
 
-    def insist(self, work: Callable[[Run], T], *, again: bool = True, desk: bool = False) -> tuple[T, bool]:
+    def insist(
+        self, work: Callable[[Run], T], *, again: bool = True, desk: bool = False, claim: bool = False
+    ) -> tuple[T, bool]:
         """What `work` gives, and whether a reply was lost on the way to it."""
         deadline: float | None = None  # for replies that were lost
         conflicts, pause = 0, REASK_PAUSE_SECONDS
         while True:
             try:
-                with self.desk() if desk else self.borrowed() as run:
+                with self.desk() if desk else self.borrowed(claim=claim) as run:
                     return work(run), deadline is not None
             except UnicodeError as error:
                 raise Misconfigured(f"{self._address.name} cannot keep this text: {error}") from error
@@ -267,7 +327,9 @@ class Links:
                     if time.monotonic() < deadline:
                         continue
                     raise Unreachable(str(driver.store_error(self._address, error))) from error
-                if (driver.is_conflict(error) or driver.is_busy(error)) and conflicts < CONFLICTS_MAX:
+                # A claim of a held row waits outside: the guard tries again while its caller has patience.
+                busy = driver.is_busy(error) and not claim
+                if (driver.is_conflict(error) or busy) and conflicts < CONFLICTS_MAX:
                     conflicts += 1
                     continue
                 raise driver.store_error(self._address, error) from error

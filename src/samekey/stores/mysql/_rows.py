@@ -23,6 +23,7 @@ from samekey.core.ports import LIST_MAX, Query
 from samekey.core.record import DAMAGED, Audit, Evidence, Move, Record, unreadable
 from samekey.core.register import Moment, apply, audit_entry, expired
 from samekey.core.states import EXPIRES, Role, State
+from samekey.drivers.mysql.self_check import RECORD_COLUMNS
 
 Row = Sequence[Any]
 Run = Callable[[str], tuple[Sequence[Row], int]]  # a statement's rows, and how many it changed
@@ -40,11 +41,7 @@ CLOCK = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 CLOCK_AFTER_WAITING = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))"
 
 # fmt: off
-_COLUMNS = [
-    "digest", "operation", "tenant", "`key`", "state", "token", "attempt", "fingerprint", "form", "boundary", "version",
-    "attempts", "created_at", "changed_at", "lease_until", "unsure", "begun_at", "first_sent_at", "round", "settled_by",
-    "settled_at", "retain_until", "result", "error", "asker", "ask_until", "story",
-]
+_COLUMNS = ["`key`" if column == "key" else column for column in RECORD_COLUMNS]
 _TEXTS = {
     "operation", "tenant", "`key`", "state", "attempt", "form", "boundary", "settled_by", "error", "asker", "story",
 }
@@ -121,6 +118,9 @@ SELECT digest, token FROM samekey_records
    FOR UPDATE SKIP LOCKED  -- rows that somebody is writing are left for the next time
 """  # noqa: S608 - constants only
 
+# Fails at once where another transaction holds the row, or has inserted it and not committed.
+_PROBE = "SELECT digest FROM samekey_records WHERE digest = %s FOR UPDATE NOWAIT"
+
 _VERSIONS = "SELECT digest, version, token FROM samekey_records WHERE digest IN (%s)"
 
 
@@ -146,6 +146,11 @@ def execute(run: Run, command: StoreCommand) -> Done:
         if after is before or write(run, command, before, after, moment):
             return Done(before, after, moment)
     raise StoreUnavailable(f"{command.key} changes faster than it can be written")
+
+
+def probe(run: Run, key: Key) -> None:
+    """Raise the driver's error for a held row, without waiting for it."""
+    run(_PROBE % literal(key.digest))
 
 
 def look(run: Run, key: Key, statement: str = _LOOK) -> tuple[Record | None, Moment]:

@@ -27,7 +27,7 @@ from samekey.core.record import Record
 from samekey.drivers.mysql import connect as driver
 from samekey.loops import aside, running
 from samekey.stores._waiting import async_wait, wait
-from samekey.stores.mysql._connections import Closed, Links
+from samekey.stores.mysql._connections import CLAIMS, Closed, Links
 from samekey.stores.mysql._rows import audits, moment_of, page, record_of, sweep
 from samekey.stores.mysql._transaction import AsyncMysqlTransaction, MysqlTransaction
 
@@ -137,7 +137,7 @@ class AsyncMysqlStore:
         return f"<AsyncMysqlStore {self.name}>"
 
     async def carry_out(self, command: StoreCommand) -> Reply:
-        return await self._aside(lambda: self.sync._links().perform(command))
+        return await self._aside(lambda: self.sync._links().perform(command), claim=isinstance(command, CLAIMS))
 
     async def wait(self, command: Wait, timeout: float) -> Record | None:
         links = self.sync._links()
@@ -167,11 +167,11 @@ class AsyncMysqlStore:
         if not self.sync._here.closed:
             await self._aside(self.sync.close)
 
-    async def _aside(self, work: Callable[[], T]) -> T:
+    async def _aside(self, work: Callable[[], T], *, claim: bool = False) -> T:
         """In one of the store's threads. Whoever is cancelled meanwhile leaves; the statement is carried out."""
         bell = running().bell()
         try:
-            future = self.sync._links().workers.submit(work)
+            future = self.sync._links().workers(claim=claim).submit(work)
         except RuntimeError:
             # The main thread has ended, and with it all pools; what still runs in another one has to be settled.
             return await aside(work)()

@@ -19,6 +19,7 @@ from samekey.core.ports import LIST_MAX, Query
 from samekey.core.record import DAMAGED, Evidence, Move, Record, unreadable
 from samekey.core.register import Moment, apply, expired
 from samekey.core.states import Role, State
+from samekey.drivers.sqlite import RECORD_COLUMNS
 
 CAS_MAX = 50  # lost races for one row before we call the store busy; each one means somebody else won
 UPDATES_MAX = 64  # ways in which a record changes: one or two for each command
@@ -26,13 +27,6 @@ UPDATES_MAX = 64  # ways in which a record changes: one or two for each command
 _STATES = {state.value: state for state in State}
 _STARTED = str(State.STARTED)
 
-# fmt: off
-_COLUMNS = [
-    "digest", "operation", "tenant", "key", "state", "token", "attempt", "fingerprint", "form", "boundary", "version",
-    "attempts", "created_at", "changed_at", "lease_until", "lease_clock", "unsure", "begun_at", "first_sent_at",
-    "round", "settled_by", "settled_at", "retain_until", "result", "error", "asker", "ask_until", "story",
-]
-# fmt: on
 _at = Record._fields.index
 _version_and_fence = itemgetter(*map(_at, ("version", "token", "attempt")))
 _of_claim = itemgetter(
@@ -43,7 +37,7 @@ _ATTRIBUTES, _EVIDENCE, _MOVES = map(_at, ("attributes", "evidence", "moves"))
 
 # With a plus it is the same value, at no cost, and no column any more: what a caller's connection makes of columns by
 # their declared types (detect_types) is for the caller's rows.
-_VALUES = ", ".join(f"+{column}" for column in _COLUMNS)
+_VALUES = ", ".join(f"+{column}" for column in RECORD_COLUMNS)
 SELECT = f"SELECT {_VALUES} FROM samekey_records WHERE digest = ?"  # noqa: S608 - constants only
 
 
@@ -221,7 +215,7 @@ def list_statement(query: Query, now: float) -> tuple[str, dict[str, Any]]:
         conditions.append("(created_at, digest) < (:created_at, :digest)")
         named["created_at"], named["digest"] = query.before
     statement = (
-        f"SELECT {', '.join(_COLUMNS)} FROM samekey_records WHERE {' AND '.join(conditions)} "  # noqa: S608
+        f"SELECT {', '.join(RECORD_COLUMNS)} FROM samekey_records WHERE {' AND '.join(conditions)} "  # noqa: S608
         "ORDER BY created_at DESC, digest DESC LIMIT :limit"
     )
     return statement, named
