@@ -322,7 +322,6 @@ class Hold:
         ("success_only", {200: "keep", 303: "keep", 400: "release", 429: "release", 500: "unknown", 503: "unknown"}),
         ("ietf_draft", {200: "keep", 303: "keep", 400: "keep", 429: "release", 500: "keep", 503: "unknown"}),
         ("stripe_v1", {200: "keep", 402: "keep", 400: "release", 401: "release", 429: "release", 500: "keep"}),
-        ("stripe_v2", {200: "keep", 402: "release", 429: "release", 500: "unknown"}),
     ],
 )
 def test_what_each_preset_remembers(preset: str, meanings: dict[int, str]):
@@ -351,7 +350,7 @@ def test_whoever_reached_out_never_frees_the_key_by_a_status(preset: str, status
         ({}, "whose key"),
         ({"single_tenant": True, "principal": lambda request: "ann"}, "whose key"),
         ({"single_tenant": True, "remember": "everything"}, "remember= is one of"),
-        ({"single_tenant": True, "remember": "stripe_v2"}, "stripe_v2"),
+        ({"single_tenant": True, "remember": "stripe_v2"}, "declare boundary=Keyed"),
         ({"single_tenant": True, "policy": {"lease": 30}}, "policy= takes a Policy, not dict"),
         ({"single_tenant": True, "boundary": Atomic("db"), "connection": "db"}, "connection= takes a function"),
         ({"single_tenant": True, "keep_headers": ("Set-Cookie",)}, "set-cookie must never"),
@@ -440,7 +439,7 @@ def test_the_boundary_must_be_said():
         Endpoint(single_tenant=True)  # type: ignore[call-arg]
     with pytest.raises(Misconfigured, match="boundary="):
         Endpoint(boundary=None, single_tenant=True)  # type: ignore[arg-type]
-    Endpoint(boundary=Keyed(), single_tenant=True, remember="stripe_v2")
+    Endpoint(boundary=Keyed(), single_tenant=True)
 
 
 @pytest.mark.parametrize("who", [None, False, "", "a\nb", "\ud800"])

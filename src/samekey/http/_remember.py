@@ -4,7 +4,6 @@
     success_only     keep      close          release, or unknown             unknown     unknown
     ietf_draft       keep      close          keep, 429 as success_only       keep, 503 unknown   unknown
     stripe_v1        keep      close          keep, or release (see below)    keep        keep
-    stripe_v2        keep      close          release, or unknown             unknown     unknown
 
 A 4xx releases the key only if this attempt cannot have reached its provider: it took no `provider_key()` and called
 no `sending()`. Otherwise it is unknown, and the boundary says what that means. `current().release()` and
@@ -16,7 +15,7 @@ from __future__ import annotations
 from typing import Literal, Protocol, get_args
 
 Meaning = Literal["keep", "close", "release", "unknown"]
-Remember = Literal["success_only", "ietf_draft", "stripe_v1", "stripe_v2"]
+Remember = Literal["success_only", "ietf_draft", "stripe_v1"]
 
 PRESETS: tuple[str, ...] = get_args(Remember)
 BEFORE_EXECUTION = frozenset({400, 401, 409, 422, 429})  # validation, authentication, conflicts, rate limits

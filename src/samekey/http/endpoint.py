@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Coroutine
 from typing import Any, Literal, NamedTuple
 
-from samekey.core.boundary import Atomic, Boundary, Kind
+from samekey.core.boundary import Atomic, Boundary
 from samekey.core.errors import KeyMalformed, KeyMissing, Misconfigured, NotDone, Refused, ResultUnreadable
 from samekey.core.fingerprint import declared_ignore
 from samekey.core.key import as_text, make_key
@@ -131,12 +131,8 @@ class Endpoint:
         if principal is not None and not callable(principal):
             raise Misconfigured("principal= takes a function of the request")
         if remember not in PRESETS:
-            raise Misconfigured(f"remember= is one of {', '.join(PRESETS)}, not {remember!r}")
-        if remember == "stripe_v2" and boundary.terms.kind is Kind.OPAQUE:
-            raise Misconfigured(
-                "remember='stripe_v2' carries failed work on to its end, and behind Opaque nobody can: "
-                "declare Keyed, Asks, Atomic or Repeatable"
-            )
+            v2 = " (for Stripe's v2 declare boundary=Keyed())" if remember == "stripe_v2" else ""
+            raise Misconfigured(f"remember= is one of {', '.join(PRESETS)}, not {remember!r}{v2}")
         if isinstance(boundary, Atomic) != (connection is not None):
             raise Misconfigured(
                 "Atomic and connection= belong together: connection(request) gives the transaction's connection"

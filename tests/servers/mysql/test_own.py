@@ -271,7 +271,7 @@ def test_at_the_servers_limit_of_connections_a_command_waits_for_one_of_ours(url
     sql(url, "GRANT SELECT, INSERT, UPDATE, DELETE ON *.* TO limited@'%'")
     with opened(url.replace("samekey@", "limited@")) as store, ThreadPoolExecutor(6) as pool:
 
-        def pay(number: int) -> State:
+        def pay(number: int) -> Any:
             held = store.carry_out(scene.opening(str(number), by=f"{number:032x}"))
             return store.carry_out(settling(held, State.COMPLETED)).state
 

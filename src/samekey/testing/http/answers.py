@@ -314,9 +314,9 @@ class Answers(Scene):
         assert (first.status, second.status, shop.count) == (500, 500, 1)
         same_answer(first, second)
 
-    def test_stripe_v2_carries_failed_work_on(self) -> None:
+    def test_keyed_carries_failed_work_on(self) -> None:
         shop = Shop(Said(500), Said(402), Said(201, b'{"updated": true}'))
-        site = self.open(shop, remember="stripe_v2", boundary=Keyed())
+        site = self.open(shop, boundary=Keyed())
 
         first, second, third = site.post(), site.post(), site.post()
         assert [first.status, second.status, third.status] == [500, 402, 201]
