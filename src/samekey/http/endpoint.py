@@ -131,7 +131,7 @@ class Endpoint:
         if principal is not None and not callable(principal):
             raise Misconfigured("principal= takes a function of the request")
         if remember not in PRESETS:
-            v2 = " (for Stripe's v2 declare boundary=Keyed())" if remember == "stripe_v2" else ""
+            v2 = " (for Stripe's v2 declare boundary=Keyed())" if str(remember) == "stripe_v2" else ""
             raise Misconfigured(f"remember= is one of {', '.join(PRESETS)}, not {remember!r}{v2}")
         if isinstance(boundary, Atomic) != (connection is not None):
             raise Misconfigured(
