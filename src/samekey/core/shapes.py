@@ -246,8 +246,14 @@ def home_of(module: str, own: Mapping[str, Any] | None = None) -> str:
     return PurePath(file).stem if isinstance(file, str) else module
 
 
+# Public classes whose `__module__` is `samekey`, and the module that defines them. Records name the defining module, as
+# every version has written it.
+DEFINED_IN: dict[type, str] = {}
+
+
 def ref_of(cls: type) -> str:
-    module = cls.__module__
+    """The name of a class in a record: where a replay finds it."""
+    module = DEFINED_IN.get(cls, cls.__module__)
     if module in _PROGRAM and _found_in(sys.modules.get(module), cls.__qualname__) is cls:
         home = home_of(module)
         module = module if home in sys.modules else home  # imported as well: that module has a copy of this class

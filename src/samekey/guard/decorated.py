@@ -18,6 +18,24 @@ T = TypeVar("T")
 S = TypeVar("S")
 
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def needs_parentheses(once: F) -> F:
+    """For `once`: `@guard.once` above a function, without parentheses, is a TypeError that shows the right line."""
+
+    @functools.wraps(once)
+    def checked(self: Any, *given: Any, **options: Any) -> Any:
+        if not given:
+            return once(self, **options)
+        named = getattr(given[0], "__name__", "the function")
+        code = getattr(given[0], "__code__", None)
+        first = code.co_varnames[0] if code is not None and code.co_argcount else "order_id"
+        raise TypeError(f"@guard.once takes its options in parentheses: write @guard.once(key={first!r}) above {named}")
+
+    return checked  # type: ignore[return-value]
+
+
 class _Named:
     """Carried to other processes by its name, as a plain function is: the guard there is the one made there."""
 

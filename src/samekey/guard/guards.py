@@ -38,7 +38,7 @@ from samekey.guard.atomic import AsyncAtomicPerformer, AtomicPerformer, join
 from samekey.guard.base import BaseGuard
 from samekey.guard.batch import arun_some, chunks, key_of, run_some
 from samekey.guard.binding import Bound, Content, KeyRule, TenantRule
-from samekey.guard.decorated import AsyncGuarded, Guarded
+from samekey.guard.decorated import AsyncGuarded, Guarded, needs_parentheses
 from samekey.guard.hold import AsyncHeld, Held
 from samekey.guard.lease_timer import Leases, renew_with
 from samekey.guard.on_connection import AsyncOnConnection, OnConnection
@@ -79,6 +79,7 @@ class Guard(BaseGuard):
         super().__init__(store, policy=policy, secret=secret, hooks=hooks)
         self._leases = Leases(lambda lease: renew_with(self.store, lease))
 
+    @needs_parentheses
     def once(
         self,
         *,
@@ -90,7 +91,32 @@ class Guard(BaseGuard):
         policy: Policy | None = None,
         aliases: Collection[str] = (),
     ) -> Callable[[Callable[P, T]], Guarded[P, T]]:
-        """Decorate a function: one effect per key, and the same answer for every caller of it."""
+        """Decorate a function: one effect per key, and the same answer for every caller with that key.
+
+        key         what makes two calls one intent: a parameter's name, a dotted path ("order.id"), several of them, a
+                    function of the same arguments, or CONTENT (all arguments)
+        name        the operation's name in the records; give it one, or a renamed or moved function forgets its keys
+        tenant      whose key it is (a parameter's name, a path or a function): tenants never share a key
+        ignore      parameters and paths that are not part of the intent: they may differ between retries
+        boundary    what may be done after a crash: Atomic, Keyed, Asks, Repeatable, or Opaque (a person decides)
+        policy      lease, patience, retention, and what the effect's exceptions mean; otherwise the guard's policy
+        aliases     earlier names of the operation: keys that were used under them are still found
+
+        The arguments are compared too: the same key with other arguments raises KeyReused. An exception of the function
+        says nothing about its effect, so the key is in doubt, unless the exception is NotDone or Refused, or is listed
+        in the policy's releases= or closes=.
+
+        >>> guard = Guard("memory://")
+        >>> @guard.once(name="charge", key="order_id", ignore=["trace"])
+        ... def charge(order_id: str, amount: int, trace: str = "") -> str:
+        ...     return f"charged {amount}"
+        >>> charge("o-1", 200, trace="a"), charge("o-1", 200, trace="b")
+        ('charged 200', 'charged 200')
+        >>> charge("o-1", 500)
+        Traceback (most recent call last):
+        ...
+        samekey.KeyReused: charge o-1 was used before with another payload: 'amount' differs...
+        """
 
         def decorate(function: Callable[P, T]) -> Guarded[P, T]:
             binding, operation = self._decorated(
@@ -297,6 +323,7 @@ class AsyncGuard(BaseGuard):
         super().__init__(store, policy=policy, secret=secret, hooks=hooks)
         self._leases = Leases(lambda lease: renew_with(self.store, lease))
 
+    @needs_parentheses
     def once(
         self,
         *,
@@ -308,7 +335,10 @@ class AsyncGuard(BaseGuard):
         policy: Policy | None = None,
         aliases: Collection[str] = (),
     ) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], AsyncGuarded[P, T]]:
-        """Decorate an async function: one effect per key, and the same answer for every caller of it."""
+        """Decorate an async function: one effect per key, and the same answer for every caller with that key.
+
+        The options are those of `Guard.once`. A lookup of `Asks` or `Keyed` may be async here.
+        """
 
         def decorate(function: Callable[P, Coroutine[Any, Any, T]]) -> AsyncGuarded[P, T]:
             binding, operation = self._decorated(
