@@ -33,8 +33,8 @@ def test_something_is_broken(shell):
         done = shell(*words(url))
 
     assert done.exit_code == 1
-    assert "Intent\tbroken\tanother-principal\tsomebody else with the same key is given the answer" in done.stdout
-    assert "  3. somebody else, the same key: 201" in done.stdout
+    assert "Intent\tbroken\tanother-principal\tanother principal with the same key is given the answer" in done.stdout
+    assert "  3. another principal, the same key: 201" in done.stdout
     assert "Intent    broken" in done.stdout
 
 

@@ -645,5 +645,5 @@ def test_a_broken_assumption_has_its_story():
     (found,) = (finding for finding in report.findings if finding.standing is Standing.BROKEN)
 
     assert "given the answer to the first" in found.evidence
-    assert "says it is replayed" in found.story[2]
+    assert "marked as a replay" in found.story[2]
     assert found.story[-1] == "effects so far: 1"

@@ -182,7 +182,7 @@ def prove(url: str, html_file: Path | None, yes_this_is_mine: bool, as_json: boo
         timeout_seconds=given["timeout"],
         break_commands=given["break_cmd"],
         heal_command=given["heal_cmd"],
-        heard=(lambda name: out.note(f"trying {name}")) if out.is_terminal() else (lambda name: None),
+        on_scenario=(lambda name: out.note(f"trying {name}")) if out.is_terminal() else (lambda name: None),
     )
     if as_json:
         out.data(report.to_dict())

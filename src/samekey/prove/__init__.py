@@ -1,11 +1,12 @@
-"""A black-box examiner: which of the four assumptions behind a key hold at an HTTP endpoint, whatever it is written in?
+"""A black-box examiner: which of the four assumptions about a key hold at an HTTP endpoint, in whatever language?
 
     report = examine(Target(url="http://localhost:8000/charges", body=b'{"amount": 200}'),
                      probe=Probe(url="http://localhost:8000/charges/count"))
     report.broken           # ("Claim", "Boundary")
 
-`_steps` has what a scenario may ask for, `_claims`, `_intents` and `_memories` the scenarios (generators that open no
-socket), `_trial` what they have in hand, `_client` the sockets. `_examine` the order.
+`_examine` has the order of the scenarios. `_claims`, `_intents`, `_addresses` and `_memories` have the scenarios: generators
+that yield the steps of `_steps` and open no socket. `_trial` holds the state of one scenario. `_client` carries out the
+steps over sockets. `_report` is the result.
 """
 
 from samekey.prove._client import Budget, NotYours, Probe, Unreachable, check_ours

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from samekey.prove._steps import Reply, Request, Step
-from samekey.prove._trial import UNTOLD, Play, Trial
+from samekey.prove._trial import UNCOUNTED, Play, Trial
 
 INTENT = "Intent"
 METHODS = ("PUT", "PATCH", "POST")  # never DELETE: an examiner deletes nothing that it did not make
@@ -25,7 +25,7 @@ def another_path(trial: Trial) -> Play:
     if alone.status and not alone.good and not trial.broken:
         trial.cannot_tell(
             INTENT,
-            f"another path is answered {alone.told} by itself: give --other-url, or --skip another-path",
+            f"another path is answered {alone.described} by itself: give --other-url, or --skip another-path",
         )
 
 
@@ -33,7 +33,7 @@ def another_query(trial: Trial) -> Play:
     url = _with_query(trial.target.url)
     alone = yield from _another_request(trial, "another query", lambda key: trial.request(key, url=url))
     if not alone.good and not trial.broken:
-        trial.does_not_apply(INTENT, f"another query is answered {alone.told} by itself")
+        trial.does_not_apply(INTENT, f"another query is answered {alone.described} by itself")
 
 
 def another_method(trial: Trial) -> Play:
@@ -45,7 +45,7 @@ def another_method(trial: Trial) -> Play:
         alone = yield from _another_request(trial, f"the method {method}", changed)
         if alone.good or trial.broken or trial.unknown:
             return
-        refused.append(f"{method} is answered {alone.told}")
+        refused.append(f"{method} is answered {alone.described}")
     trial.does_not_apply(INTENT, f"no other method is served here: {', '.join(refused)}")
 
 
@@ -65,18 +65,18 @@ def _another_request(trial: Trial, what: str, changed: Callable[[str], Request])
     effects = yield from trial.effects()
     same = trial.name_of(first) == trial.name_of(other)
     if not first.good:
-        trial.cannot_tell(INTENT, f"an ordinary request was answered {first.told}")
+        trial.cannot_tell(INTENT, f"an ordinary request was answered {first.described}")
     elif not other.good:
         if other.status >= 500 and not other.busy and alone.status < 500:
-            trial.wrong(INTENT, f"{what} under a used key is answered {other.told}")
-        elif trial.telling and trial.tally.probed and effects > 1:
-            trial.wrong(INTENT, f"{what} under a used key is refused with {other.told}, and took effect")
-    elif trial.telling and effects > 1:
+            trial.wrong(INTENT, f"{what} under a used key is answered {other.described}")
+        elif trial.countable and trial.tally.probed and effects > 1:
+            trial.wrong(INTENT, f"{what} under a used key is refused with {other.described}, and took effect")
+    elif trial.countable and effects > 1:
         trial.note(f"{what} under a used key is done as an operation of its own")
     elif not alone.good:  # only the record of the key can have answered
         trial.wrong(INTENT, f"{what} under a used key is given the answer to the first")
-    elif not trial.telling or (not does and trial.name_of(alone) == trial.name_of(first)):
-        trial.cannot_tell(INTENT, UNTOLD)
+    elif not trial.countable or (not does and trial.name_of(alone) == trial.name_of(first)):
+        trial.cannot_tell(INTENT, UNCOUNTED)
     elif same:
         trial.wrong(INTENT, f"{what} under a used key is given the answer to the first")
     elif does:

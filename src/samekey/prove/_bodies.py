@@ -1,4 +1,4 @@
-"""Bodies made from the user's: another intent, the same intent written otherwise, the same intent and much more."""
+"""Bodies made from the user's body: another intent, the same intent in another order, the same intent with padding."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PADDING = "samekey_padding"
 
 
 def another(body: bytes, content_type: str) -> bytes | None:
-    """The same request with one value changed; None where we cannot read it."""
+    """The same request with one value changed; None if the body cannot be read."""
     match _kind(content_type):
         case "json":
             parsed = _parsed(body)
@@ -41,7 +41,7 @@ def rewritten(body: bytes, content_type: str) -> bytes | None:
 
 
 def padded(body: bytes, content_type: str, size: int) -> bytes | None:
-    """The same request with a field of this size; None where we cannot add one."""
+    """The same request with a field of this size; None if no field can be added."""
     match _kind(content_type):
         case "json":
             parsed = _parsed(body)
@@ -67,7 +67,7 @@ def _parsed(body: bytes) -> Any:
 
 
 def _changed(value: Any) -> Any:
-    """With the first number changed, or else the first text; None if there is neither."""
+    """Change the first number, or else the first text; return None if there is neither."""
     for kind in (int | float, str):
         changed, found = _change_first(value, kind)
         if found:

@@ -1,9 +1,9 @@
-"""Claim: claiming a key is checking that it is free. One key, however it comes, is one effect."""
+"""Claim: claiming a key is checking that it is free. One key is one effect, however it is sent."""
 
 from __future__ import annotations
 
 from samekey.prove._bodies import padded
-from samekey.prove._trial import UNTOLD, Play, Trial, difference, told_effects
+from samekey.prove._trial import UNCOUNTED, Play, Trial, difference, effects_text
 
 CLAIM, MEMORY = "Claim", "Memory"
 
@@ -14,16 +14,16 @@ def in_sequence(trial: Trial) -> Play:
     first = yield from trial.send("a request", request)
     second = yield from trial.send("the same again", request)
     if not first.good:
-        trial.cannot_tell(CLAIM, f"an ordinary request was answered {first.told}")
-        trial.cannot_tell(MEMORY, f"an ordinary request was answered {first.told}")
+        trial.cannot_tell(CLAIM, f"an ordinary request was answered {first.described}")
+        trial.cannot_tell(MEMORY, f"an ordinary request was answered {first.described}")
         return
     effects = yield from trial.effects()
-    if not trial.telling:
-        trial.cannot_tell(CLAIM, UNTOLD)
+    if not trial.countable:
+        trial.cannot_tell(CLAIM, UNCOUNTED)
     elif effects != 1:
-        trial.wrong(CLAIM, f"one key sent twice, one after the other, made {told_effects(effects)}")
+        trial.wrong(CLAIM, f"one key sent twice, one after the other, made {effects_text(effects)}")
     if not second.good:
-        trial.wrong(MEMORY, f"the first was answered {first.status}, and the same again {second.told}")
+        trial.wrong(MEMORY, f"the first was answered {first.status}, and the same again {second.described}")
     elif differs := difference(first, second):
         trial.wrong(MEMORY, f"the second answer is not the first: {differs}")
 
@@ -38,16 +38,16 @@ def in_parallel(trial: Trial) -> Play:
         in_all = yield from trial.settled_effects()
         crowd = f"{len(replies)} requests with one key at once"
         good = [reply for reply in replies if reply.good]
-        if not trial.telling:
-            trial.cannot_tell(CLAIM, UNTOLD)
+        if not trial.countable:
+            trial.cannot_tell(CLAIM, UNCOUNTED)
         elif effects > 1:
-            trial.wrong(CLAIM, f"{crowd} made {told_effects(effects)}")
+            trial.wrong(CLAIM, f"{crowd} made {effects_text(effects)}")
         elif in_all != 1:
-            trial.wrong(CLAIM, f"{crowd}, and one after them, made {told_effects(in_all)}")
+            trial.wrong(CLAIM, f"{crowd}, and one after them, made {effects_text(in_all)}")
         elif len({trial.name_of(reply) for reply in good}) > 1:
             trial.wrong(CLAIM, f"{crowd} were given different answers")
         elif odd := [reply for reply in replies if not reply.good and not reply.busy]:
-            trial.wrong(CLAIM, f"of {crowd}, one was answered {odd[0].told}")
+            trial.wrong(CLAIM, f"of {crowd}, one was answered {odd[0].described}")
         elif not good and not last.good:
             trial.wrong(CLAIM, f"of {crowd} none was answered well, nor one after them")
         if trial.broken or trial.unknown:
@@ -55,7 +55,7 @@ def in_parallel(trial: Trial) -> Play:
 
 
 def unfinished_body(trial: Trial) -> Play:
-    """A body that never came whole claims nothing: whoever sends it again is served."""
+    """A body that did not arrive completely claims nothing: a client that sends it again is served."""
     if len(trial.target.body) < 2:
         trial.does_not_apply(CLAIM, "the body is too short to be cut")
         return
@@ -64,48 +64,50 @@ def unfinished_body(trial: Trial) -> Play:
     yield from trial.hang_up("half of a request", request, part=0.5)
     reply = yield from trial.until_answered("the whole of it", request)
     effects = yield from trial.settled_effects()
-    if trial.telling and effects > 1:
-        trial.wrong(CLAIM, f"half a request and a whole one made {told_effects(effects)}")
+    if trial.countable and effects > 1:
+        trial.wrong(CLAIM, f"half a request and a whole one made {effects_text(effects)}")
     elif reply.busy:
         trial.wrong(
-            CLAIM, f"after half a request the key is taken: {reply.told}, for {trial.target.patience_seconds:g} s"
+            CLAIM, f"after half a request the key is taken: {reply.described}, for {trial.target.patience_seconds:g} s"
         )
     elif not reply.good:
-        trial.wrong(CLAIM, f"after half a request the whole one is answered {reply.told}")
-    elif not trial.telling:
-        trial.cannot_tell(CLAIM, UNTOLD)
+        trial.wrong(CLAIM, f"after half a request the whole one is answered {reply.described}")
+    elif not trial.countable:
+        trial.cannot_tell(CLAIM, UNCOUNTED)
     elif effects < 1:
-        trial.wrong(CLAIM, f"after half a request the whole one is answered {reply.told}, with {told_effects(effects)}")
+        trial.wrong(
+            CLAIM, f"after half a request the whole one is answered {reply.described}, with {effects_text(effects)}"
+        )
 
 
 def oversized_body(trial: Trial) -> Play:
-    """Above its limit an endpoint may refuse; it may not go on without the key."""
+    """An endpoint may refuse a body above its limit; it may not run it without the key."""
     body = padded(trial.target.body, trial.target.content_type, trial.target.oversize_bytes)
     if body is None:
         trial.cannot_tell(CLAIM, "a body of this kind cannot be made larger by us: --skip oversized-body")
         return
     yield from trial.start_count()
     request = trial.request(next(trial.keys), body=body)
-    told = f"a body of {len(body) / (1 << 20):.1f} MiB"
-    first = yield from trial.send(told, request)
+    what = f"a body of {len(body) / (1 << 20):.1f} MiB"
+    first = yield from trial.send(what, request)
     second = yield from trial.until_answered("the same again", request)
     effects = yield from trial.settled_effects()
-    if not trial.telling:
-        trial.cannot_tell(CLAIM, UNTOLD)
+    if not trial.countable:
+        trial.cannot_tell(CLAIM, UNCOUNTED)
     elif effects > 1:
-        trial.wrong(CLAIM, f"{told}, sent twice with one key, made {told_effects(effects)}: large ones are not guarded")
+        trial.wrong(CLAIM, f"{what}, sent twice with one key, made {effects_text(effects)}: large ones are not guarded")
     elif (first.refused or not first.status) and effects:
-        trial.wrong(CLAIM, f"{told} was answered {first.told}, and took effect")
+        trial.wrong(CLAIM, f"{what} was answered {first.described}, and took effect")
     elif first.status >= 500 and not first.busy:
-        trial.wrong(CLAIM, f"{told} was answered {first.told}")
+        trial.wrong(CLAIM, f"{what} was answered {first.described}")
     elif first.good and not second.good:
-        trial.note(f"{told} is done once, and its repetition is answered {second.status}")
+        trial.note(f"{what} is done once, and its repetition is answered {second.status}")
 
 
 def malformed_keys(trial: Trial) -> Play:
-    """Whoever sends a key believes to be guarded: a key that cannot be used is refused, never ignored."""
+    """A client that sends a key relies on it: a key that cannot be used is refused, never ignored."""
     fresh = next(trial.keys).encode()
-    for told, key in (
+    for what, key in (
         ("an empty key", b""),
         ("a key of spaces", b"   "),
         ("a quote that does not end", b'"' + fresh),
@@ -116,33 +118,33 @@ def malformed_keys(trial: Trial) -> Play:
     ):
         yield from trial.start_count()
         request = trial.request(key)
-        first = yield from trial.send(told, request)
+        first = yield from trial.send(what, request)
         again = yield from trial.send("the same again", request)
         effects = yield from trial.effects()
-        if not trial.telling:
-            trial.cannot_tell(CLAIM, UNTOLD)
+        if not trial.countable:
+            trial.cannot_tell(CLAIM, UNCOUNTED)
             return
         if effects > 1:
-            trial.wrong(CLAIM, f"{told} is ignored: sent twice, it made {told_effects(effects)}")
+            trial.wrong(CLAIM, f"{what} is ignored: sent twice, it made {effects_text(effects)}")
         elif first.status >= 500 and not first.busy:
-            trial.wrong(CLAIM, f"{told} is answered {first.status}")
+            trial.wrong(CLAIM, f"{what} is answered {first.status}")
         elif first.refused and effects:
-            trial.wrong(CLAIM, f"{told} is refused with {first.status}, and took effect")
+            trial.wrong(CLAIM, f"{what} is refused with {first.status}, and took effect")
         elif first.good or again.good:
-            trial.note(f"{told} is taken as a key")
+            trial.note(f"{what} is taken as a key")
 
 
 def doubled_keys(trial: Trial) -> Play:
-    """Two key headers: proxies join them, frameworks pick one, and each picks differently."""
+    """Two key headers: proxies join them, and frameworks pick different ones."""
     one, two = next(trial.keys), next(trial.keys)
     yield from trial.start_count()
     first = yield from trial.send("two key headers", trial.request(one, two))
     yield from trial.send("the same two in the other order", trial.request(two, one))
     effects = yield from trial.effects()
-    if not trial.telling:
-        trial.cannot_tell(CLAIM, UNTOLD)
+    if not trial.countable:
+        trial.cannot_tell(CLAIM, UNCOUNTED)
     elif effects > 1:
-        trial.wrong(CLAIM, f"two key headers are taken: sent in both orders they made {told_effects(effects)}")
+        trial.wrong(CLAIM, f"two key headers are taken: sent in both orders they made {effects_text(effects)}")
     elif first.status >= 500 and not first.busy:
         trial.wrong(CLAIM, f"two key headers are answered {first.status}")
     elif first.refused and effects:

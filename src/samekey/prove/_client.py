@@ -1,7 +1,7 @@
 """Steps carried out over sockets, within a budget.
 
-The standard library's client, because it does as it is told: it sends two key headers, half a body, a last byte later
-than the rest; it follows no redirect, asks no proxy and never retries by itself.
+The client is the standard library's. It can send two key headers, half a body, or a last byte later than the rest. It
+follows no redirect, uses no proxy and never retries by itself.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from urllib.parse import urlsplit
 from samekey.core.errors import CallerError, Misconfigured, SamekeyError
 from samekey.prove._steps import Break, Count, HangUp, Heal, Pause, Reply, Request, Send, Step, Target, Together
 
-ANSWER_MAX_BYTES = 4 << 20  # of one answer; what is longer cannot be compared, and is no answer
+ANSWER_MAX_BYTES = 4 << 20  # of one answer; a longer one cannot be compared and counts as none
 COUNT_MAX_BYTES = 64 << 10
 READ_BYTES = 64 << 10
 CONNECT_SECONDS = 5.0
 
 
 class Unreachable(SamekeyError):
-    """Nobody answers there."""
+    """The endpoint does not answer."""
 
 
 class NotYours(CallerError):
-    """The address is not of this machine, and nobody said that it may be examined."""
+    """The address is not of this machine, and the user did not allow the examination."""
 
 
 class ProbeFailed(SamekeyError):
-    """The effects cannot be counted: the probe gives no number."""
+    """The effects cannot be counted: the probe gave no number, or a command of the user failed."""
 
 
 class OutOfBudget(SamekeyError):
-    """The examination used up what it was given."""
+    """The examination used up its budget."""
 
 
 @dataclass(slots=True)
@@ -80,7 +80,7 @@ class Probe:
     field: tuple[str, ...] = ()  # where in the JSON the number is
 
     def __str__(self) -> str:
-        """As a report may tell it: a query, and what follows a command's name, may hold a password."""
+        """For a report: without the query and without the arguments of a command, which may hold a password."""
         if self.command:
             return f"the command {_program(self.command)}"
         return self.url.partition("?")[0] if self.url else "what the answers name"
@@ -114,12 +114,12 @@ class Client:
         self.latency_seconds = 0.0  # of the last answer
 
     def greet(self) -> None:
-        """Find out whether anybody is there at all."""
+        """Raise Unreachable if the endpoint accepts no connection."""
         connection = self._connection(self._target.url)
         try:
             connection.connect()
         except OSError as error:
-            raise Unreachable(f"{self._target.url} does not answer: {_told(error)}") from error
+            raise Unreachable(f"{self._target.url} does not answer: {_described(error)}") from error
         finally:
             connection.close()
 
@@ -174,23 +174,23 @@ class Client:
             early = ""
             try:
                 self._write(connection, request, gate)
-            except OSError as error:  # answered and closed before the end of a large body: the answer may be there
-                early = _told(error)
+            except OSError as error:  # the endpoint answered and closed before the end of a large body: read its answer
+                early = _described(error)
             try:
                 reply = self._read(connection, started + self._timeout)
             except (OSError, HTTPException) as error:
-                return Reply(0, trouble=early or _told(error))
+                return Reply(0, trouble=early or _described(error))
             self.latency_seconds = self._clock() - started
             return reply
         except OSError as error:
             if gate is not None:
                 gate.abort()
-            return Reply(0, trouble=_told(error))
+            return Reply(0, trouble=_described(error))
         finally:
             connection.close()
 
     def _together(self, requests: tuple[Request, ...]) -> list[Reply]:
-        """Every connection is open and every request written but for its last byte; then the last bytes, at once."""
+        """Open every connection and write every request except its last byte; then send the last bytes at once."""
         gate = threading.Barrier(len(requests))
         replies = [Reply(0, trouble="not sent")] * len(requests)
 
@@ -212,7 +212,7 @@ class Client:
             connection.send(request.body[: int(len(request.body) * part)])
             time.sleep(min(after_seconds, self._timeout))
         except OSError:
-            pass  # it hung up first; that the request is answered when it comes again is what counts
+            pass  # the endpoint hung up first; what counts is its answer to the next request
         finally:
             connection.close()
 
@@ -246,7 +246,7 @@ class Client:
         try:
             gate.wait(timeout=CONNECT_SECONDS)
         except threading.BrokenBarrierError:
-            pass  # one of us could not connect: its reply says so, and the others go on
+            pass  # one request could not connect: its reply reports it, and the others go on
         if request.body:
             connection.send(request.body[-1:])
         else:
@@ -287,7 +287,7 @@ class Client:
             self._head(connection, request)
             reply = self._read(connection, self._clock() + self._timeout, COUNT_MAX_BYTES)
         except (OSError, HTTPException) as error:
-            raise ProbeFailed(f"{self._probe} does not answer: {_told(error)}") from error
+            raise ProbeFailed(f"{self._probe} does not answer: {_described(error)}") from error
         finally:
             connection.close()
         if reply.status != 200:
@@ -304,15 +304,15 @@ class Client:
         except subprocess.CalledProcessError as error:
             raise ProbeFailed(f"the command {_program(command)} failed: exit code {error.returncode}") from error
         except (OSError, ValueError, subprocess.SubprocessError) as error:
-            raise ProbeFailed(f"the command {_program(command)} failed: {_told(error)}") from error
+            raise ProbeFailed(f"the command {_program(command)} failed: {_described(error)}") from error
         return done.stdout
 
 
 class _Punctual(io.RawIOBase):
-    """What comes from a socket while there is time left.
+    """Reads from a socket until a deadline.
 
-    A timeout of the socket is for each piece: whoever sends one byte of a header every second, or one `100 Continue`
-    after the other, would never let us go.
+    The timeout of a socket applies to each piece. A server that sends one byte of a header every second, or one
+    `100 Continue` after the other, would keep us for ever.
     """
 
     def __init__(self, sock: Any, left: Callable[[], float]) -> None:
@@ -354,14 +354,15 @@ def _number(text: bytes, probe: Probe) -> int:
     return found
 
 
-def _told(error: Exception) -> str:
+def _described(error: Exception) -> str:
     if isinstance(error, BadStatusLine | UnknownProtocol) and not isinstance(error, OSError):
-        return f"{type(error).__name__}: what came back is not HTTP"  # it would quote what came
+        # Not the text of the exception: it quotes what was received, which may be secret.
+        return f"{type(error).__name__}: what came back is not HTTP"
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def check_ours(*urls: str | None, said: bool) -> None:
-    """Refuse what is not on this machine, unless the user said that it is theirs."""
+    """Refuse addresses of other machines, unless the user allowed them (`said`)."""
     for url in urls:
         if url is None:
             continue
@@ -375,12 +376,12 @@ def check_ours(*urls: str | None, said: bool) -> None:
         if not all(ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in found):
             raise NotYours(
                 f"{host} is not this machine, and examining it makes real effects there",
-                hint="if it is yours to break: --yes-this-is-mine",
+                hint="if you may break it: --yes-this-is-mine",
             )
 
 
 def _host(url: str) -> str:
-    """The host of an address that can be examined."""
+    """Return the host of an address that can be examined."""
     try:
         parts = urlsplit(url)
         host = parts.hostname if parts.port is None or parts.port else None

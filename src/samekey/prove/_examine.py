@@ -1,4 +1,4 @@
-"""The examination: the scenarios in their order, and what came of each."""
+"""The examination: the scenarios in their order, and the finding of each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Scenario:
     right: str
 
 
-# Cheap ones first: where an endpoint has no guard at all, that is known after five requests.
+# Cheap scenarios first: an endpoint without any guard is found after five requests.
 SCENARIOS = {
     "two-keys": Scenario(lambda trial: _two_keys(trial), ("Intent",), "two keys are two operations"),
     "in-sequence": Scenario(_claims.in_sequence, ("Claim", "Memory"), "one key twice: one effect, one answer"),
@@ -43,12 +43,12 @@ SCENARIOS = {
     "malformed-keys": Scenario(_claims.malformed_keys, ("Claim",), "refused, or guarded; never ignored"),
     "doubled-keys": Scenario(_claims.doubled_keys, ("Claim",), "two keys in one request are refused"),
     "unfinished-body": Scenario(_claims.unfinished_body, ("Claim",), "half a request claims nothing"),
-    "oversized-body": Scenario(_claims.oversized_body, ("Claim",), "refused, or guarded; never let through"),
+    "oversized-body": Scenario(_claims.oversized_body, ("Claim",), "refused, or guarded; never run without the key"),
     "replayed-cookie": Scenario(_memories.replayed_cookie, ("Memory",), "a replay sets no cookie of the first answer"),
-    "streamed-answer": Scenario(_memories.streamed_answer, ("Memory",), "replayed whole, or said not to be kept"),
+    "streamed-answer": Scenario(_memories.streamed_answer, ("Memory",), "replayed whole, or refused as not kept"),
     "after-a-timeout": Scenario(_memories.after_a_timeout, ("Boundary",), "the client gave up and asked: one effect"),
     "after-a-failure": Scenario(
-        _memories.after_a_failure, ("Memory", "Boundary"), "never twice, and what was not done can be done"
+        _memories.after_a_failure, ("Memory", "Boundary"), "never done twice; what was not done can still be done"
     ),
 }
 
@@ -61,12 +61,12 @@ def examine(
     timeout_seconds: float = 10.0,
     break_commands: tuple[str, ...] = (),
     heal_command: str | None = None,
-    heard: Callable[[str], None] = lambda name: None,
+    on_scenario: Callable[[str], None] = lambda name: None,
 ) -> Report:
-    """Play every scenario that is not skipped; `heard` is told the name of each before it begins.
+    """Play every scenario that is not skipped; `on_scenario` is called with the name of each before it begins.
 
-    Makes real effects at the target. Raises Unreachable if nobody answers there. An ordinary request that is not
-    answered well (2xx or 3xx) ends the examination: then everything is unknown, and the report says why.
+    Makes real effects at the target. Raises Unreachable if the target does not answer. An ordinary request whose status
+    is not 2xx or 3xx ends the examination: then everything is unknown, and the report names the reason.
     """
     probe = probe or Probe()
     budget = budget or Budget()
@@ -82,7 +82,7 @@ def examine(
     tally = Tally(probed=bool(probe))
     keys = _keys(secrets.token_hex(8))
     findings: list[Finding] = []
-    over = ""  # why nothing more can be tried
+    over = ""  # why no later scenario can be tried
     for name, scenario in SCENARIOS.items():
         if name in target.skip and name != "two-keys":
             findings += (Finding(name, one, Standing.SKIPPED, "skipped") for one in scenario.assumptions)
@@ -92,12 +92,12 @@ def examine(
             for one in scenario.assumptions:
                 trial.cannot_tell(one, f"not tried: {over}")
         else:
-            heard(name)
+            on_scenario(name)
             over = _play(trial, scenario, client)
         findings += _found(name, scenario, trial)
         if name == "two-keys":
             over = over or _cannot_begin(trial)
-    # A query may hold what belongs in no report.
+    # A query may hold a secret.
     return Report(
         url=target.url.partition("?")[0],
         findings=tuple(findings),
@@ -109,7 +109,7 @@ def examine(
 
 
 def _play(trial: Trial, scenario: Scenario, client: Client) -> str:
-    """Carry the scenario out; why it had to end before its end, if it had to."""
+    """Carry out the scenario; return why no later scenario can be tried, or ""."""
     steps = _to_its_end(trial, scenario)
     reply = None
     try:
@@ -133,30 +133,30 @@ def _play(trial: Trial, scenario: Scenario, client: Client) -> str:
 
 def _to_its_end(trial: Trial, scenario: Scenario) -> Play:
     yield from scenario.play(trial)
-    if trial.uneasy and trial.telling:
+    if trial.unserved and trial.countable:
         yield from trial.still_serves()
 
 
 def _two_keys(trial: Trial) -> Play:
-    """Two ordinary requests: do effects show, and are two keys two operations? What all others build on."""
+    """Two ordinary requests: are effects counted, and are two keys two operations? All other scenarios rely on this."""
     tally = trial.tally
     counts: list[Fraction] = []
     names: list[bytes] = []
-    for told in ("an ordinary request", "another, under another key"):
+    for what in ("an ordinary request", "another, under another key"):
         yield from trial.start_count()
-        reply = yield from trial.send(told, trial.request(next(trial.keys)))
+        reply = yield from trial.send(what, trial.request(next(trial.keys)))
         if not reply.status:
             raise Unreachable(f"{trial.target.url} does not answer: {reply.trouble}")
         if not reply.good:
             hint = "; it may want its keys quoted: --quoted" if reply.status == 400 and not trial.target.quoted else ""
-            trial.cannot_tell("Intent", f"{told} is answered {reply.status}: nothing can be examined{hint}")
+            trial.cannot_tell("Intent", f"{what} is answered {reply.status}: nothing can be examined{hint}")
             return
         counts.append((yield from trial.effects()))
         names.append(trial.name_of(reply))
     first, second = counts
     if not tally.probed:
-        tally.telling = names[0] != names[1]
-        if not tally.telling:
+        tally.countable = names[0] != names[1]
+        if not tally.countable:
             trial.cannot_tell("Intent", "two operations are answered alike: give --count-url or --count-cmd")
     elif first <= 0:
         trial.cannot_tell("Intent", "the probe did not count an ordinary request")
@@ -165,12 +165,12 @@ def _two_keys(trial: Trial) -> Play:
     elif first != second:
         trial.cannot_tell("Intent", f"the probe counted {first}, then {second}: something else is counted too")
     else:
-        tally.unit, tally.telling = int(first), True
+        tally.unit, tally.countable = int(first), True
 
 
 def _cannot_begin(trial: Trial) -> str:
-    """Why the other scenarios have nothing to build on. Answers can be compared even where effects do not show."""
-    if trial.telling or (not trial.tally.probed and trial.replies[-1].good):
+    """Return why the other scenarios cannot be tried, or "". Answers can be compared even where effects do not count."""
+    if trial.countable or (not trial.tally.probed and trial.replies[-1].good):
         return ""
     return next((text for _, text in [*trial.unknown, *trial.broken]), "")
 
@@ -179,22 +179,22 @@ def _found(name: str, scenario: Scenario, trial: Trial) -> Iterator[Finding]:
     for assumption in scenario.assumptions:
         broken = [text for one, text in trial.broken if one == assumption]
         unknown = [text for one, text in trial.unknown if one == assumption]
-        apart = [text for one, text in trial.apart if one == assumption]
-        if broken and (not trial.says_nothing or trial.most_effects > 1):
+        not_applicable = [text for one, text in trial.not_applicable if one == assumption]
+        if broken and (not trial.inconclusive or trial.most_effects > 1):
             standing, evidence = Standing.BROKEN, "; ".join(dict.fromkeys(broken))
-        elif trial.says_nothing:
-            standing, evidence = Standing.UNKNOWN, trial.says_nothing
+        elif trial.inconclusive:
+            standing, evidence = Standing.UNKNOWN, trial.inconclusive
         elif unknown:
             standing, evidence = Standing.UNKNOWN, "; ".join(dict.fromkeys(unknown))
-        elif apart:
-            standing, evidence = Standing.SKIPPED, "; ".join(apart)
+        elif not_applicable:
+            standing, evidence = Standing.SKIPPED, "; ".join(not_applicable)
         else:
             standing, evidence = Standing.HOLDS, scenario.right
         yield Finding(name, assumption, standing, evidence, tuple(trial.notes), tuple(trial.story))
 
 
 def _keys(run: str) -> Iterator[str]:
-    """Keys nobody used before: a run has 64 random bits of its own."""
+    """Yield keys that were never used: each examination has 64 random bits of its own."""
     number = 0
     while True:
         number += 1

@@ -1,4 +1,4 @@
-"""Intent: the same key carries the same intent. A true retry is known as one, and nothing else is taken for it."""
+"""Intent: the same key carries the same intent. A true retry is recognised, and no other request is taken for one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from samekey.prove._bodies import another, rewritten
 from samekey.prove._steps import Reply, Request, Step
-from samekey.prove._trial import UNTOLD, Play, Trial, difference, told_effects
+from samekey.prove._trial import UNCOUNTED, Play, Trial, difference, effects_text
 
 INTENT = "Intent"
 
@@ -36,23 +36,23 @@ def similar_keys(trial: Trial) -> Play:
             return
 
 
-def _two_operations(trial: Trial, told: str, key: str, similar: str) -> Generator[Step, Any, bool]:
+def _two_operations(trial: Trial, what: str, key: str, similar: str) -> Generator[Step, Any, bool]:
     """Send one request under each of two keys; return whether the first was served."""
     yield from trial.start_count()
     first = yield from trial.send("a request", trial.request(key))
     if not first.good:
-        trial.note(f"a key of {len(key)} characters is answered {first.told}")
+        trial.note(f"a key of {len(key)} characters is answered {first.described}")
         return False
-    second = yield from trial.send(told, trial.request(similar))
+    second = yield from trial.send(what, trial.request(similar))
     effects = yield from trial.effects()
     if not second.good and second.refused:
-        trial.note(f"{told} is refused with {second.status}")
+        trial.note(f"{what} is refused with {second.status}")
     elif not second.good:
-        trial.wrong(INTENT, f"{told} is answered {second.told}")
-    elif not trial.telling:
-        trial.cannot_tell(INTENT, UNTOLD)
+        trial.wrong(INTENT, f"{what} is answered {second.described}")
+    elif not trial.countable:
+        trial.cannot_tell(INTENT, UNCOUNTED)
     elif effects < 2:
-        trial.wrong(INTENT, f"{told} is taken for the first key: two requests made {told_effects(effects)}")
+        trial.wrong(INTENT, f"{what} is taken for the first key: two requests made {effects_text(effects)}")
     return True
 
 
@@ -62,10 +62,10 @@ def another_body(trial: Trial) -> Play:
     if other is None:
         other = another(target.body, target.content_type)
     if other is None:
-        trial.cannot_tell(INTENT, "we cannot make another body from yours: give --other-body")
+        trial.cannot_tell(INTENT, "no other body can be made from yours: give --other-body")
         return
     alone = yield from trial.send("another body, under a key of its own", trial.request(next(trial.keys), body=other))
-    if not alone.good:  # else a validation error would pass for a comparison
+    if not alone.good:  # otherwise a validation error would look like a comparison
         trial.cannot_tell(
             INTENT, f"another body is answered {alone.status} by itself: give an --other-body that is not"
         )
@@ -76,13 +76,13 @@ def another_body(trial: Trial) -> Play:
     second = yield from trial.send("its key with another body", trial.request(key, body=other))
     effects = yield from trial.effects()
     if not second.good and not (second.refused or second.busy):
-        trial.wrong(INTENT, f"another body under a used key is answered {second.told}")
+        trial.wrong(INTENT, f"another body under a used key is answered {second.described}")
     elif second.good and (trial.name_of(first) == trial.name_of(second)):
         trial.wrong(INTENT, "another body under a used key is given the answer to the first")
-    elif second.good or (trial.telling and effects > 1):
+    elif second.good or (trial.countable and effects > 1):
         trial.wrong(INTENT, f"another body under a used key is done: {second.status}")
-    elif not trial.telling:
-        trial.cannot_tell(INTENT, UNTOLD)
+    elif not trial.countable:
+        trial.cannot_tell(INTENT, UNCOUNTED)
 
 
 def reordered_fields(trial: Trial) -> Play:
@@ -108,7 +108,7 @@ def volatile_headers(trial: Trial) -> Play:
 
 
 def quoted_and_bare(trial: Trial) -> Play:
-    """The draft writes "k", nearly every client k; a retry may come by another client."""
+    """The draft writes "k", nearly every client writes k; a retry may be sent by another client."""
     key = next(trial.keys)
     forms = [f'"{key}"'.encode(), key.encode()]
     if not trial.target.quoted:
@@ -122,23 +122,25 @@ def quoted_and_bare(trial: Trial) -> Play:
     )
 
 
-def _same_intent(trial: Trial, told: str, first: Request, again: Request, *, refusal_is_strict: bool = False) -> Play:
+def _same_intent(trial: Trial, what: str, first: Request, again: Request, *, refusal_is_strict: bool = False) -> Play:
     yield from trial.start_count()
     one: Reply = yield from trial.send("a request", first)
-    two: Reply = yield from trial.send(told, again)
+    two: Reply = yield from trial.send(what, again)
     effects = yield from trial.effects()
     if not one.good:
-        trial.cannot_tell(INTENT, f"an ordinary request was answered {one.told}")
-    elif trial.telling and effects > 1:
-        trial.wrong(INTENT, f"{told}: the retry was done again, {told_effects(effects)}")
+        trial.cannot_tell(INTENT, f"an ordinary request was answered {one.described}")
+    elif trial.countable and effects > 1:
+        trial.wrong(INTENT, f"{what}: the retry was done again, {effects_text(effects)}")
     elif not two.good and refusal_is_strict and two.refused:
-        trial.note(f"{told}: refused with {two.status}; loud, never doubled, and stricter than it must be")
+        trial.note(
+            f"{what}: refused with {two.status}: nothing is doubled, but the endpoint is stricter than it must be"
+        )
     elif not two.good:
-        trial.wrong(INTENT, f"{told}: a true retry is answered {two.told}")
-    elif not trial.telling:
-        trial.cannot_tell(INTENT, UNTOLD)
+        trial.wrong(INTENT, f"{what}: a true retry is answered {two.described}")
+    elif not trial.countable:
+        trial.cannot_tell(INTENT, UNCOUNTED)
     elif difference(one, two):
-        trial.note(f"{told}: done once, and {difference(one, two)}")
+        trial.note(f"{what}: done once, and {difference(one, two)}")
 
 
 def another_principal(trial: Trial) -> Play:
@@ -146,24 +148,24 @@ def another_principal(trial: Trial) -> Play:
         trial.cannot_tell(INTENT, "not tried: give --other-header, or --skip another-principal if there is only one")
         return
     theirs = trial.target.other_headers
-    alone = yield from trial.send("somebody else, own key", trial.request(next(trial.keys), more=theirs))
+    alone = yield from trial.send("another principal, own key", trial.request(next(trial.keys), more=theirs))
     if not alone.good:
-        trial.cannot_tell(INTENT, f"somebody else is not served at all ({alone.status}): look at --other-header")
+        trial.cannot_tell(INTENT, f"another principal is not served at all ({alone.status}): check --other-header")
         return
     yield from trial.start_count()
     key = next(trial.keys)
     first = yield from trial.send("a request", trial.request(key))
-    other = yield from trial.send("somebody else, the same key", trial.request(key, more=theirs))
+    other = yield from trial.send("another principal, the same key", trial.request(key, more=theirs))
     effects = yield from trial.effects()
     if not other.good and (other.refused or other.busy):
-        trial.note(f"somebody else's key is refused with {other.status}: nothing leaks, but keys can be taken away")
+        trial.note(f"a key of another principal is refused with {other.status}: nothing leaks, but it can be blocked")
     elif not other.good:
-        trial.wrong(INTENT, f"somebody else with the same key is answered {other.told}")
-    elif not trial.telling:
-        trial.cannot_tell(INTENT, UNTOLD)
+        trial.wrong(INTENT, f"another principal with the same key is answered {other.described}")
+    elif not trial.countable:
+        trial.cannot_tell(INTENT, UNCOUNTED)
     elif effects < 2:
         whose = "the answer of the first" if trial.name_of(first) == trial.name_of(other) else "an answer"
-        trial.wrong(INTENT, f"somebody else with the same key is given {whose}, and nothing was done for them")
+        trial.wrong(INTENT, f"another principal with the same key is given {whose}, and nothing was done for them")
 
 
 def no_key(trial: Trial) -> Play:
@@ -173,13 +175,13 @@ def no_key(trial: Trial) -> Play:
     second = yield from trial.send("the same again, no key", trial.request())
     effects = yield from trial.effects()
     if first.status >= 500:
-        trial.wrong(INTENT, f"a request without a key is answered {first.told}")
-    elif not trial.telling:
-        trial.cannot_tell(INTENT, UNTOLD)
+        trial.wrong(INTENT, f"a request without a key is answered {first.described}")
+    elif not trial.countable:
+        trial.cannot_tell(INTENT, UNCOUNTED)
     elif first.refused and second.refused:
         if effects:
             trial.wrong(INTENT, f"a request without a key is refused with {first.status}, and took effect")
         else:
             trial.note(f"a key is required: without one, {first.status}")
     elif effects < 2:
-        trial.wrong(INTENT, f"two requests without a key made {told_effects(effects)}: the second was swallowed")
+        trial.wrong(INTENT, f"two requests without a key made {effects_text(effects)}: the second was swallowed")

@@ -1,4 +1,4 @@
-"""What was found: a finding per scenario and assumption, and the word for each of the four."""
+"""What was found: a finding per scenario and assumption, and the standing of each of the four assumptions."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ ASSUMPTIONS = {
     "Claim": "claiming a key is checking that it is free",
     "Intent": "the same key carries the same intent",
     "Memory": "what a key remembers is safe to replay",
-    "Boundary": "nothing behind the key is out of control",
+    "Boundary": "no part of the effect is out of control",
 }
 
 
 class Standing(StrEnum):
-    """Where an assumption, or one scenario of it, stands."""
+    """The result of an assumption, or of one scenario of it."""
 
     HOLDS = "holds"
     BROKEN = "broken"
-    UNKNOWN = "unknown"  # could not be tried, or not be told
-    SKIPPED = "skipped"  # it does not apply: the user said so, or there is nothing to try it with
+    UNKNOWN = "unknown"  # could not be tried, or not be judged
+    SKIPPED = "skipped"  # the user skipped it, or there is nothing to try it with
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one scenario says of one assumption, and what was seen."""
+    """What one scenario found about one assumption, with its steps."""
 
     scenario: str
     assumption: str
@@ -38,7 +38,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the four assumptions are worth at this endpoint."""
+    """Which of the four assumptions hold at this endpoint."""
 
     url: str
     findings: tuple[Finding, ...]
@@ -50,9 +50,9 @@ class Report:
     def standing(self, assumption: str) -> Standing:
         """Broken if anything broke it; unknown while anything of it is; skipped if nothing of it was tried."""
         found = {finding.standing for finding in self.findings if finding.assumption == assumption}
-        for word in (Standing.BROKEN, Standing.UNKNOWN, Standing.HOLDS):
-            if word in found:
-                return word
+        for standing in (Standing.BROKEN, Standing.UNKNOWN, Standing.HOLDS):
+            if standing in found:
+                return standing
         return Standing.SKIPPED
 
     @property
@@ -61,7 +61,7 @@ class Report:
 
     @property
     def holds(self) -> bool:
-        """Whether all four do: an assumption of which everything was skipped was not tried."""
+        """Whether all four hold: an assumption of which every scenario was skipped was not tried."""
         return self.complete and all(self.standing(name) is Standing.HOLDS for name in ASSUMPTIONS)
 
     @property

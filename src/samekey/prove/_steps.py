@@ -1,17 +1,17 @@
-"""What a scenario may ask for, and what it is told: it yields steps, is sent replies, and opens no socket."""
+"""The steps that a scenario yields and the replies that it is sent; a scenario opens no socket."""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
 
-BUSY = frozenset({409, 425, 429, 503})  # "later, with the same key": no word about whether it happened
+BUSY = frozenset({409, 425, 429, 503})  # "later, with the same key": they do not show whether it happened
 OVERLOADED = frozenset({429, 503})
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request; `keys` are the values of the key header, as many as there are to be headers."""
+    """One request; `keys` are the values of the key header, one header for each."""
 
     url: str
     keys: tuple[bytes, ...]
@@ -22,7 +22,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came back; `status` 0 where nothing did, and then `trouble` says why."""
+    """What the endpoint answered; if it did not, `status` is 0 and `trouble` is the reason."""
 
     status: int
     headers: tuple[tuple[str, str], ...] = ()  # names in lower case
@@ -39,12 +39,12 @@ class Reply:
 
     @property
     def overloaded(self) -> bool:
-        """Whether it speaks of the endpoint, and not of this request."""
+        """Whether the status describes the load of the endpoint, and not this request."""
         return self.status in OVERLOADED
 
     @property
     def doubtful(self) -> bool:
-        """Whether it says in a problem's type, or in words, that nobody knows how it ended."""
+        """Whether a problem document states, in its type or its text, that the outcome is unknown."""
         return "problem+json" in self.header("content-type") and b"doubt" in self.body.lower()
 
     @property
@@ -65,17 +65,17 @@ class Reply:
         return next((value for found, value in self.headers if found == name), "")
 
     @property
-    def told(self) -> str:
-        """In a sentence: the status, or why there is none."""
+    def described(self) -> str:
+        """The status, or why there is none, as part of a sentence."""
         return str(self.status) if self.status else f"not at all ({self.trouble})"
 
     def __str__(self) -> str:
-        """As a step of a story: with a mark by which equal answers are known."""
+        """The reply as a step of a story: equal bodies have equal marks."""
         if not self.status:
             return f"no answer ({self.trouble})"
-        # Never the body itself: a report is passed on, and an answer may hold what is nobody's business.
+        # Never the body itself: a report is passed on, and an answer may hold personal data.
         mark = hashlib.sha256(self.body).hexdigest()[:6] if self.body else "empty"
-        replayed = ", says it is replayed" if self.header("idempotent-replayed").lower() == "true" else ""
+        replayed = ", marked as a replay" if self.header("idempotent-replayed").lower() == "true" else ""
         return f"{self.status}, body {mark}{replayed}"
 
 
@@ -131,7 +131,7 @@ Step = Send | Together | HangUp | Count | Pause | Break | Heal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The endpoint, and what its user told us about it."""
+    """The endpoint, and what the user declared about it."""
 
     url: str
     body: bytes
@@ -141,9 +141,9 @@ class Target:
     key_header: str = "Idempotency-Key"
     quoted: bool = False  # the endpoint wants "k", not k
     other_body: bytes | None = None  # None: made from `body`
-    other_headers: tuple[tuple[str, str], ...] = ()  # of another principal, in place of those of the same name
+    other_headers: tuple[tuple[str, str], ...] = ()  # of another principal; they replace headers of the same name
     fail_headers: tuple[tuple[str, str], ...] = ()  # each makes a request fail
-    breaks: int = 0  # so many commands make it fail
+    breaks: int = 0  # the number of commands that make it fail
     failures_kept: bool = False  # it documents that failures are replayed, as the draft and Stripe v1 do
     stream_url: str | None = None  # answers in a stream
     other_url: str | None = None  # another operation of the same application
@@ -151,6 +151,6 @@ class Target:
     callers: int = 8  # at once
     rounds: int = 3  # of them
     oversize_bytes: int = 8 << 20
-    patience_seconds: float = 5.0  # how long to ask while the answer is "later"
-    settle_seconds: float = 0.3  # before effects are counted that nobody waited for
+    patience_seconds: float = 5.0  # how long to repeat a request while the answer is "later"
+    settle_seconds: float = 0.3  # before effects are counted whose answer no client waited for
     skip: frozenset[str] = field(default_factory=frozenset)

@@ -1,4 +1,4 @@
-"""One scenario being played: what it sent, what it saw, how many effects there were, and what it found."""
+"""One scenario while it is played: its requests and replies, the number of effects, and its findings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from samekey.prove._steps import Count, HangUp, Pause, Reply, Request, Send, Step, Target, Together
 
 ASKS_MAX = 60  # repetitions of one request while the answer is "later"
-UNTOLD = "effects cannot be counted"
+UNCOUNTED = "effects cannot be counted"
 RETRY_AFTER_MAX_SECONDS = 1.0  # a longer Retry-After is shortened: patience is the bound that counts
 ASK_AGAIN_SECONDS = 0.1
 
@@ -24,7 +24,7 @@ class Tally:
 
     probed: bool
     unit: int = 0  # what one ordinary request adds to the probe's count
-    telling: bool = False  # set once two ordinary requests were told apart
+    countable: bool = False  # set when two ordinary requests could be distinguished
     latency_seconds: float = 0.0  # of an ordinary request
 
 
@@ -32,16 +32,16 @@ class Tally:
 class Trial:
     target: Target
     tally: Tally
-    keys: Iterator[str]  # never used before, by anybody
+    keys: Iterator[str]  # never used before
     story: list[str] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
     broken: list[tuple[str, str]] = field(default_factory=list)  # (assumption, what was seen)
-    unknown: list[tuple[str, str]] = field(default_factory=list)  # (assumption, why it cannot be told)
-    apart: list[tuple[str, str]] = field(default_factory=list)  # (assumption, why this does not apply here)
+    unknown: list[tuple[str, str]] = field(default_factory=list)  # (assumption, why it cannot be judged)
+    not_applicable: list[tuple[str, str]] = field(default_factory=list)  # (assumption, why this does not apply here)
     notes: list[str] = field(default_factory=list)
-    uneasy: bool = False  # somebody was not answered well: it may be the endpoint that refuses everybody by now
-    overloaded: int = 0  # the status of an answer that says "too much", and nothing about a key
-    refusing: str = ""  # how an ordinary request was answered in the end, if that was not well
+    unserved: bool = False  # a request was not served well: the endpoint may refuse every request by now
+    overloaded: int = 0  # the status of an answer about load, which shows nothing about a key
+    refusing: str = ""  # how an ordinary request was answered in the end, if it was not served
     most_effects: Fraction = Fraction(0)
     _before: int = 0
 
@@ -73,24 +73,26 @@ class Trial:
             return key
         return f'"{key}"'.encode() if self.target.quoted else key.encode()
 
-    def send(self, told: str, request: Request, *, fails: bool = False) -> Generator[Step, Any, Reply]:
-        """The answer; `fails` where we made it fail, so that a bad one says nothing."""
+    def send(self, what: str, request: Request, *, fails: bool = False) -> Generator[Step, Any, Reply]:
+        """Return the answer. With `fails` we made the request fail, so a bad status shows nothing."""
         reply: Reply = yield Send(request)
-        self.heard(told, reply, fails=fails)
+        self.add_reply(what, reply, fails=fails)
         return reply
 
-    def together(self, told: str, requests: list[Request]) -> Generator[Step, Any, list[Reply]]:
+    def together(self, what: str, requests: list[Request]) -> Generator[Step, Any, list[Reply]]:
         replies: list[Reply] = yield Together(tuple(requests))
         for number, reply in enumerate(replies, 1):
-            self.heard(f"{told}, {number}", reply, fails=True)  # those who lose may be told "later" in any way
+            self.add_reply(
+                f"{what}, {number}", reply, fails=True
+            )  # a request that lost the race may be answered "later" in any way
         return replies
 
-    def hang_up(self, told: str, request: Request, *, part: float = 1.0, after: float = 0.0) -> Play:
+    def hang_up(self, what: str, request: Request, *, part: float = 1.0, after: float = 0.0) -> Play:
         yield HangUp(request, part=part, after_seconds=after)
-        self.story.append(f"{told}: hung up")
+        self.story.append(f"{what}: hung up")
 
-    def until_answered(self, told: str, request: Request) -> Generator[Step, Any, Reply]:
-        """The answer, asked for again while it is "later" and our patience lasts."""
+    def until_answered(self, what: str, request: Request) -> Generator[Step, Any, Reply]:
+        """Return the answer; repeat the request while the answer is "later" and the patience lasts."""
         left = self.target.patience_seconds
         for asked in range(1, ASKS_MAX + 1):
             reply: Reply = yield Send(request)
@@ -99,45 +101,45 @@ class Trial:
                 break
             yield Pause(wait)
             left -= wait
-        self.heard(f"{told}, asked {asked} times" if asked > 1 else told, reply)
+        self.add_reply(f"{what}, asked {asked} times" if asked > 1 else what, reply)
         return reply
 
     def still_serves(self) -> Play:
-        """Find out whether an ordinary request is answered well: if none is, a refusal says nothing about a key."""
+        """Send an ordinary request: if it is not served either, earlier refusals show nothing about a key."""
         overloaded = self.overloaded
         ordinary = self.request(next(self.keys))
         reply = yield from self.until_answered("an ordinary request, to see whether any is served", ordinary)
         self.overloaded = overloaded
-        self.refusing = "" if reply.good else reply.told
+        self.refusing = "" if reply.good else reply.described
 
     @property
-    def says_nothing(self) -> str:
-        """Why the answers say nothing about keys, if they do not. Effects that were counted do."""
+    def inconclusive(self) -> str:
+        """Why the answers show nothing about keys, or "". Effects that were counted still count."""
         if self.refusing:
-            return f"in the end an ordinary request was answered {self.refusing} too: that is no word about the key"
+            return f"in the end an ordinary request was answered {self.refusing} too: that shows nothing about the key"
         if self.overloaded:
-            return f"the endpoint answered {self.overloaded}, which is no word about the key: raise its limit"
+            return f"the endpoint answered {self.overloaded}, which shows nothing about the key: raise its limit"
         return ""
 
-    def heard(self, told: str, reply: Reply, *, fails: bool = False) -> None:
-        self.uneasy = self.uneasy or not reply.good
+    def add_reply(self, what: str, reply: Reply, *, fails: bool = False) -> None:
+        self.unserved = self.unserved or not reply.good
         if reply.overloaded and not fails:
             self.overloaded = reply.status
         self.replies.append(reply)
-        self.story.append(f"{told}: {reply}")
+        self.story.append(f"{what}: {reply}")
 
     # -- counting --------------------------------------------------------------------------------------------------
 
     def start_count(self) -> Play:
-        """From here on effects are counted."""
+        """Count effects from here on."""
         self.replies.clear()
         if self.tally.probed:
             self._before = yield Count()
 
     def effects(self) -> Generator[Step, Any, Fraction]:
-        """How many there were since `start_count`; ask `telling` first whether that is known.
+        """Return the number of effects since `start_count`; it is known only if `countable` is true.
 
-        Never rounded: a repetition that does a twentieth of it again, one row of twenty, does something again.
+        It is never rounded: a repetition that writes one row of twenty again is a repeated effect too.
         """
         if self.tally.probed:
             now: int = yield Count()
@@ -149,16 +151,16 @@ class Trial:
         return effects
 
     def settled_effects(self) -> Generator[Step, Any, Fraction]:
-        """As `effects`, after those had time to end whose answer nobody waited for."""
+        """As `effects`, after a pause in which effects can end whose answer no client waited for."""
         yield Pause(self.target.settle_seconds + 2 * self.tally.latency_seconds)
         return (yield from self.effects())
 
     @property
-    def telling(self) -> bool:
-        return self.tally.telling
+    def countable(self) -> bool:
+        return self.tally.countable
 
     def name_of(self, reply: Reply) -> bytes:
-        """What the answer says its effect was: a field of it, or all of it."""
+        """What identifies the effect in this answer: one field of it, or the whole body."""
         if not self.target.identity:
             return reply.body
         try:
@@ -178,14 +180,14 @@ class Trial:
         self.unknown.append((assumption, why))
 
     def does_not_apply(self, assumption: str, why: str) -> None:
-        """There is nothing to try it with at this endpoint: neither clean nor unknown."""
-        self.apart.append((assumption, why))
+        """This endpoint has nothing to try it with: neither holds nor unknown."""
+        self.not_applicable.append((assumption, why))
 
     def note(self, text: str) -> None:
         self.notes.append(text)
 
 
-def told_effects(number: Fraction) -> str:
+def effects_text(number: Fraction) -> str:
     return "1 effect" if number == 1 else f"{number} effects"
 
 
@@ -197,7 +199,7 @@ def pause_after(reply: Reply) -> float:
 
 
 def difference(first: Reply, second: Reply) -> str:
-    """How a replay differs from what it replays; "" if it does not."""
+    """How a replay differs from the first answer; "" if it does not."""
     if first.status != second.status:
         return f"the status was {first.status} and is {second.status}"
     if first.body != second.body:
