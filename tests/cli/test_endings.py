@@ -46,7 +46,7 @@ def test_the_root_lists_the_commands_and_the_codes(shell):
 
     assert result.exit_code == 0
     assert all(f"  {command} " in result.stdout for command in COMMANDS)
-    assert "70 our own bug" in result.stdout
+    assert "70 a bug of samekey" in result.stdout
 
 
 def test_version(shell):
@@ -146,7 +146,7 @@ def test_a_bug_of_ours_is_one_line_and_says_so(shell, scene, bug):
     result = shell("ls")
 
     assert result.exit_code == 70
-    assert "our bug" in result.stderr
+    assert "a bug of samekey" in result.stderr
     assert "Traceback" not in result.stderr
     assert "quoting-a-result" not in result.stderr
 
@@ -206,7 +206,7 @@ def test_a_bug_leaves_the_process_with_70(shell, scene):
     result = run_python(shell, code, "ls")
 
     assert result.returncode == 70
-    assert "AttributeError: this is our bug" in result.stderr
+    assert "AttributeError: this is a bug of samekey" in result.stderr
 
 
 @pytest.mark.parametrize("words", [["ls", "--json"], ["--help"]])

@@ -149,7 +149,7 @@ def test_a_store_that_is_damaged_all_over_is_listed_in_pages(shell, scene):
 
     assert (page.exit_code, page.stdout) == (4, "")
     assert page.stderr.count("incomplete: ") == 3
-    assert "there is more: --before" in page.stderr
+    assert "there are more records: --before" in page.stderr
 
 
 @pytest.mark.parametrize("words", [["charge", "o-1"], ["o-1"]])

@@ -247,8 +247,8 @@ class Rehearsed:
     [
         ((TWICE, TWICE, ONCE), None, 0, ""),
         ((TWICE, TWICE, TWICE), None, 70, "samekey column charged an order twice"),
-        ((ONCE, TWICE, ONCE), None, 4, "'no guard' charged nobody twice"),
-        ((TWICE, ONCE, ONCE), None, 4, "'textbook' charged nobody twice"),
+        ((ONCE, TWICE, ONCE), None, 4, "'no guard' made no double charge"),
+        ((TWICE, ONCE, ONCE), None, 4, "'textbook' made no double charge"),
         ((TWICE, TWICE, ONCE), _stage.Broken("a worker cannot start"), 4, "a worker cannot start"),
         ((TWICE, TWICE, ONCE), KeyboardInterrupt(), 4, "stopped"),
     ],

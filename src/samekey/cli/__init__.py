@@ -1,7 +1,7 @@
 """The command line: `samekey ls | show | explain | resolve | doctor | sweep | migrate | prove | demo`.
 
-It composes what others know: `ops` says what an operator may do, a store does it, and here is only the asking and
-the printing. Nothing in this file needs click or rich, so that their absence can be told in one line.
+The commands parse arguments and print. `ops` decides what an operator may do, and a store does it. Nothing in this file
+needs click or rich, so that a missing one is reported in one line.
 """
 
 from __future__ import annotations

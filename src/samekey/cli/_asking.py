@@ -1,4 +1,4 @@
-"""What the commands share: their options, opening the store, and finding the record that is meant."""
+"""What the commands share: their options, opening the store, and finding the record that the arguments name."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from samekey.ops import NoSuchKey, Ops
 F = TypeVar("F", bound=Callable[..., Any])
 
 ENVIRONMENT = "SAMEKEY_STORE"
-CANDIDATES_MAX = 10  # records shown when a key text alone does not say which is meant
+CANDIDATES_MAX = 10  # records shown when a key text alone is ambiguous
 
 
 def common(command: F) -> F:
-    """--store, --json, --debug: of every command."""
+    """Add --store, --json and --debug, which every command has."""
     store = click.option("--store", metavar="URL", envvar=ENVIRONMENT, help=f"The store's address, or ${ENVIRONMENT}.")
     as_json = click.option("--json", "as_json", is_flag=True, help="JSON on stdout, for programs.")
     debug = click.option(
@@ -33,10 +33,10 @@ def common(command: F) -> F:
 
 
 def one_record(command: F) -> F:
-    """[OPERATION] KEY --tenant: of every command about one record."""
-    words = click.argument("words", nargs=-1, required=True, metavar="[OPERATION] KEY")
+    """Add [OPERATION] KEY and --tenant, which every command about one record has."""
+    names = click.argument("names", nargs=-1, required=True, metavar="[OPERATION] KEY")
     tenant = click.option("--tenant", metavar="T", help="The tenant, where the operation has tenants.")
-    return words(tenant(common(command)))
+    return names(tenant(common(command)))
 
 
 def _debug(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
@@ -55,7 +55,7 @@ def opened(address: str | None) -> Iterator[Ops]:
 
 
 class Asked:
-    """A store; what a server says when it is spoken to (no tables, no right to them) is then no usage error."""
+    """A store whose server errors (no tables, no permission) are NoStore and not a usage error."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
@@ -80,7 +80,7 @@ def open_there(address: str | None) -> Any:
     check_address(address)
     scheme = address.partition(":")[0]
     if scheme == "memory":
-        raise Misconfigured("memory:// lives and dies with the process that made it: there is nothing to see from here")
+        raise Misconfigured("memory:// exists only in the process that made it: no other process can read it")
     if scheme == "sqlite":
         _check_file(address)
     try:
@@ -90,14 +90,14 @@ def open_there(address: str | None) -> Any:
 
 
 def _open_file(address: str) -> Any:
-    """A file without our tables is not made a store by looking into it: it is the wrong one."""
+    """Open the file without making tables: a file without samekey tables is the wrong file."""
     from samekey.stores.sqlite import SqliteStore
 
     return SqliteStore.from_url(address, create=False)
 
 
 def _check_file(address: str) -> None:
-    """A look must not create what it looks for: a typing error would be an empty store, and look clean."""
+    """Refuse a missing file: SQLite would create it, and a typing error would look like an empty, clean store."""
     from samekey.drivers.sqlite import parse_url
 
     path = parse_url(address).path
@@ -109,9 +109,9 @@ def _check_file(address: str) -> None:
         raise NoStore(f"there is no file {path.absolute()}", hint="a guard creates it with its first claim")
 
 
-def find(ops: Ops, words: tuple[str, ...], tenant: str | None) -> Record:
-    """The record that [OPERATION] KEY means."""
-    match words:
+def find(ops: Ops, names: tuple[str, ...], tenant: str | None) -> Record:
+    """Return the record that [OPERATION] KEY names."""
+    match names:
         case (operation, text):
             key = make_key(operation, text, tenant)
             record: Record | None = ops.store.carry_out(Read(key))
@@ -120,15 +120,15 @@ def find(ops: Ops, words: tuple[str, ...], tenant: str | None) -> Record:
                 raise NoSuchKey(f"there is no record of {key}", key=text, hint=_hint(others))
             return record
         case (text,):
-            make_key("any", text, tenant)  # a text that can be no key is a usage error, not an absent key
+            make_key("any", text, tenant)  # a text that cannot be a key is a usage error, not an absent key
             records, _, unreadable = ops.find(text, tenant=tenant)
             if unreadable:
-                raise unreadable[0]  # it may be the one that is meant
+                raise unreadable[0]  # it may be the record that the user means
             if not records:
                 raise NoSuchKey(f"no operation has a record of the key {text!r}", key=text)
             if len(records) > 1:
                 raise Misconfigured(
-                    f"{len(records)} records have the key {text!r}: say which operation", hint=_hint(records)
+                    f"{len(records)} records have the key {text!r}: give the operation too", hint=_hint(records)
                 )
             return records[0]
         case _:

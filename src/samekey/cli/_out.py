@@ -1,4 +1,4 @@
-"""Printing: data to stdout, everything else to stderr, and nothing from a record that a terminal would obey."""
+"""Printing: data to stdout, everything else to stderr; control characters of a record never reach a terminal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\
 
 
 def clean(text: str) -> str:
-    """The text with whatever a terminal would obey (escapes, line ends, turned-around writing) spelled out."""
+    """Spell out the characters that control a terminal: escapes, line ends, marks that reverse the text direction."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(_spelled(char) if _obeyed(char) else char for char in text)
@@ -48,7 +48,7 @@ def data(value: Any) -> None:
 
 
 def line(text: str = "", *, style: str = "") -> None:
-    """A line for people. Never broken by us: a command line in it can be copied."""
+    """A line for people. It is never wrapped, so that a command line in it can be copied."""
     if style and is_terminal():
         _console().print(Text(clean(text), style=style), soft_wrap=True)
     else:
@@ -56,7 +56,7 @@ def line(text: str = "", *, style: str = "") -> None:
 
 
 def note(text: str) -> None:
-    """Not data: for whoever watches. If nobody can be told, the exit code still says it."""
+    """A message that is not data. If stderr cannot be written, the exit code still shows the outcome."""
     with suppress(OSError):
         click.echo(clean(text), err=True)
 
@@ -80,7 +80,7 @@ def is_terminal() -> bool:
 
 
 def open_closed_streams() -> None:
-    """Who closed a stream (`>&-`) does not want it: then it leads nowhere, and the exit code is all there is."""
+    """A user that closed a stream (`>&-`) does not want it: write it to /dev/null; the exit code remains."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - as long as the process
@@ -95,5 +95,5 @@ def never_fail_on_odd_characters() -> None:
 
 
 def _console() -> Console:
-    # Made anew: it asks its stream and NO_COLOR. No markup: "[red]" in a stored text is text.
+    # Made for each call: it reads its stream and NO_COLOR. No markup: "[red]" in a stored text is text.
     return Console(file=sys.stdout, markup=False, emoji=False, highlight=False)

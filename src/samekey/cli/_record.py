@@ -1,4 +1,4 @@
-"""A record in print: as one JSON object, as named lines, as one row of a list."""
+"""How a record is printed: as one JSON object, as named lines, as one row of a list."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def as_lines(record: Record, *, reveal: bool = False) -> Iterator[tuple[str, str
     """Name and text of every field, for people; a list is one line per entry."""
     for name, value in as_object(record, reveal=reveal).items():
         if name == "result" or not isinstance(value, (list, dict)):
-            yield name, _told(name, value, record)
+            yield name, _text(name, value, record)
         elif isinstance(value, dict):
             yield name, ", ".join(f"{one}={text}" for one, text in value.items())
         elif name == "fields":
@@ -89,14 +89,14 @@ def as_lines(record: Record, *, reveal: bool = False) -> Iterator[tuple[str, str
                 yield name, _entry(entry)
 
 
-def _told(name: str, value: Any, record: Record) -> str:
+def _text(name: str, value: Any, record: Record) -> str:
     match value:
         case None:
             return "-"
         case bool():
             return "yes" if value else "no"
         case dict():
-            return _result_told(value)
+            return _result_text(value)
         case str() if name in _TIMES and (at := getattr(record, name, None)) is not None:
             return f"{value}  ({_relative(record.now - at)})"
         case _:
@@ -111,8 +111,8 @@ def _relative(seconds: float) -> str:
 
 
 def _entry(entry: dict[str, Any]) -> str:
-    told = {**entry, "result": _result_told(entry["result"])} if entry.get("result") else entry
-    return "  ".join(f"{name}={value}" for name, value in told.items() if value not in ("", None))
+    shown = {**entry, "result": _result_text(entry["result"])} if entry.get("result") else entry
+    return "  ".join(f"{name}={value}" for name, value in shown.items() if value not in ("", None))
 
 
 # -- results -----------------------------------------------------------------------------------------------------
@@ -126,16 +126,16 @@ def _envelope(envelope: bytes | None, *, reveal: bool) -> dict[str, Any] | None:
 
 
 def _value(envelope: bytes) -> Any:
-    """What the envelope holds, as it is stored: classes are not rebuilt, so nobody's code runs for a look."""
+    """What the envelope holds, as it is stored. Classes are not rebuilt: `show` runs no code of the user."""
     if envelope[1:2] != b"B":
         try:
             return json.loads(envelope[2:])
         except (ValueError, RecursionError):
-            pass  # damaged, or encrypted: then the bytes are what there is
+            pass  # damaged or encrypted: show the bytes
     return {"hex": envelope[2:].hex()}
 
 
-def _result_told(kept: dict[str, Any]) -> str:
+def _result_text(kept: dict[str, Any]) -> str:
     if kept["masked"]:
         return f"kept, {kept['bytes']} bytes, masked (--reveal shows it)"
     return json.dumps(kept["value"], ensure_ascii=False)
@@ -145,7 +145,7 @@ def _truth(record: Record) -> str | None:
     try:
         return parse_terms(record.boundary).truth
     except RecordUnreadable:
-        return None  # a newer version's boundary: `show` still shows what is there
+        return None  # a boundary of a newer version: `show` still shows the rest
 
 
 def _iso(at: float | None) -> str | None:

@@ -1,4 +1,4 @@
-"""The root command: finds the others when they are asked for, and turns every ending into an exit code."""
+"""The root command: loads the command that is called, and turns every error into an exit code."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from samekey.cli import _out as out
 from samekey.cli.exits import Exit, exit_of
 from samekey.core.errors import SamekeyError
 
-# Name -> where it stands, and what it does. Loaded when asked for: `samekey --help` needs none of them.
+# Name -> its module and what it does. Loaded when it is called: `samekey --help` needs none of them.
 COMMANDS = {
     "ls": ("samekey.cli.records:ls", "list records, newest first"),
     "show": ("samekey.cli.records:show", "everything a record holds"),
-    "explain": ("samekey.cli.records:explain", "the story of a key: what happened, whose turn it is, what to do"),
-    "resolve": ("samekey.cli.resolve:resolve", "say how a doubt ended, with name and reason"),
-    "doctor": ("samekey.cli.doctor:doctor", "is the store sound, and does anything wait for somebody?"),
-    "sweep": ("samekey.cli.sweep:sweep", "delete what is past its retention, at a measured pace"),
+    "explain": ("samekey.cli.records:explain", "the story of a key: what happened, who must act, what to do"),
+    "resolve": ("samekey.cli.resolve:resolve", "write how a doubt ended, with name and reason"),
+    "doctor": ("samekey.cli.doctor:doctor", "is the store sound, and does a record need a person?"),
+    "sweep": ("samekey.cli.sweep:sweep", "delete records past their retention, at a measured pace"),
     "migrate": ("samekey.cli.migrate:migrate", "make the tables of a store, or bring them up to date"),
     "prove": ("samekey.cli.prove:prove", "which of the four assumptions hold at your HTTP endpoint?"),
     "demo": ("samekey.cli.demo:demo", "see a double charge happen, and not happen"),
 }
 
-# Where the output goes, and not our doing.
+# Errors of the place where the output is written: not a bug of samekey.
 NOT_WRITTEN = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
 @dataclass
 class Session:
-    """What the endings need to know about this run."""
+    """What the error handling needs to know about this run."""
 
     debug: bool = False
 
@@ -58,7 +58,7 @@ class Root(click.Group):
             formatter.write_dl([(name, does) for name, (_, does) in COMMANDS.items()])
 
     def main(self, *args: Any, standalone_mode: bool = True, **kwargs: Any) -> Any:
-        """As click's; but the exit codes are ours, and nobody is shown a traceback who did not ask for it."""
+        """Like click's own, with samekey's exit codes, and without a traceback unless --debug is given."""
         session = Session()
         kwargs = {"obj": session, **kwargs}
         run: Any = super().main
@@ -85,7 +85,7 @@ class Root(click.Group):
             code = _unexpected(error, debug=session.debug)
         _leave(int(code or 0))
 
-    # A reader that hung up, before click sees it: its code for that is our "found something".
+    # Catch a closed pipe before click does: its exit code for that is 1, which here means "found something".
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         try:
@@ -113,15 +113,15 @@ def _unexpected(error: Exception, *, debug: bool) -> Exit:
     if isinstance(error, OSError) and error.errno in NOT_WRITTEN:
         _complain(f"the output could not be written: {error.strerror}", "", debug=debug)
         return Exit.INCOMPLETE
-    # Only its type: an exception's text may quote a result, which nobody asked us to reveal.
-    _complain(f"{type(error).__name__}: this is our bug, please report it", "", debug=debug)
+    # Only its type: the text of an exception may quote a result, which the user did not reveal.
+    _complain(f"{type(error).__name__}: this is a bug of samekey, please report it", "", debug=debug)
     if not debug:
         out.note("samekey --debug ... shows where it happened")
     return Exit.OUR_BUG
 
 
 def _hung_up() -> Exit:
-    """Whoever read our output has gone (`| head`): say nothing."""
+    """The reader of the output has closed the pipe (`| head`): print nothing."""
     _drop(sys.stdout)
     return Exit.INCOMPLETE
 
@@ -136,11 +136,11 @@ def _leave(code: int) -> NoReturn:
 
 
 def _drop(stream: TextIO) -> None:
-    """Let what could not be written be flushed into the void: Python tries again at its end, with a code of its own."""
+    """Send the rest of the output to /dev/null: otherwise Python flushes it at exit and sets its own exit code."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     except (OSError, ValueError, AttributeError):
-        pass  # no real file behind it: then there is nothing to flush either
+        pass  # the stream is no real file: then there is nothing to flush
 
 
 def _version(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
@@ -151,16 +151,18 @@ def _version(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
 
 @click.group(
     cls=Root,
-    invoke_without_command=True,  # then the help is ours to give, with our code for it
+    invoke_without_command=True,  # so that the help is printed with exit code 2
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Say which one.")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Print the version."
+)
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.pass_context
 def root(ctx: click.Context, debug: bool) -> None:
     """Same key, same answer. Always.
 
-    Looks into a store of samekey, and says what became of a key.
+    Reads the records of a store and shows what became of a key.
 
     \b
     Example:
@@ -171,9 +173,9 @@ def root(ctx: click.Context, debug: bool) -> None:
     \b
     Exit codes of every command:
       0  fine, and nothing found            4  incomplete
-      1  ran well, and found something      5  refused: the record moved on
+      1  ran well, and found something      5  refused: the record changed
       2  usage                              6  no such key
-      3  cannot connect or not permitted    70 our own bug
+      3  cannot connect or not permitted    70 a bug of samekey
     """
     ctx.obj.debug = ctx.obj.debug or debug
     if ctx.invoked_subcommand is None:

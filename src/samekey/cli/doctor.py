@@ -1,4 +1,4 @@
-"""samekey doctor: is the store sound, does anything wait for somebody, do records and code fit together?"""
+"""samekey doctor: is the store sound, does a record need a person, do records and code fit together?"""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SHOWN_MAX = 5  # records named in a finding; `samekey ls` has the rest
 @common
 @click.pass_context
 def doctor(ctx: click.Context, store: str | None, app: str | None, limit: int, as_json: bool) -> Exit:
-    """Say whether the store keeps its promise, and whether anything waits for somebody.
+    """Report whether the store keeps its promise, and whether a record needs a person.
 
     The guarantee the store reaches, what weakens it, how many records are in which state, the oldest doubt, what
     is held past its lease. With --app also the operations of your guard: those without a name= of their own (a
@@ -82,7 +82,7 @@ class Report:
     unnamed: list[str] = field(default_factory=list)
     orphaned: list[str] = field(default_factory=list)  # live records, and no function
     findings: list[str] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)  # what could not be looked at
+    missing: list[str] = field(default_factory=list)  # what could not be read
 
     def lines(self) -> list[str]:
         health, stats = self.health, self.stats
@@ -90,8 +90,8 @@ class Report:
         named = [("store", health.store), ("guarantee", health.guarantee), ("incarnation", _life(health))]
         named += [*health.facts, *(("warning", text) for text in health.warnings)]
         named.append(("records", ", ".join(f"{stats.by_state[state]} {state}" for state in State) + more))
-        named.append(("oldest doubt", _told(stats.oldest_doubt)))
-        named.append(("lease over", ", ".join(map(_told, stats.overdue[:SHOWN_MAX])) or "none"))
+        named.append(("oldest doubt", _described(stats.oldest_doubt)))
+        named.append(("lease over", ", ".join(map(_described, stats.overdue[:SHOWN_MAX])) or "none"))
         if self.operations is not None:
             named.append(("operations", ", ".join(one.name for one in self.operations) or "none"))
             named.append(("without name=", ", ".join(self.unnamed) or "none"))
@@ -124,7 +124,7 @@ class Report:
 
 
 def examine(ops: Ops, operations: list[Declared] | None, limit: int) -> Report:
-    """Look at everything; what is wrong with it, and what could not be seen."""
+    """Examine store and records; report what is wrong and what could not be read."""
     report = Report(ops.store.health(), Stats(), operations)
     report.findings += report.health.warnings
     try:
@@ -165,13 +165,13 @@ def _compare(report: Report, operations: list[Declared], limit: int) -> None:
 
 
 def _life(health: Health) -> str:
-    """Tells two lives of a store apart, and is not the incarnation itself: that one seals the words of a front."""
+    """Distinguishes two lives of a store. It is not the incarnation itself, which seals the entries of a front."""
     return (
         hashlib.sha256(b"samekey.doctor:" + health.incarnation.encode()).hexdigest()[:16] if health.incarnation else ""
     )
 
 
-def _told(record: Record | None) -> str:
+def _described(record: Record | None) -> str:
     return "none" if record is None else f"{record.key}, for {_age(record)}"
 
 
@@ -201,7 +201,7 @@ def load(app: str) -> Guard | AsyncGuard:
         sys.path.insert(0, os.getcwd())
     try:
         found: Any = import_module(module)
-    except Exception as error:  # the user's own code runs here: whatever it raises is theirs to see
+    except Exception as error:  # the user's own code runs here: show whatever it raises
         raise Misconfigured(
             f"importing {module} raised {type(error).__name__}: {error}", hint="--debug shows where"
         ) from error

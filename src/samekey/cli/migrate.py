@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--dry-run", is_flag=True, help="Print exactly what would be sent, and send nothing.")
+@click.option("--dry-run", is_flag=True, help="Print exactly what would be sent; send nothing.")
 @click.option("--sql", is_flag=True, help="Print the migrations as plain SQL for another tool; does not connect.")
 @click.option("--after", type=click.IntRange(0), metavar="N", help="With --sql: only what comes after number N.")
 @click.option(
@@ -42,10 +42,10 @@ def migrate(
 ) -> Exit:
     """Make the tables of a store, or bring them up to date.
 
-    Several processes may do it at once. On PostgreSQL each migration is one transaction; it waits a second at most
-    for a table, gives way, and tries again. On MySQL one that was interrupted is carried out again from its beginning.
-    --dry-run exits with 1 if there is something to do. SQLite makes its own tables when a guard opens it, but not in
-    a file that a transaction of yours holds.
+    Several processes may run it at once. On PostgreSQL each migration is one transaction; it waits at most a second
+    for a table, gives way, and tries again. On MySQL an interrupted migration is run again from its beginning.
+    --dry-run exits with 1 if there is something to do. A SQLite file gets its tables when a guard opens it, but not
+    while one of your transactions holds the file.
 
     \b
     Example:
@@ -57,7 +57,9 @@ def migrate(
     if after is not None and not sql:
         raise click.UsageError("--after goes with --sql.")
     if sql and dry_run:
-        raise click.UsageError("say --sql (all of it, for another tool) or --dry-run (what this database lacks).")
+        raise click.UsageError(
+            "give --sql (everything, for another tool) or --dry-run (what this database lacks), not both."
+        )
     store = check_address(store).split()[-1]  # of two addresses the durable one has tables
     scheme = store.partition(":")[0]
     if scheme in ("postgresql", "postgres"):
@@ -81,13 +83,13 @@ def _migrate_postgres(store: str, phase: Any, partitions: int, *, dry_run: bool,
     name = driver.parse_url(store).name
     done: list[Migration] = []
 
-    def told(migration: Migration) -> None:
+    def report(migration: Migration) -> None:
         done.append(migration)
         if not as_json:
             out.line(f"{_named(migration)}: done")
 
     try:
-        found = driver.migrate(store, phase=phase, dry_run=dry_run, partitions=partitions, on_done=told)
+        found = driver.migrate(store, phase=phase, dry_run=dry_run, partitions=partitions, on_done=report)
     except driver.HeldUp as held_up:
         out.note(f"samekey: {held_up.message}")
         if as_json:
@@ -96,10 +98,10 @@ def _migrate_postgres(store: str, phase: Any, partitions: int, *, dry_run: bool,
     except Misconfigured as error:
         if error.__cause__ is None:
             raise
-        raise NoStore(error.message) from error  # the server's own word: no such database, not permitted
+        raise NoStore(error.message) from error  # the server refused: no such database, not permitted
     if as_json:
-        told_sql = [{**_as_object(one), **({"sql": one.script()} if dry_run else {})} for one in found]
-        out.data({"store": name, "dry_run": dry_run, "migrations": told_sql, "complete": not (dry_run and found)})
+        shown = [{**_as_object(one), **({"sql": one.script()} if dry_run else {})} for one in found]
+        out.data({"store": name, "dry_run": dry_run, "migrations": shown, "complete": not (dry_run and found)})
     elif dry_run:
         for migration in found:
             click.echo(f"-- {_named(migration)}\n{migration.script()}")
@@ -152,7 +154,7 @@ def _migrate_mysql(store: str, *, sql: bool, dry_run: bool, as_json: bool) -> Ex
     except Misconfigured as error:
         if error.__cause__ is None:
             raise
-        raise NoStore(error.message) from error  # the server's own word: no such database, not permitted
+        raise NoStore(error.message) from error  # the server refused: no such database, not permitted
     shown = [
         {"number": one.number, "phase": "pre", "title": one.title, **({"sql": one.sql} if sql or dry_run else {})}
         for one in found
@@ -173,7 +175,7 @@ def _migrate_mysql(store: str, *, sql: bool, dry_run: bool, as_json: bool) -> Ex
 
 
 def _migrate_sqlite(store: str, *, sql: bool, dry_run: bool, as_json: bool) -> Exit:
-    """A guard does it by itself when it opens the file; this is for one that somebody's own transaction will hold."""
+    """A guard makes the tables when it opens the file; this is for a file that a transaction of the user will hold."""
     from samekey.drivers import sqlite
     from samekey.stores.sqlite import SqliteStore
 
@@ -182,7 +184,7 @@ def _migrate_sqlite(store: str, *, sql: bool, dry_run: bool, as_json: bool) -> E
     try:
         there = 0 if sql else sqlite.schema_of(address.path, name)
         if not (sql or dry_run):
-            SqliteStore.from_url(store).close()  # opening it is all that migrating is; one that is newer is refused
+            SqliteStore.from_url(store).close()  # opening the file migrates it; a newer file is refused
     except (Misconfigured, StoreError, OSError) as error:
         raise NoStore(f"the store cannot be opened: {error}") from error
     found = range(there + 1, sqlite.SCHEMA + 1)

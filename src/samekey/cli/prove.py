@@ -14,9 +14,9 @@ from samekey.cli import _out as out
 from samekey.cli.exits import Exit
 from samekey.prove import ASSUMPTIONS, SCENARIOS, Budget, Probe, Report, Standing, Target, check_ours, examine
 
-SECONDS_MAX = 86_400  # a day: nobody waits longer, and no clock overflows
+SECONDS_MAX = 86_400  # a day: more is a typing error, and no clock overflows
 
-OVERSIZE_MAX_BYTES = 256 << 20  # it is made in memory, and what may be sent in all is no more by itself
+OVERSIZE_MAX_BYTES = 256 << 20  # the body is made in memory, and the default of --max-bytes is not larger
 
 Pairs = tuple[tuple[str, str], ...]
 
@@ -30,7 +30,7 @@ def _header(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
     for value in values:
         name, colon, text = value.partition(":")
         if not (colon and _NAME.fullmatch(name.strip())) or not _VALUE.fullmatch(text):
-            raise click.BadParameter(f"{value!r} is no header: 'Name: value'.")
+            raise click.BadParameter(f"{value!r} is not a header: write 'Name: value'.")
         pairs.append((name.strip(), text.strip()))
     return tuple(pairs)
 
@@ -46,19 +46,19 @@ def _body(ctx: click.Context, param: click.Parameter, value: str | None) -> byte
 
 def _content_type(ctx: click.Context, param: click.Parameter, value: str) -> str:
     if not _VALUE.fullmatch(value):
-        raise click.BadParameter(f"{value!r} is no content type.")
+        raise click.BadParameter(f"{value!r} is not a content type.")
     return value
 
 
 def _page(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
-    """Refused before anything is examined: the effects are real, and would have been made for nothing."""
+    """Refuse a file that cannot be written before the examination: its effects are real, and would be in vain."""
     if value is not None and not os.access(value if value.exists() else value.parent, os.W_OK):
         raise click.BadParameter(f"{value} cannot be written.")
     return value
 
 
 class Seconds(click.FloatRange):
-    """So many, and neither endless nor no number."""
+    """A finite number of seconds."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         seconds = float(super().convert(value, param, ctx))
@@ -73,24 +73,32 @@ def _path(ctx: click.Context, param: click.Parameter, value: str | None) -> tupl
 
 @click.command()
 @click.argument("url")
-@click.option("--body", default="{}", callback=_body, metavar="TEXT|@FILE", help="What is sent.  [default: {}]")
+@click.option(
+    "--body", default="{}", callback=_body, metavar="TEXT|@FILE", help="The body of the requests.  [default: {}]"
+)
 @click.option("--other-body", callback=_body, metavar="TEXT|@FILE", help="Another intent.  [default: made from --body]")
 @click.option(
     "--method",
     default="POST",
     show_default=True,
     type=click.Choice(["POST", "PATCH", "PUT", "DELETE"], case_sensitive=False),
-    help="How it is sent.",
+    help="The method of the requests.",
 )
 @click.option(
-    "--content-type", default="application/json", show_default=True, callback=_content_type, help="Of the bodies."
+    "--content-type",
+    default="application/json",
+    show_default=True,
+    callback=_content_type,
+    help="The content type of the bodies.",
 )
 @click.option("-H", "--header", "headers", multiple=True, callback=_header, help="'Name: value', on every request.")
-@click.option("--other-header", "other_headers", multiple=True, callback=_header, help="Of another principal.")
+@click.option(
+    "--other-header", "other_headers", multiple=True, callback=_header, help="'Name: value' of another principal."
+)
 @click.option("--key-header", default="Idempotency-Key", show_default=True, help="Which header carries the key.")
 @click.option("--quoted", is_flag=True, help='The endpoint wants "k", not k.')
-@click.option("--count-url", metavar="URL", help="GET it to learn how many effects there were (a number, or a list).")
-@click.option("--count-cmd", metavar="COMMAND", help="Run it to learn that.")
+@click.option("--count-url", metavar="URL", help="GET it to count the effects (a number, or a list).")
+@click.option("--count-cmd", metavar="COMMAND", help="Run it to count the effects.")
 @click.option("--count-field", callback=_path, metavar="A.B", help="Where in the JSON the number is.")
 @click.option("--identity", callback=_path, metavar="A.B", help="Without a probe: the field that names the effect.")
 @click.option(
@@ -108,7 +116,7 @@ def _path(ctx: click.Context, param: click.Parameter, value: str | None) -> tupl
     multiple=True,
     type=click.Choice([name for name in SCENARIOS if name != "two-keys"]),
     metavar="SCENARIO",
-    help="Does not apply here; repeatable.",
+    help="A scenario that does not apply here; repeatable.",
 )
 @click.option("--parallel", default=8, show_default=True, type=click.IntRange(2, 64), help="Requests at once.")
 @click.option("--rounds", default=3, show_default=True, type=click.IntRange(1, 100), help="How often.")
@@ -125,14 +133,14 @@ def _path(ctx: click.Context, param: click.Parameter, value: str | None) -> tupl
     default=5.0,
     show_default=True,
     type=Seconds(0),
-    help="Seconds to ask while the answer is 'later'.",
+    help="Seconds to repeat a request while the answer is 'later'.",
 )
 @click.option(
     "--settle",
     default=0.3,
     show_default=True,
     type=Seconds(0),
-    help="Seconds until an effect nobody waited for is counted.",
+    help="Seconds before effects are counted whose answer no client waited for.",
 )
 @click.option("--max-requests", default=400, show_default=True, type=click.IntRange(1), help="In all.")
 @click.option("--max-seconds", default=180.0, show_default=True, type=Seconds(1), help="In all.")
@@ -145,14 +153,14 @@ def _path(ctx: click.Context, param: click.Parameter, value: str | None) -> tupl
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
     help="Also write a page.",
 )
-@click.option("--yes-this-is-mine", is_flag=True, help="Examine an address that is not of this machine.")
+@click.option("--yes-this-is-mine", is_flag=True, help="Examine an address of another machine.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def prove(url: str, html_file: Path | None, yes_this_is_mine: bool, as_json: bool, **given: Any) -> Exit:
-    """Examine an HTTP endpoint from outside: which of the four assumptions behind its keys hold?
+    """Examine an HTTP endpoint from outside: which of the four assumptions about its keys hold?
 
-    One key twice, many at once, with another body, from somebody else, after a client gave up, after a failure, and
-    so on. It makes real effects, so it refuses addresses of other machines. Give it a way to count effects; without
-    one it goes by what the answers say, and what cannot be told that way is "unknown", never "holds".
+    It sends one key twice, many times at once, with another body, from another principal, after a client gave up,
+    after a failure, and so on. It makes real effects, so it refuses addresses of other machines. Give it a way to
+    count effects; without one it compares the answers, and what they cannot show is "unknown", never "holds".
 
     \b
     Scenarios (--skip):
@@ -168,7 +176,7 @@ def prove(url: str, html_file: Path | None, yes_this_is_mine: bool, as_json: boo
         --count-url http://localhost:8000/charges/count --fail-header 'X-Fail: card'
 
     \b
-    Exit codes: 0 all hold, 1 something is broken, 2 usage, 3 cannot connect, 4 not everything could be told.
+    Exit codes: 0 all hold, 1 something is broken, 2 usage, 3 cannot connect, 4 not everything could be tried.
     """
     target, probe = (
         _target(url, given),
@@ -197,14 +205,14 @@ def prove(url: str, html_file: Path | None, yes_this_is_mine: bool, as_json: boo
 
 def _target(url: str, given: dict[str, Any]) -> Target:
     if not _NAME.fullmatch(given["key_header"]):
-        raise click.UsageError(f"{given['key_header']!r} is no name of a header.")
+        raise click.UsageError(f"{given['key_header']!r} is not the name of a header.")
     everywhere = (*given["headers"], *given["other_headers"], *given["fail_headers"])
     if any(name.lower() == given["key_header"].lower() for name, _ in everywhere):
         raise click.UsageError(
-            f"{given['key_header']} is what this command sends by itself: another one would be a second key."
+            f"{given['key_header']} is sent by this command itself: another one would be a second key."
         )
     if given["count_url"] and given["count_cmd"]:
-        raise click.UsageError("one of --count-url and --count-cmd.")
+        raise click.UsageError("give one of --count-url and --count-cmd, not both.")
     if given["identity"] and (given["count_url"] or given["count_cmd"]):
         raise click.UsageError("--identity is for counting without --count-url and --count-cmd.")
     if given["count_field"] and not (given["count_url"] or given["count_cmd"]):
@@ -237,7 +245,7 @@ def _target(url: str, given: dict[str, Any]) -> Target:
 
 
 def _print(report: Report) -> None:
-    """The table, the steps behind what is broken, and the word for each assumption."""
+    """Print the table, the steps of every broken finding, and the standing of each assumption."""
     rows = [
         (finding.assumption, finding.standing.value, finding.scenario, finding.evidence)
         for name in ASSUMPTIONS

@@ -1,4 +1,4 @@
-"""samekey ls, show, explain: looking changes nothing."""
+"""samekey ls, show, explain: they read records and change nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from samekey.core.states import State
 from samekey.ops import explain as explained
 from samekey.ops import waits
 
-LIMIT = 100  # records of one page: what a person looks through
+LIMIT = 100  # records of one page: as many as a person reads
 _DIGEST_BYTES = len(make_key("any", "any").digest)
 
 
@@ -29,7 +29,9 @@ def _cursor(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
         cursor = float(at), bytes.fromhex(digest)
     except ValueError:
         cursor = math.nan, b""
-    if not math.isfinite(cursor[0]) or len(cursor[1]) != _DIGEST_BYTES:  # nothing is before it: that would look clean
+    if (
+        not math.isfinite(cursor[0]) or len(cursor[1]) != _DIGEST_BYTES
+    ):  # otherwise the page would be empty and look clean
         raise click.BadParameter(f"{value!r} is no cursor: copy it from the end of the page before.")
     return cursor
 
@@ -45,7 +47,7 @@ def _cursor(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
 @click.option("--operation", metavar="NAME", help="Only this operation.")
 @click.option("--tenant", metavar="T", help="Only this tenant.")
 @click.option("--limit", type=click.IntRange(1, LIST_MAX), default=LIMIT, show_default=True, help="Records at most.")
-@click.option("--before", callback=_cursor, metavar="CURSOR", help="Go on behind an earlier page.")
+@click.option("--before", callback=_cursor, metavar="CURSOR", help="Continue after an earlier page.")
 @common
 def ls(
     store: str | None,
@@ -58,15 +60,17 @@ def ls(
 ) -> Exit:
     """List records, newest first.
 
-    Exits with 1 if one of those listed waits for somebody: in doubt, or held past its lease. On a pipe the
-    columns are separated by tabs; --json gives one object per line. If there is more, stderr says how to go on.
-    A record that is damaged, or of a newer version, is named there, too, and the code is 4.
+    Exits with 1 if a listed record needs a person: in doubt, or held past its lease. On a pipe the columns are
+    separated by tabs; --json prints one object per line. If there are more records, stderr shows how to continue.
+    A record that is damaged, or of a newer version, is named on stderr, and the exit code is 4.
 
     \b
     Example:
       samekey ls --state in_doubt --state started --operation charge
     """
-    make_key("any" if operation is None else operation, "any", tenant)  # no record could have a name that is none
+    make_key(
+        "any" if operation is None else operation, "any", tenant
+    )  # an invalid name is a usage error: no record can have it
     query = Query(
         states=tuple(State(state) for state in states), operation=operation, tenant=tenant, limit=limit, before=before
     )
@@ -81,7 +85,7 @@ def ls(
         out.note("no records")
     if page.before is not None:
         at, digest = page.before
-        out.note(f"there is more: --before {at!r}/{digest.hex()}")
+        out.note(f"there are more records: --before {at!r}/{digest.hex()}")
     for unreadable in page.unreadable:
         out.note(f"incomplete: {unreadable}")
     if page.unreadable:
@@ -92,7 +96,7 @@ def ls(
 @click.command()
 @click.option("--reveal", is_flag=True, help="Show the stored results too.")
 @one_record
-def show(store: str | None, words: tuple[str, ...], tenant: str | None, reveal: bool, as_json: bool) -> Exit:
+def show(store: str | None, names: tuple[str, ...], tenant: str | None, reveal: bool, as_json: bool) -> Exit:
     """Show everything a record holds.
 
     A payload is never stored; a result is masked unless you --reveal it.
@@ -102,7 +106,7 @@ def show(store: str | None, words: tuple[str, ...], tenant: str | None, reveal: 
       samekey show charge order-17 --tenant acme
     """
     with opened(store) as ops:
-        record = find(ops, words, tenant)
+        record = find(ops, names, tenant)
     if as_json:
         out.data(as_object(record, reveal=reveal))
         return Exit.FINE
@@ -116,11 +120,11 @@ def show(store: str | None, words: tuple[str, ...], tenant: str | None, reveal: 
 @click.command()
 @one_record
 @click.pass_context
-def explain(ctx: click.Context, store: str | None, words: tuple[str, ...], tenant: str | None, as_json: bool) -> Exit:
-    """Tell the story of a key.
+def explain(ctx: click.Context, store: str | None, names: tuple[str, ...], tenant: str | None, as_json: bool) -> Exit:
+    """Print the story of a key.
 
-    Who claimed it and under which boundary, what happened since, what late attempts said, whose turn it is,
-    whose word wins, and what to do next.
+    Which attempt claimed it and under which boundary, what happened since, the evidence of late attempts, who must
+    act, whose records are right in a conflict, and what to do next.
 
     \b
     Example:
@@ -128,8 +132,8 @@ def explain(ctx: click.Context, store: str | None, words: tuple[str, ...], tenan
     """
     given = ctx.get_parameter_source("store") is click.core.ParameterSource.COMMANDLINE
     with opened(store) as ops:
-        record = find(ops, words, tenant)
-        # By its own name, which has no password in it; from the environment it needs no saying.
+        record = find(ops, names, tenant)
+        # The name of the store has no password in it. An address from the environment need not be printed.
         story = explained(record, store=ops.store.name if given else "")
     if as_json:
         out.data(

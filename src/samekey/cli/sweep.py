@@ -1,4 +1,4 @@
-"""samekey sweep: delete what is past its retention, at a measured pace."""
+"""samekey sweep: delete records past their retention, at a measured pace."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from samekey.core.ports import LIST_MAX
 from samekey.ops import Ops
 from samekey.ops.sweeping import PACE, PIECE, sweeping
 
-EVERY_SECONDS = 60.0  # between two rounds of --watch: what is past retention costs disk, and nothing else
-TELL_SECONDS = 5.0  # between two lines of progress
+EVERY_SECONDS = 60.0  # between two rounds of --watch: a record past its retention costs disk space only
+REPORT_SECONDS = 5.0  # between two lines of progress
 
 
 @click.command()
-@click.option("--watch", is_flag=True, help="Go on for ever, round after round.")
+@click.option("--watch", is_flag=True, help="Run for ever, round after round.")
 @click.option(
     "--every",
     type=click.FloatRange(0.1),
@@ -49,11 +49,11 @@ TELL_SECONDS = 5.0  # between two lines of progress
 def sweep(
     store: str | None, watch: bool, every: float, limit: int | None, pace: float, piece: int, as_json: bool
 ) -> Exit:
-    """Delete what is past its retention, at a measured pace.
+    """Delete records past their retention, at a measured pace.
 
-    Never what is held or in doubt, nor a key that was claimed again meanwhile. Claims do not wait for it, several
-    sweepers do not disturb each other, and it may be stopped at any time. Exits with 4 if --limit left something.
-    With --watch a store that is down is told, and tried again at the next round.
+    It never deletes a record that is held or in doubt, or a key that was claimed again meanwhile. Claims do not wait
+    for it, several sweepers do not disturb each other, and it may be stopped at any time. It exits with 4 if --limit
+    left something. With --watch it reports a store that is down and tries again in the next round.
 
     \b
     Example:
@@ -71,16 +71,16 @@ def sweep(
                     out.note(f"samekey: {unavailable.message}; next try in {every:g} s")
                 time.sleep(every)
         except KeyboardInterrupt:
-            out.note("stopped; what was swept is gone, nothing is half done")
+            out.note("stopped; the records swept so far are deleted, and no other was changed")
             return Exit.FINE
 
 
 def _round(ops: Ops, limit: int | None, pace: float, piece: int, *, as_json: bool) -> Exit:
-    total, left, told = 0, False, time.monotonic()
+    total, left, reported = 0, False, time.monotonic()
     for step in sweeping(ops.store, limit=limit, piece=piece, pace=pace):
         total, left = step.total, step.left
-        if time.monotonic() - told >= TELL_SECONDS:
-            told = time.monotonic()
+        if time.monotonic() - reported >= REPORT_SECONDS:
+            reported = time.monotonic()
             out.note(f"swept {total} so far")
         time.sleep(step.pause_seconds)
     if as_json:

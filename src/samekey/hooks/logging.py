@@ -2,7 +2,7 @@
 
 A log is read by more people than the records are, and kept longer. So a line carries no key, payload, result,
 tenant or error text: an event's name, the operation, eight digits of the key's digest (`samekey ls --json` shows
-whose they are), state, token, eight digits of the attempt, and names of types.
+the keys with their digests), state, token, eight digits of the attempt, and names of types.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _LEVELS = {
 }
 _ORDINARY = frozenset({"claimed", "completed", "replayed", "released", "raised"})
 
-# Whose detail is a type's or a state's name, or one of our own phrases. The others' may quote a key or a result.
-_TELLING = frozenset({"in_doubt", "late", "resolved", "conflicting"})
+# Events whose detail is the name of a type or a state, or a phrase of ours. Other details may quote a key or a result.
+_SAFE_DETAIL = frozenset({"in_doubt", "late", "resolved", "conflicting"})
 _DETAIL = re.compile(r"the lease ended|\d{1,9} results|[A-Za-z_][A-Za-z0-9_]{0,79}")
 
 _ATTEMPT_CHARS = 8
@@ -38,8 +38,8 @@ _ATTEMPT_CHARS = 8
 class LoggingHook:
     """One line per event to the logger `samekey.events`, or to the one given.
 
-    `level` is the level of what happens all day: claimed, completed, replayed, released, raised. What wants a
-    look is INFO (taken over, resolved), WARNING (in doubt, late, not kept, not recorded, unguarded) or ERROR
+    `level` is the level of ordinary events: claimed, completed, replayed, released, raised. Events that need
+    attention are INFO (taken over, resolved), WARNING (in doubt, late, not kept, not recorded, unguarded) or ERROR
     (conflicting, the store lost its memory, unmarked), whatever `level` is.
 
     >>> from samekey import Guard
@@ -62,7 +62,7 @@ class LoggingHook:
 
 
 def _fields(event: Event) -> dict[str, Any]:
-    told = event.name in _TELLING and _DETAIL.fullmatch(event.detail) is not None
+    safe = event.name in _SAFE_DETAIL and _DETAIL.fullmatch(event.detail) is not None
     return {
         "event": event.name,
         "operation": event.operation,
@@ -70,5 +70,5 @@ def _fields(event: Event) -> dict[str, Any]:
         "state": event.state,
         "token": event.token,
         "attempt": event.attempt[:_ATTEMPT_CHARS],
-        "detail": event.detail if told else "",
+        "detail": event.detail if safe else "",
     }

@@ -4,7 +4,7 @@
                      probe=Probe(url="http://localhost:8000/charges/count"))
     report.broken           # ("Claim", "Boundary")
 
-`_examine` has the order of the scenarios. `_claims`, `_intents`, `_addresses` and `_memories` have the scenarios: generators
+`_examine` has the order of the scenarios. They are in `_claims`, `_intents`, `_addresses` and `_memories`: generators
 that yield the steps of `_steps` and open no socket. `_trial` holds the state of one scenario. `_client` carries out the
 steps over sockets. `_report` is the result.
 """

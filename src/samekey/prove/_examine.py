@@ -169,7 +169,7 @@ def _two_keys(trial: Trial) -> Play:
 
 
 def _cannot_begin(trial: Trial) -> str:
-    """Return why the other scenarios cannot be tried, or "". Answers can be compared even where effects do not count."""
+    """Return why the other scenarios cannot be tried, or "". Answers can be compared even without a count."""
     if trial.countable or (not trial.tally.probed and trial.replies[-1].good):
         return ""
     return next((text for _, text in [*trial.unknown, *trial.broken]), "")

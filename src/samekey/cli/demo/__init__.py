@@ -36,7 +36,7 @@ def demo(ctx: click.Context, seed: int, orders: int, as_json: bool) -> None:
     provider's ledger is the judge.
 
     Exits with 0 if the ledger agrees: samekey charged every order once (one it calls in doubt), the others charged
-    some twice. With 70 if samekey did not keep its word, with 4 if another column never charged twice.
+    some twice. With 70 if samekey broke its promise, with 4 if another column never charged twice.
     """
     # Imported here: the demo's own child processes import this package, and need neither rich nor the stage.
     from samekey.cli.demo import _show

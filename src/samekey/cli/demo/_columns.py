@@ -32,7 +32,7 @@ class Tools:
 
 
 class StillRunning(Exception):
-    """Somebody else has the key; come back later."""
+    """Another caller has the key; come back later."""
 
 
 def no_guard(tools: Tools) -> Charge:
@@ -76,7 +76,7 @@ def samekey(tools: Tools) -> Charge:
         receipt: Receipt = tools.till.charge(order_id, amount)
         return receipt
 
-    @guard.once(name=CHARGE_OPAQUE, key="order_id", boundary=Opaque())  # as if nobody could be asked
+    @guard.once(name=CHARGE_OPAQUE, key="order_id", boundary=Opaque())  # as if the provider could not be asked
     def charge_opaque(order_id: str, amount: int) -> Receipt:
         receipt: Receipt = tools.till.charge(order_id, amount)
         return receipt

@@ -13,7 +13,7 @@ from enum import StrEnum
 NO_GUARD, TEXTBOOK, SAMEKEY = COLUMNS = ("no guard", "textbook", "samekey")
 
 CLIENT_TIMEOUT_SECONDS = 0.3  # what a client waits for the provider
-SLOW_ANSWER_SECONDS = 0.5  # what the provider takes on a bad moment: longer than anybody waits
+SLOW_ANSWER_SECONDS = 0.5  # what the provider takes on a bad moment: longer than any client waits
 LATE_CHARGE_SECONDS = 0.4  # a charge can land after the client went away, and after it asked
 FAST_ANSWER_SECONDS = (0.02, 0.05)
 
@@ -36,12 +36,12 @@ class Order:
     id: str
     amount: int  # cents
     fault: Fault
-    opaque: bool  # the one order that is charged where nobody can be asked
+    opaque: bool  # the one order that is charged where the provider cannot be asked
     answer_seconds: float
 
 
 def plan(*, seed: int, orders: int) -> list[Order]:
-    """The day of the shop. A fault strikes the first request for its order; retries find good weather."""
+    """The day of the shop. A fault hits the first request of its order; retries succeed."""
     chance = random.Random(seed)  # noqa: S311 - a plan, not a secret
     early = range(orders * 3 // 5)  # a kill takes a lease to heal: not at the very end
     killed = chance.sample(early, KILLED)

@@ -90,7 +90,7 @@ class Till:
         self._remote, self._column = remote, column
 
     def charge(self, order: str, amount: int) -> Any:
-        """The charge; TimeoutError after 300 ms, when nobody here knows whether it landed."""
+        """The charge; TimeoutError after 300 ms, when it is unknown whether the charge arrived."""
         return self._remote.call(
             "charge",
             timeout_seconds=CLIENT_TIMEOUT_SECONDS,

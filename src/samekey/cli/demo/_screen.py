@@ -20,9 +20,9 @@ from samekey.cli.demo._plan import NO_GUARD, SAMEKEY, TEXTBOOK, Order
 from samekey.cli.demo._stage import Column
 from samekey.cli.demo._verdict import Totals
 
-GRID_WIDTH = 20  # three grids beside each other fit 80 characters
+GRID_WIDTH = 20  # three grids in a row fit 80 characters
 GRID_MAX = 300  # more orders than fit a screen are only counted
-LINE_SECONDS = 1.0  # how often a plain line is written where nobody watches live
+LINE_SECONDS = 1.0  # how often a plain line is written where the output is no terminal
 
 SUBTITLES: Mapping[str, str] = {
     NO_GUARD: "no answer: call again",
@@ -56,11 +56,11 @@ class _Lines:
         if now < self._next and not all(column.over for column in self._columns.values()):
             return
         self._next = now + LINE_SECONDS
-        said = [
+        counts = [
             f"{column.name}: {column.ended}/{column.deliveries} answered, {_twice(column)} charged twice"
             for column in self._columns.values()
         ]
-        click.echo(f"{now - self._begun:5.1f} s   " + "   ".join(said), err=True)
+        click.echo(f"{now - self._begun:5.1f} s   " + "   ".join(counts), err=True)
 
 
 # -- the live columns ------------------------------------------------------------------------------------

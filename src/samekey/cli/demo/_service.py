@@ -1,7 +1,7 @@
 """How the demo's processes talk: JSON lines with the parent, JSON over HTTP on 127.0.0.1 with each other.
 
 A child learns its part from the first line on stdin and lives only as long as stdin is open. So nothing
-is left behind when the parent ends, whatever ended it.
+stays when the parent ends, whatever ended it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The show from start to end: play, count, tell the two stories, and say whether it held."""
+"""The demo from start to end: play, count, print the two stories, and report whether the promise held."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def show(*, seed: int, orders: int, as_json: bool) -> Exit:
     outcome = {
         "seed": seed,
         "seconds": round(time.monotonic() - begun, 1),
-        "columns": {name: told(totals[name]) for name in COLUMNS},
+        "columns": {name: counted(totals[name]) for name in COLUMNS},
         "killed": killed,
         "in_doubt": doubt,
         "store": stage.store,
@@ -65,7 +65,7 @@ def show(*, seed: int, orders: int, as_json: bool) -> Exit:
 
 
 def unsettled(guard: Guard) -> tuple[str, ...]:
-    """Orders whose record does not say how it ended; nobody works on them any more."""
+    """Orders whose record has no outcome, and no worker works on them any more."""
     page = Ops(guard.store).list_records(Query(states=(State.IN_DOUBT, State.STARTED), limit=LIST_MAX))
     return tuple(sorted(record.key.text for record in page.records))
 
@@ -89,15 +89,15 @@ def doubt_story(guard: Guard, orders: list[Order], charged: dict[str, int]) -> d
     record: Record | None = guard.peek(CHARGE_OPAQUE, order.id)
     if record is None or record.state is not State.IN_DOUBT:
         return None  # its answer came in time after all: a very busy machine
-    word = Word.HAPPENED if charged.get(order.id) else Word.NOT_DONE
+    outcome = Word.HAPPENED if charged.get(order.id) else Word.NOT_DONE
     return {
         "order": order.id,
         "charges": charged.get(order.id, 0),
-        "command": resolve_line(record, word, store=guard.store.name),
+        "command": resolve_line(record, outcome, store=guard.store.name),
     }
 
 
-def told(totals: Totals) -> dict[str, int]:
+def counted(totals: Totals) -> dict[str, int]:
     return {
         "orders": totals.orders,
         "charges": totals.charges,
@@ -122,9 +122,9 @@ def ending(outcome: dict[str, Any], totals: dict[str, Totals]) -> None:
     if doubt is not None:
         times = {0: "do not have it", 1: "have it once"}.get(doubt["charges"], "have it more than once")
         _screen.paragraph(
-            f"Order {doubt['order']} is in doubt: no answer came, and its boundary is Opaque - there is nobody to ask.",
-            "So every retry was told 'in doubt' instead of charging again, and it waits for a person.",
-            f"The provider's books {times}; whoever looked there settles it with:",
+            f"Order {doubt['order']} is in doubt: no answer came, and under Opaque the provider cannot be asked.",
+            "So every retry got 'in doubt' instead of a second charge, and the order waits for a person.",
+            f"The provider's books {times}; a person who looked there settles it with:",
             "",
             doubt["command"],
         )

@@ -158,7 +158,7 @@ class Stage:
                 watch()
                 look_at = time.monotonic() + LOOK_SECONDS
             try:
-                self._heard(*self._inbox.get(timeout=LOOK_SECONDS))
+                self._take(*self._inbox.get(timeout=LOOK_SECONDS))
             except Empty:
                 pass
         self._wait_for_late_charges()
@@ -173,7 +173,7 @@ class Stage:
             time.sleep(LOOK_SECONDS)
         raise self._broken("the provider never came to rest")
 
-    def _heard(self, child: Child, message: Message | None) -> None:
+    def _take(self, child: Child, message: Message | None) -> None:
         column = self.columns.get(child.column)
         if column is None:
             raise self._broken("the provider or the key table ended")

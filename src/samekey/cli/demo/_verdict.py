@@ -37,18 +37,18 @@ def broken_promises(orders: list[Order], totals: Totals) -> list[str]:
     """What samekey did that it never may: each one is a bug of ours."""
     opaque = {order.id for order in orders if order.opaque}
     unexpected = tuple(one for one in totals.in_doubt if one not in opaque)
-    said = (
+    broken = (
         (totals.doubled, "the samekey column charged an order twice"),
         (totals.lost, "the samekey column lost an order"),
         (unexpected, "the samekey column left more in doubt than the one Opaque order"),
     )
-    return [f"{what}: {_named(which)}" for which, what in said if which]
+    return [f"{what}: {_named(which)}" for which, what in broken if which]
 
 
 def nothing_shown(totals: Mapping[str, Totals]) -> list[str]:
     """Columns that should have charged twice and did not: then this run proves nothing."""
     return [
-        f"the column {name!r} charged nobody twice, so this run showed nothing; try another --seed"
+        f"the column {name!r} made no double charge, so this run showed nothing; try another --seed"
         for name in COLUMNS
         if name != SAMEKEY and not totals[name].doubled
     ]

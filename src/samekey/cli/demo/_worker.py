@@ -13,7 +13,7 @@ from samekey.cli.demo._provider import Till
 from samekey.cli.demo._service import Message, Remote, inbox, tell
 
 TRIES_MAX = 40  # about 15 s: longer than the worst moment of a busy machine
-TRIES_OPAQUE_MAX = 5  # nobody will ever know more: enough to see that it is not charged again
+TRIES_OPAQUE_MAX = 5  # the doubt stays: enough tries to see that it is not charged again
 PAUSE_SECONDS, PAUSE_MAX_SECONDS = 0.05, 0.4
 
 Trouble = (OSError, SamekeyError, NotDone, StillRunning)  # what a client meets by saying it again

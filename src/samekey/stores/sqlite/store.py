@@ -191,7 +191,7 @@ class SqliteStore:
         if not audited:
             warnings.append(
                 "the table samekey_audit is missing: resolve, redact and free fail; "
-                "a new samekey file has its statement: sqlite3 NEW.db '.schema samekey_audit'"
+                "its statement is in: samekey migrate --sql --store sqlite:///keys.db"
             )
         power = "and power losses" if self._synchronous == "full" else "of processes, not all power losses"
         return Health(
