@@ -13,7 +13,7 @@ def chain(error: BaseException) -> list[BaseException]:
     """The exception, and all that it leads to by `__cause__` and `__context__`.
 
     Not an exception that is handled around the whole test: `interrupted_at` raises within handlers, and Python 3.11
-    then leaves the exception of such a handler behind in the thread.
+    then leaves the exception of such a handler in the thread.
     """
     around = sys.exc_info()[1]
     found: list[BaseException] = []

@@ -225,7 +225,7 @@ def test_replies_lost_by_either_layer_double_nothing(front, database, back):
     assert effects == [f"o-{number}" for number in range(6)]
 
 
-def test_free_says_when_the_front_could_not_be_told(back):
+def test_free_raises_when_the_front_could_not_be_updated(back):
     with redis_server() as front, Guard(f"{front.url()} {back}") as guard:
         guard.run("freed", lambda: 7, key="o-1", payload=1)
         seen = guard.store.carry_out(Read(make_key("freed", "o-1")))
@@ -236,7 +236,7 @@ def test_free_says_when_the_front_could_not_be_told(back):
             guard.store.carry_out(Free(seen, "ada", "refunded"))
 
 
-def test_after_a_promotion_of_the_database_old_words_are_checked(front, database):
+def test_after_a_promotion_of_the_database_old_entries_are_checked(front, database):
     """Another timeline is another incarnation: what the front says about the old one counts for nothing."""
     url = database.create_database()
     migrate(url)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
-from samekey.core.ports import Query
+from samekey.core.errors import RecordUnreadable
+from samekey.core.ports import Query, Records
 from samekey.core.record import Record
 from samekey.core.states import State
 from samekey.ops import Ops
+from samekey.stores.redis import AsyncRedisStore
 from samekey.stores.redis._requests import READ
 from tests.servers.redis.helpers import listing_with, opening, raw_key, settling, there
 
@@ -41,9 +44,32 @@ def test_a_damaged_record_does_not_hide_the_others_from_an_operator(server, stor
     assert len(named) == len(damaged)
 
 
+@pytest.mark.parametrize("colour", ["sync", "async"])
+def test_a_page_has_an_error_in_the_place_of_a_damaged_record(server, store, colour):
+    """One call returns the whole page: the other records are read, and the error has the place of the damaged one."""
+    server.call("FLUSHALL")
+    ended = [there(store.carry_out(settling(store.carry_out(opening(f"o-{number}"))))) for number in range(3)]
+    server.call("SETRANGE", raw_key(ended[1]), 120, "{" * 40)
+
+    async def listed() -> Records:
+        ours = AsyncRedisStore(server.url())
+        try:
+            return await ours.list(Query(limit=10))
+        finally:
+            await ours.close()
+
+    newest, damaged, oldest = asyncio.run(listed()) if colour == "async" else store.list(Query(limit=10))
+
+    assert isinstance(newest, Record)
+    assert isinstance(oldest, Record)
+    assert (newest.key, oldest.key) == (ended[2].key, ended[0].key)
+    assert isinstance(damaged, RecordUnreadable)
+    assert damaged.cursor == (ended[1].created_at, ended[1].key.digest)
+
+
 @pytest.mark.parametrize("gone", [1, 5, 12])
 def test_a_list_goes_on_when_records_are_deleted_meanwhile(server, store, monkeypatch, gone):
-    """Freed, or past its retention, between the look at all keys and the read of some: the next ones come instead."""
+    """Freed, or past its retention, between the scan of all keys and the reads: the next ones take their places."""
     server.call("FLUSHALL")
     ended = [there(store.carry_out(settling(store.carry_out(opening(f"o-{number}"))))) for number in range(20)]
     leaving = [raw_key(one) for one in reversed(ended[-gone:])]

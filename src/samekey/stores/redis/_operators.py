@@ -36,7 +36,7 @@ _INDEXED = frozenset({State.STARTED, State.IN_DOUBT})
 
 
 def listing(query: Query, known: Knowledge, servers: Servers) -> Several:
-    """One page of records, newest first; in the place of one that cannot be read stands why, and where it was."""
+    """One page of records, newest first; in the place of one that cannot be read, an error with its position."""
     wanted = max(0, min(query.limit, LIST_MAX))
     if query.operation is not None and query.tenant is not None and query.text is not None:
         found = yield from _reading({make_key(query.operation, query.text, query.tenant).digest: 0.0}, query, known)

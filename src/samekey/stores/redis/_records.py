@@ -68,8 +68,8 @@ class Draft(NamedTuple):
     deadlines: list[tuple[int, int]]  # fields that count from the write, with their microseconds
 
 
-CACHED = 4096  # keys in progress: their settle writes the lines of their claim again
-INTENT_CACHED_MAX_BYTES = 2048  # 64 fields with names of usual length; a client may send much longer ones
+KEPT = 4096  # keys in progress: their settle writes the lines of their claim again
+INTENT_KEPT_MAX_BYTES = 2048  # 64 fields with names of usual length; a client may send much longer ones
 
 
 def attempt_of(attempt: str) -> bytes:
@@ -82,26 +82,26 @@ def attempt_of(attempt: str) -> bytes:
     raise Misconfigured(f"an attempt id must be 32 hexadecimal digits in Redis, not {attempt!r}")
 
 
-@lru_cache(maxsize=CACHED)
+@lru_cache(maxsize=KEPT)
 def key_line(key: Key) -> bytes:
     return _dump((key.operation, key.tenant, key.text)).encode()
 
 
 class _Long(Exception):
-    """Carries a line that is too long for the cache: `lru_cache` does not keep exceptions."""
+    """Carries a line that is too long to keep: `lru_cache` does not keep exceptions."""
 
 
-@lru_cache(maxsize=CACHED)
+@lru_cache(maxsize=KEPT)
 def _intent_line(
     fingerprint: bytes, form: str, fields: tuple[tuple[str, bytes], ...], attributes: tuple[tuple[str, str], ...]
 ) -> bytes:
     line = _encoded((fingerprint.hex(), form, [(name, digest.hex()) for name, digest in fields], attributes))
-    if len(line) > INTENT_CACHED_MAX_BYTES:
+    if len(line) > INTENT_KEPT_MAX_BYTES:
         raise _Long(line)
     return line
 
 
-@lru_cache(maxsize=CACHED)
+@lru_cache(maxsize=KEPT)
 def _intent_of(line: bytes) -> tuple[bytes, str, tuple[tuple[str, bytes], ...], tuple[tuple[str, str], ...]]:
     fingerprint, form, fields, attributes = json.loads(line)
     return (
@@ -280,7 +280,7 @@ def record_of(value: bytes, key: Key | None, digest: bytes, *, now: int, lost: i
         story_ends = value.index(b"\n", intent_ends + 1)
         intent = value[ends + 1 : intent_ends]
         fingerprint, form, fields, attributes = (
-            _intent_of(intent) if len(intent) <= INTENT_CACHED_MAX_BYTES else _intent_of.__wrapped__(intent)
+            _intent_of(intent) if len(intent) <= INTENT_KEPT_MAX_BYTES else _intent_of.__wrapped__(intent)
         )
         changed = int(value[60:HEAD])
         # fmt: off

@@ -42,22 +42,22 @@ class ThreadQueue(Turns[Item]):
         for connection in list(self.servers.connections.values()):
             connection.wire.close()
 
-    def _carry_out(self, jobs: Sequence[Item], turn: Sequence[Item]) -> None:
+    def _carry_out(self, items: Sequence[Item], turn: Sequence[Item]) -> None:
         servers = self.servers  # of this turn: a thread that takes the turn over makes its own
-        if len(jobs) != 1 or not _alone(jobs[0], servers):
-            drive(carrying_out(jobs, servers, self._known), self._do)
+        if len(items) != 1 or not _alone(items[0], servers):
+            drive(carrying_out(items, servers, self._known), self._do)
 
     def _leave_connection(self) -> None:
         self.servers = Servers(self._known)
 
-    def _weight(self, jobs: Sequence[Item]) -> int:
-        return weight(jobs)
+    def _weight(self, items: Sequence[Item]) -> int:
+        return weight(items)
 
-    def _perform_rest(self, jobs: Sequence[Item]) -> None:
-        for item in jobs:
+    def _perform_rest(self, items: Sequence[Item]) -> None:
+        for item in items:
             for request in item.requests:
                 request.lost = True
-        self.perform(jobs)
+        self.perform(items)
 
     def _do(self, step: Any) -> Any:
         if self._closed and isinstance(step, Connect):
