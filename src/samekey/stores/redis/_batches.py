@@ -17,7 +17,6 @@ from samekey.core.errors import Misconfigured, SamekeyError, StoreUnavailable
 from samekey.drivers.redis.errors import is_again, is_unknown_script, store_error
 from samekey.drivers.redis.wire import Lost
 from samekey.stores._failures import own_copy
-from samekey.stores.redis._commands import steps
 from samekey.stores.redis._knowledge import Knowledge
 from samekey.stores.redis._requests import Request
 from samekey.stores.redis._servers import Redirected, Servers, Unreachable
@@ -79,10 +78,6 @@ class Item:
         if self.error is not None:
             raise self.error
         return self.reply
-
-
-def item_of(command: StoreCommand, known: Knowledge) -> Item:
-    return Item(command, steps(command, known))
 
 
 def weight(items: Sequence[Item]) -> int:

@@ -121,8 +121,8 @@ def _read(key: Key, known: Knowledge) -> Steps:
 
 def _write(command: StoreCommand, before: Record | None, known: Knowledge, now: int | None = None) -> Steps:
     """Compare and set; `now` is given if the server returned `before` at that time."""
-    key, bucket = command.key, command.key.digest[0]
-    record_key = key_of(key)
+    key = command.key
+    bucket, record_key = key.digest[0], key_of(key)
     for _ in range(CAS_MAX):
         # Half a microsecond off every time that was ever written: a time that equals it belongs to this write.
         moment = ((known.now() if now is None else now) + 0.5) / 1e6

@@ -164,7 +164,7 @@ def draft(after: Record, before: Record, moment: float) -> Draft:
     """`after`, which was computed for `moment`, in a form that holds for any moment of the write."""
     deadlines: list[tuple[int, int]] = []
     evidence: Any = after.evidence and [
-        (_since(one.at, moment), *one[1:4], None if one.result is None else one.result.hex(), one.why)
+        (0 if one.at == moment else one.at, *one[1:4], None if one.result is None else one.result.hex(), one.why)
         for one in after.evidence
     ]
     moves: Any = after.moves
@@ -177,11 +177,11 @@ def draft(after: Record, before: Record, moment: float) -> Draft:
         after.attempts,
         after.unsure,
         _deadline(_LEASE, after, before, moment, deadlines),
-        _since(after.begun_at, moment),
-        _since(after.first_sent_at, moment),
+        0 if after.begun_at == moment else after.begun_at,
+        0 if after.first_sent_at == moment else after.first_sent_at,
         after.round,
         after.settled_by,
-        _since(after.settled_at, moment),
+        0 if after.settled_at == moment else after.settled_at,
         _deadline(_RETAIN, after, before, moment, deadlines),
         result is not None,
         after.error,
@@ -239,10 +239,6 @@ def dated(drafted: Draft, now: int, token: int, *, lost: int) -> Record:
         bool(lost) and _after_loss(micros(fields[_CREATED]), lost),
     )
     return _record(Record, fields)
-
-
-def _since(at: float | None, moment: float) -> float | None:
-    return 0 if at == moment else at
 
 
 def _encoded(story: tuple[Any, ...]) -> bytes:

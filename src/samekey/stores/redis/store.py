@@ -28,7 +28,8 @@ from samekey.core.record import Record
 from samekey.drivers.redis.address import Address, lent_by, parse_url
 from samekey.loops import Bells, aside
 from samekey.stores._waiting import asyncio_loop, wait
-from samekey.stores.redis._batches import Item, item_of, portions
+from samekey.stores.redis._batches import Item, portions
+from samekey.stores.redis._commands import steps
 from samekey.stores.redis._knowledge import Knowledge
 from samekey.stores.redis._operators import auditing, listing
 from samekey.stores.redis._subscriber import AsyncSubscriber, Subscriber, older
@@ -76,7 +77,7 @@ class RedisStore:
 
     def carry_out(self, command: StoreCommand) -> Reply:
         process = self._process_now()
-        item = item_of(command, process.known)
+        item = Item(command, steps(command, process.known))
         process.queue.perform((item,))
         if type(command) in _WAKING:
             process.bells.ring(item.digest)
@@ -94,7 +95,7 @@ class RedisStore:
 
     def batch(self, commands: Sequence[StoreCommand]) -> Replies:
         process = self._process_now()
-        items = [item_of(command, process.known) for command in commands]
+        items = [Item(command, steps(command, process.known)) for command in commands]
         for some in portions(items):
             process.queue.perform(some)
             process.ring(some)
@@ -137,8 +138,8 @@ class RedisStore:
             raise StoreUnavailable(f"{self.name} was closed")
         return process
 
-    def _work(self, steps: Any) -> Any:
-        item = Item(None, steps)
+    def _work(self, query: Any) -> Any:
+        item = Item(None, query)
         self._process_now().queue.perform((item,))
         return item.outcome()
 
@@ -209,7 +210,7 @@ class AsyncRedisStore:
 
     async def carry_out(self, command: StoreCommand) -> Reply:
         queue, process = self._loop().queue, self.sync._process
-        item = item_of(command, process.known)
+        item = Item(command, steps(command, process.known))
         await queue.perform_one(item)
         if type(command) in _WAKING:
             process.bells.ring(item.digest)
@@ -227,7 +228,7 @@ class AsyncRedisStore:
 
     async def batch(self, commands: Sequence[StoreCommand]) -> Replies:
         queue, process = self._queue(), self.sync._process_now()
-        items = [item_of(command, process.known) for command in commands]
+        items = [Item(command, steps(command, process.known)) for command in commands]
         for some in portions(items):
             await queue.perform(some)
             process.ring(some)
@@ -284,8 +285,8 @@ class AsyncRedisStore:
         mine = self._loops[loop] = _Loop(self.sync._process_now())
         return mine
 
-    async def _work(self, steps: Any) -> Any:
-        item = Item(None, steps)
+    async def _work(self, query: Any) -> Any:
+        item = Item(None, query)
         await self._queue().perform_one(item)
         return item.outcome()
 
