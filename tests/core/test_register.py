@@ -13,6 +13,7 @@ from samekey.core.key import make_key
 from samekey.core.record import EVIDENCE_MAX, MOVES_MAX, Evidence, Move, Record
 from samekey.core.register import (
     Moment,
+    after_loss,
     apply,
     audit_entry,
     expired,
@@ -458,3 +459,15 @@ def test_the_audit_keeps_what_people_did():
 def test_foreign_text_is_made_storable():
     assert storable("Größe") == "Größe"
     assert storable("a\ud800") == "a\\ud800"
+
+
+def test_records_made_within_a_day_after_a_loss_ask_first():
+    day = 24 * 3600.0
+
+    assert [after_loss(created, 1000.0) for created in (999.9, 1000.0, 999.9 + day, 1000.0 + day)] == [
+        False,
+        True,
+        True,
+        False,
+    ]
+    assert not after_loss(1000.0, None)

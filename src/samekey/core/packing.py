@@ -12,15 +12,14 @@ from typing import Any
 from samekey.core._json import fast_encoder
 from samekey.core.errors import RecordUnreadable
 from samekey.core.key import Key
-from samekey.core.record import DAMAGED, Evidence, Move, Record
-from samekey.core.states import State
+from samekey.core.record import DAMAGED, Move, Record, evidence_of
+from samekey.core.states import STATES
 
 LINES_KEPT = 1024  # parsed lines: one key is often read again, and its line is the same until the record changes
 LINE_KEPT_MAX_BYTES = 4096  # evidence can make a line long; a usual line has a few hundred bytes
 
 _dump = fast_encoder(json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False))
 _load = json.JSONDecoder().decode  # json.loads would detect the encoding first
-_STATES = {state.value: state for state in State}
 _at = Record._fields.index
 _FINGERPRINT, _FIELDS, _RESULT, _NOW = map(_at, ("fingerprint", "fields", "result", "now"))
 _ATTRIBUTES, _EVIDENCE, _MOVES = map(_at, ("attributes", "evidence", "moves"))
@@ -60,14 +59,10 @@ def _read(line: bytes) -> tuple[Any, ...]:
     """The values of a line. The result follows the line and is not kept here, except a short one in evidence."""
     values = _load(line.decode())
     values[0] = tuple(values[0])
-    values[1] = _STATES[values[1]]
+    values[1] = STATES[values[1]]
     values[_FINGERPRINT] = bytes.fromhex(values[_FINGERPRINT])
     values[_FIELDS] = tuple([(name, bytes.fromhex(digest)) for name, digest in values[_FIELDS]])
     values[_ATTRIBUTES] = tuple([(name, value) for name, value in values[_ATTRIBUTES]])
-    values[_EVIDENCE] = tuple([_evidence(*one) for one in values[_EVIDENCE]])
+    values[_EVIDENCE] = tuple([evidence_of(*one) for one in values[_EVIDENCE]])
     values[_MOVES] = tuple([Move._make(move) for move in values[_MOVES]])
     return tuple(values)
-
-
-def _evidence(at: float, token: int, attempt: str, state: str, result: str | None, why: str) -> Evidence:
-    return Evidence(at, token, attempt, _STATES[state], None if result is None else bytes.fromhex(result), why)

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from samekey.core.errors import RecordUnreadable
 from samekey.core.key import Key
-from samekey.core.states import SETTLED, State
+from samekey.core.states import SETTLED, STATES, State
 
 MOVES_MAX = 16  # the last moves that a record keeps; older ones are only in the audit log
 EVIDENCE_MAX = 64  # testimonies of late attempts; each one is an effect that may have doubled
@@ -130,6 +130,11 @@ class Record(NamedTuple):
     def provider_key(self, label: str = "") -> str:
         """The key to send to the provider for this record, or to look the effect up by."""
         return provider_key(self.key, self.round, label)
+
+
+def evidence_of(at: float, token: int, attempt: str, state: str, result: str | None, why: str) -> Evidence:
+    """Evidence from its JSON form, in which the result is hexadecimal."""
+    return Evidence(at, token, attempt, STATES[state], None if result is None else bytes.fromhex(result), why)
 
 
 def unreadable(key: Key | None, created_at: Any, why: Exception) -> RecordUnreadable:

@@ -16,6 +16,8 @@ from samekey.core.commands import Ask, Begin, Free, Open, Redact, Renew, Settle,
 from samekey.core.record import EVIDENCE_MAX, MOVES_MAX, Audit, Evidence, Move, Record
 from samekey.core.states import EXPIRES, SETTLED, Role, State, may
 
+AFTER_LOSS_SECONDS = 24 * 3600.0  # how long claims count as made after a loss: the usual retention
+
 
 @dataclass(slots=True)
 class Moment:
@@ -33,6 +35,11 @@ def apply(record: Record | None, command: StoreCommand, moment: Moment) -> Recor
         return None
     after: Record | None = _RULES[type(command)](record, command, moment)
     return after
+
+
+def audited(command: StoreCommand) -> bool:
+    """Whether a person gave this command: then it leaves an entry in the audit log."""
+    return command.role is Role.OPERATOR if type(command) is Settle else type(command) in (Redact, Free)
 
 
 def audit_entry(command: StoreCommand, before: Record | None, after: Record | None, moment: Moment) -> Audit | None:
@@ -91,6 +98,16 @@ _ATTEMPTS = frozenset({Role.HOLDER, Role.PASSER_BY})  # the others speak about t
 _WORDS = {state: str(state) for state in State}  # plain text, which every store writes as it is
 _STORED = len(Record._fields) - 4  # the fields before now, lease_left, ask_left and after_loss
 _UNOPENED: list[Any] = [None] * _UNSURE + list(Record._field_defaults.values())  # as a claim finds it, to be filled in
+
+
+def after_loss(created_at: float, lost_at: float | None) -> bool:
+    """Whether a record was made soon after the store lost its memory.
+
+    Such a key may have been claimed before the loss, and its effect may have run. So the claim asks first, where the
+    boundary can ask. That is also true of an attempt which takes the record over: the first holder may have crashed
+    before it asked.
+    """
+    return lost_at is not None and lost_at <= created_at < lost_at + AFTER_LOSS_SECONDS
 
 
 def expired(record: Record, moment: Moment) -> bool:

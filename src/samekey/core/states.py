@@ -21,6 +21,9 @@ class State(StrEnum):
     IN_DOUBT = "in_doubt"  # samekey does not know; the provider or a person must decide
 
 
+STATES = {state.value: state for state in State}  # by the text that records keep
+
+
 class Role(StrEnum):
     HOLDER = "holder"  # the attempt whose fence the record carries
     PASSER_BY = "passer-by"  # any other attempt that finds the record

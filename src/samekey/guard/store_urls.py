@@ -70,12 +70,13 @@ def open_store(address: str, *, asynchronous: bool) -> Any:
     scheme = check_address(address).partition(":")[0]
     front, *rest = address.split()
     if rest:
-        first = _imported(FRONTS[scheme][asynchronous], scheme).from_url(front)
+        first = _imported(FRONTS[scheme][asynchronous], scheme)(front)
         back = open_store(rest[0], asynchronous=asynchronous)
         said = {} if first.front_ttl is None else {"front_ttl": first.front_ttl}
         return _imported(LAYERED[asynchronous], scheme)(first, back, **said)
     if scheme in SCHEMES:
-        return _imported(SCHEMES[scheme][asynchronous], scheme).from_url(address)
+        store = _imported(SCHEMES[scheme][asynchronous], scheme)
+        return getattr(store, "from_url", store)(address)  # most stores are made from an address anyway
     return check_store(_registered(scheme)[asynchronous].from_url(address), asynchronous=asynchronous)
 
 

@@ -25,7 +25,7 @@ from weakref import ref
 from samekey.core.commands import Begin, Open, Read, Redact, Renew, Settle, StoreCommand, Take, Testify
 from samekey.core.errors import Misconfigured, SamekeyError, StoreBusy, StoreUnavailable
 from samekey.core.record import Record
-from samekey.core.register import Moment, apply, expired, seen_at
+from samekey.core.register import Moment, after_loss, apply, audited, expired, seen_at
 from samekey.core.states import State
 from samekey.drivers.mysql import connect as driver
 from samekey.loops import Bells, started
@@ -33,7 +33,6 @@ from samekey.stores.mysql._rows import (
     FLOOR,
     Done,
     Run,
-    audited,
     delete,
     execute,
     insert_all,
@@ -58,7 +57,6 @@ CONFLICTS_MAX = 5  # deadlocks and held rows of one command; each one means that
 WATCH_SECONDS = 0.015  # how often the watcher looks, while somebody waits
 WATCH_MAX = 500  # rows in one look
 PACKET_SPARE_BYTES = 1024  # for the packet's own head
-AFTER_LOSS_SECONDS = 24 * 3600.0  # how long claims count as "after a loss": the usual retention
 
 
 class TooLarge(Misconfigured):
@@ -344,10 +342,7 @@ class Links:
 
     def shown(self, record: Record, moment: Moment) -> Record:
         shown = seen_at(record, moment)
-        # Whoever takes over a record made after the loss must ask first, too: its first holder may have crashed before.
-        if self._lost_at is not None and self._lost_at <= record.created_at < self._lost_at + AFTER_LOSS_SECONDS:
-            return shown._replace(after_loss=True)
-        return shown
+        return shown._replace(after_loss=True) if after_loss(record.created_at, self._lost_at) else shown
 
 
 def _execute_all(run: Run, commands: Sequence[StoreCommand]) -> list[Done] | None:

@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from samekey.core._json import fast_encoder
-from samekey.core.commands import Begin, Free, Read, Redact, Renew, Settle, StoreCommand
+from samekey.core.commands import Begin, Read, Renew, StoreCommand
 from samekey.core.errors import Misconfigured, RecordUnreadable, StoreUnavailable
 from samekey.core.key import Key
 from samekey.core.ports import LIST_MAX, Query
-from samekey.core.record import DAMAGED, Audit, Evidence, Move, Record, unreadable
-from samekey.core.register import Moment, apply, audit_entry, expired
-from samekey.core.states import EXPIRES, Role, State
+from samekey.core.record import DAMAGED, Audit, Move, Record, evidence_of, unreadable
+from samekey.core.register import Moment, apply, audit_entry, audited, expired
+from samekey.core.states import EXPIRES, STATES
 from samekey.drivers.mysql.self_check import RECORD_COLUMNS
 
 Row = Sequence[Any]
@@ -33,7 +33,6 @@ SWEEP_MAX = 1000  # rows in one delete: milliseconds, so that no claim waits for
 
 CLOCK_SET_SECONDS = 900  # a session's clock that is so much beside the server's was set; zones differ by 1800 or more
 
-_STATES = {state.value: state for state in State}
 
 # UTC, and so the same in every time zone and on both sides of a summer's end; in microseconds.
 CLOCK = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
@@ -202,10 +201,6 @@ def delete(run: Run, before: Record) -> bool:
     return True
 
 
-def audited(command: StoreCommand) -> bool:
-    return isinstance(command, Redact | Free) or (isinstance(command, Settle) and command.role is Role.OPERATOR)
-
-
 def audit_statement(entry: Audit) -> str:
     return _AUDIT % _literals(entry)
 
@@ -351,7 +346,7 @@ def record_of(row: Row, key: Key | None) -> Record:
         return Record._make(
             (
                 found,
-                _STATES[state.decode()],
+                STATES[state.decode()],
                 int(token),
                 attempt.decode(),
                 fingerprint,
@@ -376,7 +371,7 @@ def record_of(row: Row, key: Key | None) -> Record:
                 _text(asker),
                 float(ask_until),
                 tuple([(name, value) for name, value in attributes]),
-                tuple([_evidence(*one) for one in evidence]),
+                tuple([evidence_of(*one) for one in evidence]),
                 tuple([Move._make(move) for move in moves]),
                 *_NOT_STORED,
             )
@@ -391,7 +386,3 @@ def _text(value: bytes | None) -> str | None:
 
 def _time(value: Any) -> float | None:
     return None if value is None else float(value)
-
-
-def _evidence(at: float, token: int, attempt: str, state: str, result: str | None, why: str) -> Evidence:
-    return Evidence(at, token, attempt, _STATES[state], None if result is None else bytes.fromhex(result), why)

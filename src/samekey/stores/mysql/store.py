@@ -47,10 +47,6 @@ class MysqlStore:
         self.name = self._address.name
         self._here = Links(self._address)
 
-    @classmethod
-    def from_url(cls, url: str) -> MysqlStore:
-        return cls(url)
-
     @property
     def incarnation(self) -> str:
         facts = self._here.facts
@@ -124,10 +120,6 @@ class AsyncMysqlStore:
     def __init__(self, url: str) -> None:
         self.sync = MysqlStore(url)
         self.name = self.sync.name
-
-    @classmethod
-    def from_url(cls, url: str) -> AsyncMysqlStore:
-        return cls(url)
 
     @property
     def incarnation(self) -> str:

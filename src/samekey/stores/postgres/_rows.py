@@ -29,9 +29,9 @@ from samekey.core.commands import (
 )
 from samekey.core.errors import Misconfigured, RecordUnreadable
 from samekey.core.key import Key
-from samekey.core.record import DAMAGED, Evidence, Move, Record, unreadable
-from samekey.core.register import Moment, apply, seen_at, storable
-from samekey.core.states import EXPIRES, Role, State, may
+from samekey.core.record import DAMAGED, Move, Record, evidence_of, unreadable
+from samekey.core.register import Moment, after_loss, apply, seen_at, storable
+from samekey.core.states import EXPIRES, STATES, Role, State, may
 from samekey.drivers.postgres.self_check import COLUMNS as _TABLE
 
 Statement = tuple[str, tuple[Any, ...]]
@@ -43,8 +43,6 @@ NOW = "date_part('epoch', clock_timestamp())"
 ROW = ", ".join(f"r.{column}" for column in COLUMNS) + f", {NOW}"
 TOKEN, CHANGED_AT, STATE = COLUMNS.index("token"), COLUMNS.index("changed_at"), COLUMNS.index("state")
 COMMIT = "/*commit*/"  # where the driver may say how the statement commits
-
-_STATES = {state.value: state for state in State}
 
 
 class Call:
@@ -220,8 +218,6 @@ def execute(cursor: Any, command: StoreCommand, lost_at: float | None = None) ->
 
 # -- rows --------------------------------------------------------------------------------------------------
 
-AFTER_LOSS_SECONDS = 24 * 3600.0  # how long claims count as "after a loss": the usual retention
-
 
 def record_of(row: Sequence[Any] | None, command: StoreCommand | None, lost_at: float | None = None) -> Record | None:
     """The row as a record, checked; a digest hit must be the very key that was asked for."""
@@ -251,7 +247,7 @@ def record_of(row: Sequence[Any] | None, command: StoreCommand | None, lost_at: 
         return Record._make(
             (
                 key,
-                _STATES[state],
+                STATES[state],
                 token,
                 attempt.replace("-", ""),
                 fingerprint,
@@ -276,12 +272,12 @@ def record_of(row: Sequence[Any] | None, command: StoreCommand | None, lost_at: 
                 asker,
                 ask_until or 0.0,
                 tuple([(name, value) for name, value in _parsed(attributes)]) if attributes else (),
-                tuple([_evidence(*one) for one in _parsed(evidence)]) if evidence else (),
+                tuple([evidence_of(*one) for one in _parsed(evidence)]) if evidence else (),
                 tuple([Move._make(one) for one in _parsed(f"[{moves.replace(_NEWLINE, ',')}]")]),
                 now,
                 lease_until - now,
                 (ask_until or 0.0) - now,
-                _after_loss(created_at, lost_at),
+                after_loss(created_at, lost_at),
             )
         )
     except DAMAGED as error:
@@ -299,17 +295,9 @@ def told(command: StoreCommand | None, token: int, wall: float, lost_at: float |
     if record is None or record is seen:
         raise RecordUnreadable(f"the server carried out what it should have refused: {command!r}")
     record = seen_at(record, moment)
-    if lost_at is not None and _after_loss(record.created_at, lost_at):
+    if lost_at is not None and after_loss(record.created_at, lost_at):
         return record.changed(after_loss=True)
     return record
-
-
-def _after_loss(created_at: float, lost_at: float | None) -> bool:
-    return lost_at is not None and created_at >= lost_at and created_at - lost_at < AFTER_LOSS_SECONDS
-
-
-def _evidence(at: float, token: int, attempt: str, state: str, result: str | None, why: str) -> Evidence:
-    return Evidence(at, token, attempt, _STATES[state], None if result is None else bytes.fromhex(result), why)
 
 
 # -- values ------------------------------------------------------------------------------------------------

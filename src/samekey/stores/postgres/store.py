@@ -64,10 +64,6 @@ class PostgresStore:
         self._here = _Here(self._address)
         self._identity: str | None = None
 
-    @classmethod
-    def from_url(cls, url: str) -> PostgresStore:
-        return cls(url)
-
     @property
     def incarnation(self) -> str:
         return _incarnation(self._here.connections)
@@ -232,10 +228,6 @@ class AsyncPostgresStore:
         self.name = self.sync.name
         self._loops: dict[asyncio.AbstractEventLoop, _Loop] = {}
         self._closed = False
-
-    @classmethod
-    def from_url(cls, url: str) -> AsyncPostgresStore:
-        return cls(url)
 
     @property
     def incarnation(self) -> str:

@@ -16,12 +16,12 @@ from functools import lru_cache
 from typing import Any
 
 from samekey.core.boundary import Kind, parse_terms
-from samekey.core.commands import Ask, Free, Open, Read, Redact, Renew, Settle, StoreCommand, Take, Testify, Wait
+from samekey.core.commands import Ask, Free, Open, Read, Renew, Settle, StoreCommand, Take, Testify, Wait
 from samekey.core.errors import SamekeyError, StoreUnavailable
 from samekey.core.key import Key
 from samekey.core.record import Record
-from samekey.core.register import Moment, apply, audit_entry, expired
-from samekey.core.states import Role, State
+from samekey.core.register import Moment, apply, audit_entry, audited, expired
+from samekey.core.states import State
 from samekey.stores.redis._knowledge import Knowledge
 from samekey.stores.redis._operators import audit_body
 from samekey.stores.redis._records import (
@@ -165,17 +165,12 @@ def _request(
     ]
     # Name only the keys that are touched: while a slot moves, a cluster refuses commands whose keys are on two servers.
     keys: tuple[bytes, ...] = (record_key,) if index is _UNCHANGED else (record_key, UNSETTLED[bucket])
-    if _audited(command):
+    if audited(command):
         entry = audit_entry(command, before, after, _moment(moment * 1e6))
         if entry is not None:
             arguments.append(audit_body(entry))
             keys = (record_key, UNSETTLED[bucket], AUDITS[bucket])
     return Request(bucket, WRITE, keys, arguments, type(command) is Take and _risky(command.boundary)), drafted
-
-
-def _audited(command: StoreCommand) -> bool:
-    """Whether an operator gives this command. Checked first, because it is rare and the entry costs time."""
-    return command.role is Role.OPERATOR if isinstance(command, Settle) else isinstance(command, (Redact, Free))
 
 
 def _head(command: StoreCommand, before: Record, after: Record | None, moment: float) -> bytes:

@@ -32,10 +32,6 @@ class RedisFront:
         self._store = RedisStore(address)
         self.name = self._store.name
 
-    @classmethod
-    def from_url(cls, url: str) -> RedisFront:
-        return cls(url)
-
     @property
     def bells(self) -> Bells:
         return self._store._process_now().bells
@@ -63,10 +59,6 @@ class AsyncRedisFront:
         self.front_ttl = address.front_ttl  # from the address, or None
         self._store = AsyncRedisStore(address)
         self.name = self._store.name
-
-    @classmethod
-    def from_url(cls, url: str) -> AsyncRedisFront:
-        return cls(url)
 
     @property
     def bells(self) -> Bells:

@@ -27,15 +27,14 @@ from samekey.core._json import fast_encoder
 from samekey.core.commands import Open
 from samekey.core.errors import Misconfigured, RecordUnreadable
 from samekey.core.key import Key
-from samekey.core.record import DAMAGED, Evidence, Move, Record
-from samekey.core.register import Moment, apply
+from samekey.core.record import DAMAGED, Evidence, Move, Record, evidence_of
+from samekey.core.register import Moment, after_loss, apply
 from samekey.core.states import State
 
 FORMAT = b"k1"
 HEAD = 76  # bytes before the body
 KEY_AT = HEAD + 17  # where the line with the key begins
 PEEK = KEY_AT + 3200  # enough bytes for the longest key: 1534 bytes of text, each of them escaped
-AFTER_LOSS_MICROS = 24 * 3600 * 1_000_000  # how long claims count as "after a loss": the usual retention
 
 _LETTERS = {
     State.STARTED: b"s",
@@ -344,13 +343,9 @@ def peeked(value: bytes) -> tuple[State, int, tuple[str, str | None, str]]:
         raise RecordUnreadable(f"a record is damaged or was written by a newer version: {error!r}") from error
 
 
-def _evidence(
-    changed_at: float, at: float, token: int, attempt: str, state: str, result: str | None, why: str
-) -> Evidence:
-    return Evidence(
-        at or changed_at, token, attempt, _BY_NAME[state], None if result is None else bytes.fromhex(result), why
-    )
+def _evidence(changed_at: float, at: float, *rest: Any) -> Evidence:
+    return evidence_of(at or changed_at, *rest)
 
 
 def _after_loss(created: int, lost: int) -> bool:
-    return bool(lost) and lost <= created < lost + AFTER_LOSS_MICROS
+    return bool(lost) and after_loss(created / 1e6, lost / 1e6)

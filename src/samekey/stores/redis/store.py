@@ -61,10 +61,6 @@ class RedisStore:
         self.name = self._address.name
         self._process = _Process(self._address)
 
-    @classmethod
-    def from_url(cls, url: str) -> RedisStore:
-        return cls(url)
-
     @property
     def incarnation(self) -> str:
         known = self._process.known
@@ -196,10 +192,6 @@ class AsyncRedisStore:
         self.name = self.sync.name
         self._loops: dict[asyncio.AbstractEventLoop, _Loop] = {}
         self._closed = False
-
-    @classmethod
-    def from_url(cls, url: str) -> AsyncRedisStore:
-        return cls(url)
 
     @property
     def incarnation(self) -> str:

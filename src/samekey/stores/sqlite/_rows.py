@@ -12,19 +12,18 @@ from operator import is_not, itemgetter
 from typing import Any
 
 from samekey.core._json import fast_encoder
-from samekey.core.commands import Free, Open, Read, Redact, Settle, StoreCommand
+from samekey.core.commands import Open, Read, StoreCommand
 from samekey.core.errors import RecordUnreadable, StoreUnavailable
 from samekey.core.key import Key
 from samekey.core.ports import LIST_MAX, Query
-from samekey.core.record import DAMAGED, Evidence, Move, Record, unreadable
+from samekey.core.record import DAMAGED, Move, Record, evidence_of, unreadable
 from samekey.core.register import Moment, apply, expired
-from samekey.core.states import Role, State
+from samekey.core.states import STATES, State
 from samekey.drivers.sqlite import RECORD_COLUMNS
 
 CAS_MAX = 50  # lost races for one row before we call the store busy; each one means somebody else won
 UPDATES_MAX = 64  # ways in which a record changes: one or two for each command
 
-_STATES = {state.value: state for state in State}
 _STARTED = str(State.STARTED)
 
 _at = Record._fields.index
@@ -221,10 +220,6 @@ def list_statement(query: Query, now: float) -> tuple[str, dict[str, Any]]:
     return statement, named
 
 
-def audited(command: StoreCommand) -> bool:
-    return command.role is Role.OPERATOR if type(command) is Settle else type(command) in (Redact, Free)
-
-
 # -- rows ------------------------------------------------------------------------------------------------------
 
 VERSION = "SELECT version, token FROM samekey_records WHERE digest = ?"
@@ -266,10 +261,6 @@ def _plain_moves(
 _NOT_STORED = (0.0, 0.0, 0.0, False)  # now, lease_left, ask_left, after_loss: the store's clock says them
 
 
-def _evidence(at: float, token: int, attempt: str, state: str, result: str | None, why: str) -> Evidence:
-    return Evidence(at, token, attempt, _STATES[state], None if result is None else bytes.fromhex(result), why)
-
-
 def record_of(row: tuple[Any, ...], key: Key | None) -> Record:
     """The row as a record, checked; `key` is the one asked for, and a digest hit must be that very key."""
     try:
@@ -282,14 +273,14 @@ def record_of(row: tuple[Any, ...], key: Key | None) -> Record:
         return Record._make(
             (
                 found,
-                _STATES[row[4]],
+                STATES[row[4]],
                 *row[5:9],
                 tuple([(name, bytes.fromhex(digest)) for name, digest in fields]),
                 *row[9:16],
                 bool(row[16]),
                 *row[17:27],
                 tuple([(name, value) for name, value in attributes]),
-                tuple([_evidence(*one) for one in evidence]),
+                tuple([evidence_of(*one) for one in evidence]),
                 tuple([Move._make(move) for move in moves]),
                 *_NOT_STORED,
             )

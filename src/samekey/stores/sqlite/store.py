@@ -34,7 +34,7 @@ from samekey.core.errors import StoreUnavailable
 from samekey.core.key import Key
 from samekey.core.ports import LIST_MAX, Audits, Health, Query, Records, Replies, Reply, listed
 from samekey.core.record import Audit, Record
-from samekey.core.register import Moment, audit_entry, expired, seen_at
+from samekey.core.register import Moment, after_loss, audit_entry, audited, expired, seen_at
 from samekey.drivers import sqlite as driver
 from samekey.loops import ThreadBell, aside, running
 from samekey.stores._waiting import async_wait, wait
@@ -46,7 +46,6 @@ from samekey.stores.sqlite._rows import (
     RAISE_FLOOR,
     SELECT,
     SWEEP,
-    audited,
     execute,
     list_statement,
     record_of,
@@ -54,8 +53,6 @@ from samekey.stores.sqlite._rows import (
 from samekey.stores.sqlite._transaction import AsyncSqliteTransaction, SqliteTransaction
 
 Clock = Callable[[], float]
-
-AFTER_LOSS_SECONDS = 24 * 3600.0  # how long claims count as "after a loss": the usual retention
 
 
 class SqliteStore:
@@ -368,10 +365,8 @@ class SqliteStore:
         return Moment(wall, self._tick(), self._clock_id, token if token > floor else floor + 1)
 
     def _shown_after_loss(self, record: Record, moment: Moment) -> Record:
-        # Whoever takes over a record made after the loss must ask first, too: its first holder may have crashed before.
-        lost = self._lost_at is not None and self._lost_at <= record.created_at < self._lost_at + AFTER_LOSS_SECONDS
         shown = seen_at(record, moment)
-        return shown._replace(after_loss=True) if lost else shown
+        return shown._replace(after_loss=True) if after_loss(record.created_at, self._lost_at) else shown
 
 
 class AsyncSqliteStore:
