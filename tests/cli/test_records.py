@@ -141,13 +141,26 @@ def test_a_damaged_record_does_not_hide_the_others(shell, scene, damaged, limit)
     assert {4} <= set(codes) <= {0, 4}
 
 
+def test_a_damaged_record_is_listed_in_its_place(shell, scene):
+    """A person who reads the list sees where a record is missing, and why."""
+    for number in range(3):
+        scene.completed(f"o-{number}")
+    shell.damage("o-1", "state = 'elsewhere'")
+    newest, damaged, oldest = (line.split("\t") for line in shell("ls").stdout.splitlines())
+
+    assert (newest[2], damaged[0], oldest[2]) == ("o-2", "unreadable", "o-0")
+    assert "the record of charge o-1 is damaged" in damaged[-1]
+    assert oldest[4] <= damaged[4] <= newest[4]
+
+
 def test_a_store_that_is_damaged_all_over_is_listed_in_pages(shell, scene):
     for number in range(5):
         scene.completed(f"o-{number}")
         shell.damage(f"o-{number}", "story = '{'")
     page = shell("ls", "--limit", "3")
 
-    assert (page.exit_code, page.stdout) == (4, "")
+    assert page.exit_code == 4
+    assert [line.split("\t")[0] for line in page.stdout.splitlines()] == ["unreadable"] * 3
     assert page.stderr.count("incomplete: ") == 3
     assert "there are more records: --before" in page.stderr
 

@@ -121,9 +121,10 @@ def find(ops: Ops, names: tuple[str, ...], tenant: str | None) -> Record:
             return record
         case (text,):
             make_key("any", text, tenant)  # a text that cannot be a key is a usage error, not an absent key
-            records, _, unreadable = ops.find(text, tenant=tenant)
-            if unreadable:
-                raise unreadable[0]  # it may be the record that the user means
+            page = ops.find(text, tenant=tenant)
+            records = page.records
+            if page.unreadable:
+                raise page.unreadable[0]  # it may be the record that the user means
             if not records:
                 raise NoSuchKey(f"no operation has a record of the key {text!r}", key=text)
             if len(records) > 1:

@@ -16,12 +16,20 @@ from samekey.ops import mark, overdue, since, span, when
 COLUMNS = ("STATE", "OPERATION", "KEY", "TENANT", "CREATED", "AGE", "ATTEMPTS", "ERROR")
 
 
-def as_row(record: Record) -> tuple[str, ...]:
+def as_row(record: Record | RecordUnreadable) -> tuple[str, ...]:
+    if isinstance(record, RecordUnreadable):
+        return ("unreadable", "-", "-", "-", _created(record), "-", "-", record.message)
     state = f"{record.state} (lease over)" if overdue(record) else record.state.value
     key = record.key
     age = span(record.now - record.created_at)
     attempts, error = str(record.attempts), record.error or ""
     return (state, key.operation, key.text, key.tenant or "", when(record.created_at), age, attempts, error)
+
+
+def _created(unreadable: RecordUnreadable) -> str:
+    """A cursor is the creation time and the digest; of a row without a creation time it can be anything."""
+    at = unreadable.cursor[0] if unreadable.cursor else None
+    return when(at) if isinstance(at, float) else "-"
 
 
 def as_object(record: Record, *, reveal: bool = False) -> dict[str, Any]:

@@ -62,7 +62,8 @@ def ls(
 
     Exits with 1 if a listed record needs a person: in doubt, or held past its lease. On a pipe the columns are
     separated by tabs; --json prints one object per line. If there are more records, stderr shows how to continue.
-    A record that is damaged, or of a newer version, is named on stderr, and the exit code is 4.
+    A record that is damaged, or of a newer version, is listed as "unreadable" in its place (not in --json) and named
+    on stderr, and the exit code is 4.
 
     \b
     Example:
@@ -79,8 +80,8 @@ def ls(
     if as_json:
         for record in page.records:
             out.data(as_object(record))
-    elif page.records or page.unreadable:
-        out.table(COLUMNS, [as_row(record) for record in page.records])
+    elif page.entries:
+        out.table(COLUMNS, [as_row(entry) for entry in page.entries])
     else:
         out.note("no records")
     if page.before is not None:

@@ -89,11 +89,18 @@ NOT_GIVEN: Any = object()  # no result: None is one
 
 
 class Page(NamedTuple):
-    """Some records, newest first; `before` is the cursor of the next page, None at the end."""
+    """Some entries, newest first; `before` is the cursor of the next page, None at the end."""
 
-    records: list[Record]
+    entries: list[Record | RecordUnreadable]  # a row that is damaged, or of a newer version, is in its place
     before: tuple[float, bytes] | None
-    unreadable: list[RecordUnreadable]  # what stands between them and is no record, or not to this version
+
+    @property
+    def records(self) -> list[Record]:
+        return [one for one in self.entries if isinstance(one, Record)]
+
+    @property
+    def unreadable(self) -> list[RecordUnreadable]:
+        return [one for one in self.entries if isinstance(one, RecordUnreadable)]
 
 
 @dataclass(slots=True)
@@ -127,10 +134,9 @@ class Ops:
     def _page(self, query: Query) -> Page:
         """One page of records; `before` is None only if the page is not full, so the next one may be empty."""
         found = self.store.list(query)
-        records = [one for one in found if isinstance(one, Record) and not _gone(one)]
-        unreadable = [one for one in found if isinstance(one, RecordUnreadable)]
+        entries = [one for one in found if isinstance(one, RecordUnreadable) or not _gone(one)]
         full = 0 < min(query.limit, LIST_MAX) <= len(found)
-        return Page(records, _place(found[-1]) if full else None, unreadable)
+        return Page(entries, _place(found[-1]) if full else None)
 
     def find(self, text: str, *, operation: str | None = None, tenant: str | None = None) -> Page:
         """Every record of this key text, whatever its operation or tenant where none is given."""
