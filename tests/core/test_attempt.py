@@ -392,9 +392,9 @@ def test_anything_else_is_a_doubt_with_a_note():
 @pytest.mark.parametrize(
     ("error", "inner", "why"),
     [
-        (NotDone("no"), True, "which spoke for another guard's effect inside it"),
-        (ValueError("x"), True, "which says nothing either way"),
-        (ValueError("x"), False, "which says nothing either way"),
+        (NotDone("no"), True, "which reports on another guard's effect inside it"),
+        (ValueError("x"), True, "which does not tell whether it happened"),
+        (ValueError("x"), False, "which does not tell whether it happened"),
     ],
 )
 def test_the_note_of_a_doubt_says_whose_word_it_was(error, inner, why):
@@ -529,7 +529,7 @@ def test_words_that_cannot_be_written_down_leave_a_note():
 
     assert "the refusal of charge o-1 could not be recorded" in refused.__notes__[0]
     assert "could not be released" in not_done.__notes__[0]
-    assert "when its lease ends it is in doubt" in bug.__notes__[0]
+    assert "when its lease ends the key is in doubt" in bug.__notes__[0]
     assert len(bug.__notes__) == 1
 
 

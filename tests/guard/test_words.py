@@ -365,8 +365,8 @@ def test_the_note_tells_a_word_of_another_guard_from_a_bug(place: Place):
             )
         return str(raised.value.__notes__[-1])
 
-    assert "charge NotDone is now in doubt: the effect ended in NotDone, which spoke for another" in note_of(NotDone())
-    assert "ended in KeyError, which says nothing either way" in note_of(KeyError())
+    assert "charge NotDone is now in doubt: the effect ended in NotDone, which reports on another" in note_of(NotDone())
+    assert "ended in KeyError, which does not tell whether it happened" in note_of(KeyError())
 
 
 async def test_an_inner_word_does_not_speak_for_the_outer_effect_awaited(place: Place):

@@ -413,7 +413,7 @@ def test_the_address_of_the_front_says_how_old_an_answer_may_be():
     [
         ("redis://h?front_ttl=soon memory://", "a number of seconds"),
         ("redis://h?front_ttl=0 memory://", "how old an answer may be"),
-        ("redis://h?front_ttl=5", "for a Redis before a database"),
+        ("redis://h?front_ttl=5", "needs a database after"),
     ],
 )
 def test_a_front_ttl_that_cannot_be(address, told):

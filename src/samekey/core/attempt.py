@@ -1,10 +1,10 @@
 """One attempt at one key: the whole decision, as a generator that yields commands.
 
-Read it top to bottom; it is the order in which a request travels. No clock, no randomness and no I/O
-in here: whoever drives the steps brings them, so every interleaving, crash and expiry can be played.
+Read it top to bottom: that is the order in which a request travels. It has no clock, no randomness and no
+I/O: the driver of the steps supplies them, so every interleaving, crash and expiry can be played.
 
-Errors of samekey are raised; errors of the user's effect are handed back as `Failed`, because a
-generator cannot let a StopIteration through, and the effect's exception must leave as it came.
+Errors of samekey are raised. Errors of the user's effect are returned as `Failed`, because a generator
+cannot let a StopIteration through, and the effect's exception must reach the caller unchanged.
 """
 
 from __future__ import annotations
@@ -70,28 +70,28 @@ def attempt(call: Call) -> Generator[Command, Any, Answer[Any] | Failed]:
     if call.unguarded:
         return (yield from run_unguarded(call))
     try:
-        # `yield` where every call comes by: `yield from command` is the same, typed, and makes a generator for it.
+        # `yield` on the hot path: `yield from command` is the same, typed, and makes a generator.
         record: Record | None = (yield from find(call)) if call.aliases else (yield open_command(call))
     except StoreUnavailable as why:
-        # In a transaction the store is the very database that the effect writes: there is nothing to run without it.
-        # And whoever holds the record in a transaction of his own may be running this very effect.
+        # In a transaction the store is the database that the effect writes to: without it nothing can run. And a
+        # transaction that holds the record may be running this very effect.
         if call.policy.store_down == "refuse" or call.terms.kind is Kind.ATOMIC or isinstance(why, StoreBusy):
-            if not hasattr(why, "__notes__"):  # it may be told to a whole batch of callers
+            if not hasattr(why, "__notes__"):  # another caller of the batch may have added it
                 note(why, "samekey: nothing was run; try again with the same key later")
             raise
         return (yield from run_unguarded(call))
 
     for _ in range(ROUNDS_MAX):
-        if record is None:  # freed or swept under our eyes
+        if record is None:  # freed or swept since we saw it
             record = yield from open_command(call)
         if record.attempt == call.attempt:
             if record.lease_live:
                 return (yield from run_held(call, record))
-            # Our own claim, answered so late that its lease is over. We never ran: that much we know.
+            # Our own claim, but its lease ended before the answer came. The effect never ran.
             record = yield from let_go(call, record)
             continue
         if not call.intent.matches(record.fingerprint, record.form):
-            raise key_reused(call, record)  # told before "in progress"
+            raise key_reused(call, record)  # a mismatch comes before "in progress"
         match record.state:
             case State.COMPLETED | State.CLOSED:
                 return replay(call, record)
@@ -112,7 +112,7 @@ def attempt(call: Call) -> Generator[Command, Any, Answer[Any] | Failed]:
 
 
 def find(call: Call) -> Generator[Command, Any, Record | None]:
-    """Claim the key, or bring what is there - under an earlier name of the operation, if it has one."""
+    """Claim the key, or return the record that is there, also under an earlier name of the operation."""
     for alias in call.aliases:
         record = yield from Read(alias)
         if record is not None:
@@ -121,7 +121,7 @@ def find(call: Call) -> Generator[Command, Any, Record | None]:
 
 
 def let_go(call: Call, record: Record) -> Generator[Command, Any, Record | None]:
-    """Release a hold whose effect never ran; with an older doubt behind it, it stays a doubt."""
+    """Release a hold whose effect never ran; if an earlier attempt is in doubt, the key stays in doubt."""
     settled = yield from Settle(
         record,
         Role.HOLDER,
@@ -131,26 +131,26 @@ def let_go(call: Call, record: Record) -> Generator[Command, Any, Record | None]
         retain_seconds=retain_seconds(call, State.RELEASED),
     )
     if settled is not None and settled.attempt == call.attempt:
-        raise in_progress(settled)  # ask again, as a new attempt: an id is used for one hold only
+        raise in_progress(settled)  # the caller must ask again as a new attempt: an id is used for one hold only
     return settled
 
 
 def withdraw(call: Call, command: Open | Take) -> Generator[Command, Any, None]:
-    """We were interrupted while claiming: if the claim got through, let it go. Repeating it recognises itself."""
+    """Interrupted during the claim: if it was written, let it go. A repeated claim recognises itself."""
     record = yield from command
     if record is not None and record.attempt == call.attempt and record.state in (State.STARTED, State.IN_DOUBT):
-        # In doubt: our lease ended before we could say it, and a passer-by could not know that we never ran.
+        # In doubt: our lease ended first, and a passer-by could not know that the effect never ran.
         try:
             yield from let_go(call, record)
         except InProgress:
-            pass  # it is free: that is all we wanted
+            pass  # the key is free, which was the purpose
 
 
 # -- holding -------------------------------------------------------------------------------------------
 
 
 def run_held(call: Call, held: Record) -> Generator[Command, Any, Answer[Any] | Failed]:
-    """Run the effect under our hold, and write down what became of it."""
+    """Run the effect under our hold, and write its outcome."""
     if held.after_loss:
         yield from Tell("store_lost_memory", held)
         known = (yield from ask_before_first_run(call, held)) if call.boundary.asks_with is not None else None
@@ -160,7 +160,7 @@ def run_held(call: Call, held: Record) -> Generator[Command, Any, Answer[Any] | 
     if isinstance(outcome, Returned):
         return (yield from complete(call, held, outcome.value))
     error = outcome.error
-    if isinstance(error, GeneratorExit):  # abandoned, not failed: write nothing, the lease speaks
+    if isinstance(error, GeneratorExit):  # abandoned, not failed: write nothing, the lease will end
         if call.terms.kind is Kind.ATOMIC:
             yield from Undo(claim_too=True)  # in a transaction there is no lease: the claim goes with the effect
         return Failed(error)
@@ -181,7 +181,7 @@ def run_held(call: Call, held: Record) -> Generator[Command, Any, Answer[Any] | 
 
 
 def ask_before_first_run(call: Call, held: Record) -> Generator[Command, Any, Answer[Any] | Failed | None]:
-    """The store lost its memory a while ago: what looks new may have happened. None: go on and run."""
+    """The store lost its memory a while ago, so a new key may have run before. None: go on and run."""
     verdict = yield from CallLookup(held)
     match verdict:
         case Happened(result):
@@ -216,8 +216,8 @@ def complete(call: Call, held: Record, value: Any) -> Generator[Command, Any, An
         if call.terms.kind is Kind.ATOMIC:
             raise settled  # undone with the claim: there is no answer
         return Answer(value, state, False, call.key.text, held.token, held.attempts, recorded=False)
-    if settled is not None and says_what_we_said(call, settled, state, result):
-        # The record's bytes are ours, so our own object is what the record says.
+    if settled is not None and has_our_outcome(call, settled, state, result):
+        # The record has our bytes, so our own object equals what a replay would return.
         return Answer(value, state, False, call.key.text, settled.token, settled.attempts)
     return (yield from too_late(call, held, settled, state, result))
 
@@ -225,7 +225,7 @@ def complete(call: Call, held: Record, value: Any) -> Generator[Command, Any, An
 def close(call: Call, held: Record, error: BaseException) -> Generator[Command, Any, Answer[Any] | Failed]:
     if call.terms.kind is Kind.ATOMIC:
         yield from Undo(claim_too=False)
-    if held.unsure:  # this refusal is about our try; an older one may still land
+    if held.unsure:  # the refusal is about this attempt; an earlier one may still land
         yield from release(call, held, Raised(error))
         return Failed(error)
     result = encode_refusal(call, error)
@@ -234,22 +234,22 @@ def close(call: Call, held: Record, error: BaseException) -> Generator[Command, 
         yield from Tell("not_recorded", held, type(settled).__name__)
         note(error, f"samekey: the refusal of {call.key} could not be recorded: {settled}")
         return Failed(error)
-    if settled is not None and says_what_we_said(call, settled, State.CLOSED, result):
+    if settled is not None and has_our_outcome(call, settled, State.CLOSED, result):
         return Failed(error)
     return (yield from too_late(call, held, settled, State.CLOSED, result))
 
 
-def says_what_we_said(call: Call, settled: Record, state: State, result: bytes | None) -> bool:
-    """Whether the record has our word. An effect that forks ends twice under one attempt: then it has the first one's.
+def has_our_outcome(call: Call, settled: Record, state: State, result: bytes | None) -> bool:
+    """Whether the record has our outcome. An effect that forks ends twice under one attempt: the first outcome stays.
 
-    Without a result it is ours too: it was redacted since.
+    A record without a result counts as ours, too: it was redacted since.
     """
     ours = settled.settled_by == call.attempt and settled.state is state
     return ours and (settled.result is None or settled.result == result)
 
 
 def release(call: Call, held: Record, outcome: Raised) -> Generator[Command, Any, None]:
-    """Known not to have happened: free for the next try - unless an earlier attempt is still in doubt."""
+    """Known not to have happened: free the key for the next try, unless an earlier attempt is still in doubt."""
     state = State.IN_DOUBT if held.unsure else State.RELEASED
     settled = yield from settle(
         call,
@@ -257,9 +257,9 @@ def release(call: Call, held: Record, outcome: Raised) -> Generator[Command, Any
         state,
         error=shown(type(outcome.error).__name__),
         # A provider that replays an old decline needs a new key for the next try; one that is asked needs a new
-        # reference, or an old decline would speak for a later request. Only after the holder's own "not done",
-        # and never with an older attempt in doubt: that one may still land under this key.
-        next_round=may_rotate(held, call.terms) and not held.unsure and _said_not_done(call, outcome),
+        # reference, or a lookup would find the old decline for a later request. Only after the holder's own
+        # "not done", and never with an earlier attempt in doubt: that one may still land under this key.
+        next_round=may_rotate(held, call.terms) and not held.unsure and _is_not_done(call, outcome),
     )
     if isinstance(settled, StoreUnavailable):
         note(outcome.error, f"samekey: {call.key} could not be released and stays held until its lease ends")
@@ -270,18 +270,22 @@ def release(call: Call, held: Record, outcome: Raised) -> Generator[Command, Any
 
 
 def doubt(call: Call, held: Record, outcome: Raised) -> Generator[Command, Any, None]:
-    """A timeout, a bug, a cancelled task: it may have happened."""
+    """A timeout, a bug, a cancelled task: the effect may have happened."""
     error = outcome.error
     name = shown(type(error).__name__)
     settled = yield from settle(call, held, State.IN_DOUBT, error=name)
     if isinstance(settled, StoreUnavailable):
-        note(error, f"samekey: the store could not be told about {call.key}; when its lease ends it is in doubt")
+        note(error, f"samekey: the store could not be reached for {call.key}; when its lease ends the key is in doubt")
         return
     if settled is not None:
         yield from Tell("in_doubt", settled, name)
     if call.terms.kind is not Kind.REPEATABLE:
         of_another = outcome.inner and call.policy.meaning(error, inner=False) != "unknown"
-        why = "which spoke for another guard's effect inside it" if of_another else "which says nothing either way"
+        why = (
+            "which reports on another guard's effect inside it"
+            if of_another
+            else "which does not tell whether it happened"
+        )
         note(error, doubt_note(call, settled or held, f"the effect ended in {name}, {why}"))
 
 
@@ -300,7 +304,7 @@ def settle(
 
 
 def settle_or_undo(call: Call, command: Settle) -> Generator[Command, Any, Record | None | StoreUnavailable]:
-    """In a transaction an effect must not be committed beside a record that does not know of it."""
+    """In a transaction an effect must not be committed without its record."""
     settled = yield from insist(call, command)
     if isinstance(settled, StoreUnavailable):
         yield from Undo(claim_too=True)
@@ -308,7 +312,7 @@ def settle_or_undo(call: Call, command: Settle) -> Generator[Command, Any, Recor
 
 
 def insist(call: Call, command: Settle | Testify) -> Generator[Command, Any, Record | None | StoreUnavailable]:
-    """What we know must be written: tried again with growing pauses for as long as a lease may live."""
+    """Write what we know: try again with growing pauses for as long as a lease may live."""
     waited, pause = 0.0, SETTLE_PAUSE_SECONDS
     while True:
         try:
@@ -317,15 +321,15 @@ def insist(call: Call, command: Settle | Testify) -> Generator[Command, Any, Rec
         except StoreUnavailable as error:
             unavailable = error
         except (Misconfigured, RecordUnreadable) as error:
-            # A right or a password was changed, a disk became read-only, a record was damaged while the effect ran. It
-            # ran all the same: its answer, or its own error, is what the caller must hear.
+            # A permission or a password changed, a disk became read-only, a record was damaged while the effect ran.
+            # The effect ran all the same: the caller must get its answer, or its own error.
             if call.terms.kind is Kind.ATOMIC:
-                raise  # what the effect did goes with its transaction
+                raise  # the effect is rolled back with its transaction
             unavailable = StoreUnavailable(str(error))
             unavailable.__cause__ = error
             if isinstance(error, RecordUnreadable):
-                return unavailable  # waiting mends none
-        waited += unavailable.tried_seconds  # a store that says nothing takes longer than our pauses
+                return unavailable  # waiting does not repair a damaged record
+        waited += unavailable.tried_seconds  # a store that does not answer takes longer than our pauses
         if waited >= call.policy.lease_seconds or call.terms.kind is Kind.ATOMIC:
             return unavailable
         yield from Sleep(pause)
@@ -335,17 +339,17 @@ def insist(call: Call, command: Settle | Testify) -> Generator[Command, Any, Rec
 def too_late(
     call: Call, held: Record, record: Record | None, state: State, result: bytes | None
 ) -> Generator[Command, Any, Answer[Any] | Failed]:
-    """We know how it ended and the key changed hands: keep the word as evidence, answer with the record."""
-    said = yield from insist(call, Testify(held.key, call.attempt, held.token, state, result, "settled too late"))
-    if isinstance(said, StoreUnavailable):
-        yield from Tell("not_recorded", record, type(said).__name__)
-        raise fenced(call, held, f"its outcome ({state}) could not be kept") from said
-    yield from Tell("late", said or record, str(state))
-    record = said or record
+    """The effect ended after the key changed hands: keep its outcome as evidence, answer with the record."""
+    kept = yield from insist(call, Testify(held.key, call.attempt, held.token, state, result, "settled too late"))
+    if isinstance(kept, StoreUnavailable):
+        yield from Tell("not_recorded", record, type(kept).__name__)
+        raise fenced(call, held, f"its outcome ({state}) could not be kept") from kept
+    yield from Tell("late", kept or record, str(state))
+    record = kept or record
     adoptable = (State.IN_DOUBT, State.RELEASED) if state is State.COMPLETED else (State.RELEASED,)
     if record is not None and record.state in adoptable:
-        # Whoever holds "it happened" never lets the key run again. A refusal of ours says nothing about
-        # another attempt that is in doubt, so it is only kept as evidence there.
+        # With evidence that it happened, the key never runs again. Our refusal is no fact about another
+        # attempt that is in doubt, so there it is only kept as evidence.
         settled = yield from insist(
             call,
             Settle(
@@ -371,7 +375,7 @@ def too_late(
 
 
 def last_word(call: Call, command: Settle | Testify) -> Generator[Command, Any, Record | None]:
-    """We were interrupted while saying how it ended: say it once more; if it comes too late, keep it as evidence."""
+    """Interrupted while the outcome was written: write it once more; if that is too late, keep it as evidence."""
     record = yield from command
     if isinstance(command, Testify) or command.role is not Role.HOLDER or command.state not in SETTLED:
         return record
@@ -403,7 +407,7 @@ def sending(call: Call, held: Record) -> Generator[Command, Any, Record]:
 
 
 def run_unguarded(call: Call) -> Generator[Command, Any, Answer[Any] | Failed]:
-    """The store is down and the policy says run, or a test runs without: counted, told, and marked on the answer."""
+    """The store is down and the policy says run, or a test switched guards off: an event, and a mark on the answer."""
     yield from Tell("unguarded", None)
     outcome = yield from RunEffect(None)
     if isinstance(outcome, Raised):
@@ -412,12 +416,12 @@ def run_unguarded(call: Call) -> Generator[Command, Any, Answer[Any] | Failed]:
 
 
 def note(error: BaseException, text: str) -> None:
-    """Add a note to the user's own exception, past any add_note of its own; without it the error still leaves."""
+    """Add a note to the user's own exception, not by its own add_note; if that fails, the error goes out without it."""
     try:
         BaseException.add_note(error, text)
     except (AttributeError, TypeError):
-        pass  # it made __notes__ something of its own
+        pass  # the exception uses __notes__ for something else
 
 
-def _said_not_done(call: Call, outcome: Raised) -> bool:
+def _is_not_done(call: Call, outcome: Raised) -> bool:
     return call.policy.meaning(outcome.error, inner=outcome.inner) == "releases"

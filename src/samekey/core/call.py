@@ -40,7 +40,7 @@ class Answer(Generic[T]):
     token: int
     attempts: int
     recorded: bool = True  # False: the store could not be reached; outside the same-answer promise
-    guarded: bool = True  # False: the store was down and the policy said run, or a test switched guards off
+    guarded: bool = True  # False: the store was down and the policy is "run", or a test switched guards off
 
 
 @dataclass(slots=True)

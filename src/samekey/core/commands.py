@@ -1,11 +1,11 @@
-"""What an attempt asks of the world: facts, yielded by the core, carried out by a driver.
+"""Commands: what an attempt needs from outside. The core yields them, a driver carries them out.
 
 `reply = yield from command` sends the command out and brings the reply back, typed. Store commands
-answer with the record as it now stands (None where the key is gone); every one of them carries the
+answer with the record as it is now (None where the key is gone); every one of them carries the
 attempt's own id, so that a repeated statement recognises itself.
 
-Nobody changes a command after making it. They are not declared frozen all the same: a frozen dataclass takes
-three times as long to make, and every call makes several.
+Treat commands as immutable. They are not declared frozen: a frozen dataclass takes three times as long to make,
+and every call makes several.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class StoreCommand(Command):
     key: Key
 
     def __iter__(self) -> Generator[Command, Any, Record | None]:
-        """The record as it now stands; None where the key is gone."""
+        """The record as it is now; None where the key is gone."""
         reply: Record | None = yield self
         return reply
 
@@ -62,7 +62,7 @@ class Open(StoreCommand):
     intent: Intent | Fingerprint  # its short field digests are made only when a store inserts
     boundary: str
     lease_seconds: float
-    sends: bool  # the provider's window counts from this claim: keyed, and no later mark will say better
+    sends: bool  # the provider's window counts from this claim: keyed, and without a later mark
     attributes: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -78,7 +78,7 @@ class Open(StoreCommand):
 
 @dataclass(slots=True)
 class Take(OnRecord):
-    """Hold a record somebody else let go, with a new, higher token.
+    """Hold a record that another attempt let go, with a new, higher token.
 
     Succeeds only if the fence is still `seen`'s, the state is still `seen`'s, and no evidence says
     that the effect happened. From STARTED: only if the lease is dead, the boundary marks, this
@@ -115,13 +115,13 @@ class Renew(OnRecord):
 
 @dataclass(slots=True)
 class Settle(OnRecord):
-    """Say how it ended: written if the fence is still `seen`'s and NEXT allows this role the move."""
+    """Write how it ended, if the fence is still `seen`'s and NEXT allows this role the move."""
 
     verb: ClassVar[str] = "settle"
     seen: Record
     role: Role
     state: State
-    by: str  # attempt id of whoever settles; for people their name
+    by: str  # the attempt id of the settler; for people their name
     result: bytes | None = None
     error: str | None = None
     why: str = ""
@@ -131,7 +131,7 @@ class Settle(OnRecord):
 
 @dataclass(slots=True)
 class Ask(OnRecord):
-    """Become the one who asks about a doubt; `lease_seconds=0` ends our own asking."""
+    """Become the only attempt that asks about a doubt; `lease_seconds=0` ends our own asking."""
 
     verb: ClassVar[str] = "ask"
     seen: Record
@@ -141,7 +141,7 @@ class Ask(OnRecord):
 
 @dataclass(slots=True)
 class Testify(StoreCommand):
-    """Keep what a late attempt knows beside the record, whatever became of the key since."""
+    """Keep what a late attempt knows as evidence, whatever became of the key since."""
 
     __test__: ClassVar[bool] = False  # not a test class, whatever pytest thinks of the name
     verb: ClassVar[str] = "testify"
@@ -179,7 +179,7 @@ class Free(OnRecord):
 
 @dataclass(slots=True)
 class Read(StoreCommand):
-    """The record as it stands, or None; past retention counts as gone."""
+    """The record as it is now, or None; past retention counts as gone."""
 
     verb: ClassVar[str] = "read"
     key: Key
@@ -198,7 +198,7 @@ class Wait(OnRecord):
 
 @dataclass(slots=True)
 class Returned:
-    """The effect ended and gave this."""
+    """The effect returned this value."""
 
     value: Any
 
@@ -259,7 +259,7 @@ class Sleep(Command):
 
 @dataclass(slots=True)
 class Tell(Command):
-    """A fact for the hooks; nothing comes back."""
+    """A fact for the hooks; there is no reply."""
 
     event: str
     record: Record | None

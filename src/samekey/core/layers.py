@@ -1,23 +1,23 @@
-"""A fast store before a durable one: what the front may answer, and what it must be told.
+"""A fast store in front of a durable one: what the front may answer, and what is written to it.
 
-Only the durable store says "go". The front holds sealed copies and may save work with them: replay a settled
-record, make those wait who come while it is held, wake them. It may forget everything at any moment, answer late
+Only the durable store grants a claim. The front holds sealed copies, which save work: they replay a settled record,
+let callers wait while a key is held, and wake them. The front may forget everything at any moment, answer late
 or go back in time; that costs speed, and at most an answer that was true within the last `front_ttl`.
 
     a copy       a settled record, to be replayed; or a held one, to wait for
-    a mark       somebody is on the way to the durable store: linger a moment, the answer is coming
-    a tombstone  freed or redacted, or nothing a copy could say: ask the durable store
+    a mark       another caller is asking the durable store: linger a moment, its answer is coming
+    a tombstone  freed or redacted, or a record that no copy can answer for: ask the durable store
 
-Three rules keep a late or repeated word harmless.
-Order: a word is written only over an older one - by token, then version, and a tombstone over the copy of the
-same version. A key that was freed comes back with a higher token.
-Age: a word carries the moment until which it may be believed, on the front's own clock: what that clock showed
-some time *before* the durable store was asked, and `front_ttl` more. Whoever sleeps between asking and telling tells it
-in vain.
-Seal: a digest keyed with the incarnation of the durable store. A foreign or damaged word says nothing, and after a
-failover of the durable store none of the old ones do.
+Three rules make a late or repeated entry harmless.
+Order: an entry replaces only an older one, by token, then version; over the same version a tombstone wins. A key
+that was freed comes back with a higher token.
+Age: an entry carries the moment until which it counts, on the front's own clock: a reading of that clock from
+*before* the durable store was asked, plus `front_ttl`. A caller that sleeps between asking and writing writes an entry
+that is already over.
+Seal: a digest keyed with the incarnation of the durable store. A foreign or damaged entry does not count, and after a
+failover of the durable store none of the old entries do.
 
-Steps, without clock or I/O, like an attempt: every interleaving of them can be played.
+Steps without clock or I/O, like an attempt: every interleaving of them can be played.
 """
 
 from __future__ import annotations
@@ -34,70 +34,70 @@ from samekey.core.key import Key
 from samekey.core.packing import pack, unpack
 from samekey.core.record import Record
 
-FRONT_TTL_SECONDS = 60.0  # how old an answer may be if the front was not told that it changed
-LINGERS_MAX = 20  # looks at somebody else's mark before we ask the durable store ourselves
+FRONT_TTL_SECONDS = 60.0  # how old an answer may be if the front did not learn that it changed
+LINGERS_MAX = 20  # looks at another caller's mark before this caller asks the durable store
 
 _MAGIC = b"f1"
 _SEAL_BYTES = 16
 _HEAD = len(_MAGIC) + 17  # magic, then the order: token, version, rank
-_BODY = _HEAD + _SEAL_BYTES + 8  # where a copy's record begins: behind the seal and the moment it was known at
+_BODY = _HEAD + _SEAL_BYTES + 8  # where the record of a copy begins: after the seal and the time of the reading
 _LAST_VERSION = (1 << 63) - 1
 _COPY, _TOMBSTONE = 0, 1  # ranks: over the same version a tombstone wins
 
 
 class Sight(NamedTuple):
-    """What the front showed: its clock, and the word it has for the key; `marked`: there was none, and now our mark."""
+    """The front's clock and its entry for the key; `marked`: there was none, and now there is our mark."""
 
     now: float
-    word: bytes | None
+    entry: bytes | None
     marked: bool = False
 
 
 @dataclass(slots=True)
 class Look(Command):
-    """See what the front has; leave a mark where it has nothing. The reply is None where the front is away."""
+    """See what the front has; leave a mark where it has nothing. The reply is None if the front cannot be reached."""
 
     digest: bytes
 
 
 @dataclass(slots=True)
 class Linger(Command):
-    """Wait a moment for the word of whoever left the mark."""
+    """Wait a moment for the entry of the caller that left the mark."""
 
     digest: bytes
 
 
 @dataclass(slots=True)
 class FrontTime(Command):
-    """What the front's clock showed when we last looked; None if we never did."""
+    """The last reading of the front's clock; None before the first look."""
 
 
 @dataclass(slots=True)
 class Put(Command):
-    """Write a word over an older one, to be forgotten at `until` on the front's clock; False: the front is away."""
+    """Replace an older entry, until `until` on the front's clock; the reply is False if the front cannot be reached."""
 
     digest: bytes
-    word: bytes
+    entry: bytes
     until: float
 
 
 class MayStillReplay(StoreUnavailable):
-    """Done in the durable store; the front could not be told, and may replay the old answer for a while."""
+    """Done in the durable store; the front could not be reached, and may replay the old answer for a while."""
 
 
-def order_of(word: bytes) -> bytes:
-    """What a front compares: it writes a word only over one of lower order. A mark is below every word."""
-    return word[:_HEAD]
+def order_of(entry: bytes) -> bytes:
+    """What a front compares: an entry replaces only one of lower order. A mark is below every entry."""
+    return entry[:_HEAD]
 
 
 class Front:
-    """How one incarnation of a durable store seals its words, and how long they may be believed."""
+    """How one incarnation of a durable store seals its entries, and how long they count."""
 
     def __init__(self, incarnation: str, front_ttl: float = FRONT_TTL_SECONDS) -> None:
         self.incarnation = incarnation
         self.front_ttl = front_ttl
         secret = hashlib.sha256(b"samekey.front.1:" + incarnation.encode()).digest()
-        self._keyed = hmac.new(secret, digestmod="sha256")  # to be copied: half the work of a seal is the secret's
+        self._keyed = hmac.new(secret, digestmod="sha256")  # copied for each seal: keying takes half of the time
 
     # -- steps ---------------------------------------------------------------------------------------------
 
@@ -114,62 +114,62 @@ class Front:
         sight: Sight | None = None
         for _ in range(LINGERS_MAX):
             sight = yield Look(digest)
-            if sight is None or sight.word is None:
+            if sight is None or sight.entry is None:
                 break
-            if not sight.word:  # somebody's mark
+            if not sight.entry:  # another caller's mark
                 yield Linger(digest)
                 continue
             record = self.answer(command.key, sight)
-            # Our own claim comes from the durable store or not at all: the front never says "go".
+            # Our own claim comes from the durable store or not at all: the front never grants one.
             if record is not None and record.attempt != command.attempt:
                 return record
             break
         record = yield from command
         if sight is not None:
-            yield from self._tell(record, sight.now)
+            yield from self._write_entry(record, sight.now)
         return record
 
     def _write(self, command: StoreCommand) -> Generator[Command, Any, Record | None]:
-        # By a clock of our own we could guess what the front's shows by now. If ours runs fast, or ran on while we
-        # slept, the word would live longer than `front_ttl`: the last reading is old, and never too young.
+        # Guessing the front's clock from our own is unsafe: if ours runs fast, or ran on while this process slept, the
+        # entry would live longer than `front_ttl`. The last reading may be old, but never too young.
         known_at = yield FrontTime()
-        if isinstance(command, Renew):  # a hold that lasts: others shall find a copy of it that still counts
+        if isinstance(command, Renew):  # a long hold: other callers should find a copy that still counts
             sight = yield Look(command.key.digest)
             known_at = None if sight is None else sight.now
         record = yield from command
         if known_at is not None and record is not None:
-            yield from self._tell(record, known_at)
+            yield from self._write_entry(record, known_at)
         return record
 
     def _take_back(self, command: Free | Redact) -> Generator[Command, Any, Record | None]:
-        """The front first: or it would go on replaying what the durable store no longer says."""
-        told = yield from self._bury_for_good(command.seen)
+        """Write to the front first, or it would go on replaying what the durable store no longer has."""
+        written = yield from self._bury_for_good(command.seen)
         record = yield from command
-        # Once more: whoever read the old record in between may tell it for as long as front_ttl from now.
-        told = (yield from self._bury_for_good(command.seen)) and told
-        if not told and _carried_out(command, record):
+        # Once more: a caller that read the old record in between may write it to the front for front_ttl from now.
+        written = (yield from self._bury_for_good(command.seen)) and written
+        if not written and _carried_out(command, record):
             raise MayStillReplay(
-                f"done in the durable store; the front could not be told about {command.key} and may replay the old "
+                f"done in the durable store; the front could not be reached for {command.key} and may replay the old "
                 f"answer for up to {self.front_ttl:g} s"
             )
         return record
 
     def corrected(self, copy: Record, truth: Record | None, known_at: float) -> Generator[Command, Any, Any]:
-        """The durable store was asked about a copy, after `known_at`: where it knows better, the front is told."""
+        """Correct the front after the durable store was asked about a copy, after `known_at`."""
         if truth is None:
             yield from self._bury(copy.changed(version=_LAST_VERSION), known_at)
         elif (truth.token, truth.version) != (copy.token, copy.version):
-            yield from self._tell(truth, known_at)
+            yield from self._write_entry(truth, known_at)
 
-    def _tell(self, record: Record, known_at: float) -> Generator[Command, Any, bool]:
+    def _write_entry(self, record: Record, known_at: float) -> Generator[Command, Any, bool]:
         if not (record.settled or record.lease_live):
             return (yield from self._bury(record, known_at))
         ends = self.front_ttl
         if record.retain_until is not None:
             ends = min(ends, record.retain_until - record.now)
-        word = self._sealed(record, _COPY, b"%b%b" % (_number(round(known_at * 1e6)), pack(record)))
-        told: bool = yield Put(record.key.digest, word, known_at + ends)
-        return told
+        entry = self._sealed(record, _COPY, b"%b%b" % (_number(round(known_at * 1e6)), pack(record)))
+        written: bool = yield Put(record.key.digest, entry, known_at + ends)
+        return written
 
     def _bury_for_good(self, record: Record) -> Generator[Command, Any, bool]:
         """Over every version under this token: the record may have moved since it was seen."""
@@ -177,22 +177,22 @@ class Front:
         return sight is not None and (yield from self._bury(record.changed(version=_LAST_VERSION), sight.now))
 
     def _bury(self, record: Record, known_at: float) -> Generator[Command, Any, bool]:
-        word = self._sealed(record, _TOMBSTONE, b"")
-        told: bool = yield Put(record.key.digest, word, known_at + self.front_ttl)
-        return told
+        entry = self._sealed(record, _TOMBSTONE, b"")
+        written: bool = yield Put(record.key.digest, entry, known_at + self.front_ttl)
+        return written
 
-    # -- words -----------------------------------------------------------------------------------------------
+    # -- entries -----------------------------------------------------------------------------------------------
 
     def answer(self, key: Key, sight: Sight) -> Record | None:
-        """The record that a word stands for, if it says anything: settled, or held by a lease that still lives."""
-        word = sight.word
-        if not word or len(word) < _BODY or not self._genuine(key, word):  # a tombstone ends before that
+        """The record of an entry, if it counts: settled, or held by a lease that still lives."""
+        entry = sight.entry
+        if not entry or len(entry) < _BODY or not self._genuine(key, entry):  # a tombstone is shorter
             return None
-        age = sight.now - int.from_bytes(word[_BODY - 8 : _BODY], "big") / 1e6
-        if not 0 <= age < self.front_ttl:  # kept past its time, or by a clock that was set back: nobody knows how old
+        age = sight.now - int.from_bytes(entry[_BODY - 8 : _BODY], "big") / 1e6
+        if not 0 <= age < self.front_ttl:  # kept too long, or by a clock that was set back: its age is unknown
             return None
         try:
-            record = unpack(word[_BODY:], key, sight.now)
+            record = unpack(entry[_BODY:], key, sight.now)
         except RecordUnreadable:
             return None
         if record.settled:
@@ -204,8 +204,8 @@ class Front:
         head = b"%b%b%b%c" % (_MAGIC, _number(record.token), _number(record.version), rank)
         return head + self._seal(record.key, head, body) + body
 
-    def _genuine(self, key: Key, word: bytes) -> bool:
-        head, seal, body = word[:_HEAD], word[_HEAD : _HEAD + _SEAL_BYTES], word[_HEAD + _SEAL_BYTES :]
+    def _genuine(self, key: Key, entry: bytes) -> bool:
+        head, seal, body = entry[:_HEAD], entry[_HEAD : _HEAD + _SEAL_BYTES], entry[_HEAD + _SEAL_BYTES :]
         return hmac.compare_digest(seal, self._seal(key, head, body))
 
     def _seal(self, key: Key, head: bytes, body: bytes) -> bytes:
@@ -215,7 +215,7 @@ class Front:
 
 
 def _carried_out(command: Free | Redact, record: Record | None) -> bool:
-    """Whether the durable store did it: it does nothing to a record that has moved on since it was seen."""
+    """Whether the durable store did it: it changes nothing in a record that moved since it was seen."""
     if isinstance(command, Free):
         return record is None
     return record is not None and record.settled and record.fence == command.seen.fence

@@ -1,10 +1,10 @@
-"""The store port: what a store must do, in words that the conformance suite tests one by one.
+"""The store port: what a store must do. The conformance suite has a scenario for each sentence.
 
 A store is a register with compare-and-set. It knows tokens, leases and its own clock, and decides
-nothing else: `register.apply` says what each command does. Every method returns the record as it now
-stands, read on the store's clock (`now`, `lease_left`, `ask_left`), or None where the key is gone;
+nothing else: `register.apply` defines what each command does. Every method returns the record as it is
+now, read on the store's clock (`now`, `lease_left`, `ask_left`), or None where the key is gone;
 a refused command changes nothing. A method returns only when the write is committed and visible to
-every other connection. What the driver raises is wrapped once, here at the edge: StoreUnavailable
+every other connection. The store wraps the driver's exceptions once: StoreUnavailable
 where trying again may help, RecordUnreadable for damaged or foreign data.
 """
 
@@ -21,7 +21,7 @@ from samekey.core.layers import Sight
 from samekey.core.record import Audit, Record
 from samekey.core.states import State
 
-Reply = Any  # Record | None; of an Open always a Record, which no one type can say of all commands
+Reply = Any  # Record | None; for an Open always a Record
 Replies = list[Record | None | Exception]
 Records = Sequence[Record | RecordUnreadable]  # newest first; a damaged row hides no other one
 Audits = list[Audit]
@@ -41,7 +41,7 @@ class Query:
     before: tuple[float, bytes] | None = None
 
     def picks(self, record: Record) -> bool:
-        """Whether this record is asked for; a store that can filter by itself must agree with it."""
+        """Whether this record is asked for; a store that filters by itself must agree with it."""
         return (
             (not self.states or record.state in self.states)
             and (self.operation is None or record.key.operation == self.operation)
@@ -53,7 +53,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What the store found when it looked at itself: the guarantee reached, and what weakens it."""
+    """What the store's self-check found: the guarantee reached, and what weakens it."""
 
     store: str
     guarantee: str
@@ -69,7 +69,7 @@ class Store(Protocol):
 
     @property
     def incarnation(self) -> str:
-        """Which life of the store this is, as last learned; "" before it was ever reached. Costs nothing to ask."""
+        """The incarnation of the store, as last seen; "" before it was ever reached. Needs no round trip."""
 
     def carry_out(self, command: StoreCommand) -> Reply:
         """Carry out one command, whichever of `core.commands` it is, in one round trip where nothing goes wrong.
@@ -81,7 +81,7 @@ class Store(Protocol):
         """Return when state, fence or asker differ from `seen`, its lease or asking ends, or the timeout is over."""
 
     def batch(self, commands: Sequence[StoreCommand]) -> Replies:
-        """Carry out many commands in as few round trips as the store can; one's failure is its own."""
+        """Carry out many commands in as few round trips as the store can; each command fails by itself."""
 
     def list(self, query: Query) -> Records:
         """One page of records; in the place of a row that cannot be read, the RecordUnreadable with its `cursor`."""
@@ -140,24 +140,24 @@ def no_transactions(name: str) -> Misconfigured:
 
 
 class FrontStore(Protocol):
-    """The fast half of a layered store: words with an order and an end, and a bell for those who wait.
+    """The fast half of a layered store: entries with an order and an end, and a bell for waiting callers.
 
-    It may lose everything at any time. Every method raises StoreUnavailable, soon, where the server is away.
+    It may lose everything at any time. Every method raises StoreUnavailable, soon, if the server cannot be reached.
     """
 
     name: str
 
     def look(self, digest: bytes, *, mark: bool) -> Sight:
-        """Its clock and the word for this digest; with `mark`, leave a short-lived empty word where there is none."""
+        """Its clock and the entry for this digest; with `mark`, leave a short-lived empty entry where there is none."""
 
-    def put(self, digest: bytes, word: bytes, until: float) -> None:
-        """Put the word in place of one of lower `layers.order_of`, to be gone at `until` on its clock; tell who waits.
+    def put(self, digest: bytes, entry: bytes, until: float) -> None:
+        """Replace an entry of lower `layers.order_of`, until `until` on its clock; wake the waiters.
 
-        A word whose time is over already still takes the older one's place: then there is none.
+        An entry whose time is already over still removes the older one: then there is none.
         """
 
     def watching(self, digest: bytes) -> AbstractContextManager[Any]:
-        """While inside, `bells` rings for this digest whenever a word for it is put; a hint, never a promise."""
+        """While inside, `bells` rings for this digest whenever an entry for it is put; a hint, never a promise."""
 
     @property
     def bells(self) -> Any: ...
@@ -170,7 +170,7 @@ class AsyncFrontStore(Protocol):
     name: str
 
     async def look(self, digest: bytes, *, mark: bool) -> Sight: ...
-    async def put(self, digest: bytes, word: bytes, until: float) -> None: ...
+    async def put(self, digest: bytes, entry: bytes, until: float) -> None: ...
     def watching(self, digest: bytes) -> AbstractContextManager[Any]: ...
     @property
     def bells(self) -> Any: ...
@@ -178,7 +178,7 @@ class AsyncFrontStore(Protocol):
 
 
 class Hook(Protocol):
-    """Facts in, nothing out: a hook may look, never decide. What it raises is swallowed."""
+    """Gets facts and returns nothing: a hook decides nothing. What it raises is logged and dropped."""
 
     def __call__(self, event: Event) -> Any: ...
 

@@ -2,7 +2,7 @@
 
 A store is a register with compare-and-set. `apply` is that register's whole behaviour: the record
 before, the command, the store's clock - and the record after. Memory and SQLite call it; a store that
-speaks SQL or Lua says the same in its own language and is held to it by the conformance suite; the
+uses SQL or Lua does the same in its own language, and the conformance suite compares the two; the
 schedules play it. A refused command changes nothing and answers with what is there.
 """
 
@@ -43,9 +43,9 @@ def audited(command: StoreCommand) -> bool:
 
 
 def audit_entry(command: StoreCommand, before: Record | None, after: Record | None, moment: Moment) -> Audit | None:
-    """What the audit log keeps of a command that changed something: the actions of people."""
+    """The entry in the audit log for a command that changed something; only actions of people have one."""
     if type(command) is Settle and command.role is not Role.OPERATOR:
-        return None  # the common one, and never a person's
+        return None  # the common case, and never an action of a person
     match command:
         case Settle(role=Role.OPERATOR):
             action = "resolve"
@@ -80,8 +80,8 @@ def seen_at(record: Record, moment: Moment) -> Record:
         left = record.lease_until - tick
         asked = record.ask_until - tick
     else:
-        # Another boot: every lease of the old one is dead. How long ago it ended nobody can tell (a wall
-        # clock may have been set back), so it ended just now.
+        # Another boot: every lease of the old one is dead. How long ago it ended is unknown (a wall clock
+        # may have been set back), so it counts as ended just now.
         left = asked = 0.0
     # By hand: _replace looks at all fields by name, and every reply of every store comes by here.
     return _new(Record, record[:_STORED] + (wall, left, asked, False))  # noqa: RUF005 - unpacking takes twice as long
@@ -94,8 +94,10 @@ _UNSURE, _RESULT, _ERROR, _ROUND = map(_at, ("unsure", "result", "error", "round
 _RETAIN_UNTIL, _SETTLED_BY, _SETTLED_AT = map(_at, ("retain_until", "settled_by", "settled_at"))
 _ASKER, _ASK_UNTIL = map(_at, ("asker", "ask_until"))
 _FIRST_SENT_AT, _ATTRIBUTES = map(_at, ("first_sent_at", "attributes"))
-_ATTEMPTS = frozenset({Role.HOLDER, Role.PASSER_BY})  # the others speak about the whole key, and say who they are
-_WORDS = {state: str(state) for state in State}  # plain text, which every store writes as it is
+_ATTEMPTS = frozenset(
+    {Role.HOLDER, Role.PASSER_BY}
+)  # a lookup and an operator decide about the whole key, and the move names them
+_TEXT = {state: str(state) for state in State}  # plain text, which every store writes as it is
 _STORED = len(Record._fields) - 4  # the fields before now, lease_left, ask_left and after_loss
 _UNOPENED: list[Any] = [None] * _UNSURE + list(Record._field_defaults.values())  # as a claim finds it, to be filled in
 
@@ -162,13 +164,13 @@ def _take(record: Record, command: Take, moment: Moment) -> Record:
         lease_live(record, moment)
         or not parse_terms(record.boundary).marked
         or record.begun_at is not None
-        or record.unsure  # "this attempt had not begun" says nothing about the one before it
+        or record.unsure  # "this attempt had not begun" is no fact about the one before it
     ):
         return record
     from_doubt = record.state is State.IN_DOUBT
     why = "taken over" if record.state is not State.RELEASED else ""
     token = max(record.token + 1, moment.token)
-    move = Move(moment.wall, token, _WORDS[record.state], "started", storable(command.attempt), why)
+    move = Move(moment.wall, token, _TEXT[record.state], "started", storable(command.attempt), why)
     taken = _moved(record, State.STARTED, move)
     return Record._make(taken).changed(
         attempt=command.attempt,
@@ -225,13 +227,13 @@ def _settle(record: Record, command: Settle, moment: Moment) -> Record:
             return record  # the holder renewed since we looked
         record = _rebased(record, moment)
     if role is Role.OPERATOR and before is not seen.state:
-        return record  # a person speaks about what was shown: it must still be so
+        return record  # a person decided about the state that was shown: it must be unchanged
     by, error = storable(command.by), command.error
     if error is not None:
         error = storable(error)
     who = by if role in _ATTEMPTS else f"{role}:{by}"
     why = storable(command.why) or error or ""
-    settled = _moved(record, state, _new(Move, (wall, record.token, _WORDS[before], _WORDS[state], who, why)))
+    settled = _moved(record, state, _new(Move, (wall, record.token, _TEXT[before], _TEXT[state], who, why)))
     settled[_RESULT] = command.result
     settled[_ERROR] = error
     settled[_ASKER], settled[_ASK_UNTIL] = None, 0.0
@@ -241,7 +243,7 @@ def _settle(record: Record, command: Settle, moment: Moment) -> Record:
         settled[_RETAIN_UNTIL] = wall + command.retain_seconds
         settled[_SETTLED_BY], settled[_SETTLED_AT] = by, wall
         if role not in _ATTEMPTS:
-            settled[_UNSURE] = False  # the provider or a person: about the whole key
+            settled[_UNSURE] = False  # the provider or a person decided about the whole key
     if command.next_round:
         settled[_ROUND] += 1
     return _new(Record, settled)
@@ -266,18 +268,20 @@ def _ask(record: Record, command: Ask, moment: Moment) -> Record:
 
 def _testify(record: Record, command: Testify, moment: Moment) -> Record:
     if record.settled_by == command.attempt and record.state is command.state:
-        return record  # it is the record's own word
+        return record  # the record has it already
     if any(one.attempt == command.attempt for one in record.evidence) or len(record.evidence) >= EVIDENCE_MAX:
         return record
-    said = Evidence(moment.wall, command.token, command.attempt, command.state, command.result, storable(command.why))
-    return record.changed(evidence=(*record.evidence, said), version=record.version + 1, changed_at=moment.wall)
+    evidence = Evidence(
+        moment.wall, command.token, command.attempt, command.state, command.result, storable(command.why)
+    )
+    return record.changed(evidence=(*record.evidence, evidence), version=record.version + 1, changed_at=moment.wall)
 
 
 def _redact(record: Record, command: Redact, moment: Moment) -> Record:
     if not same_fence(record, command.seen) or record.state not in SETTLED:
         return record
-    word, who, why = _WORDS[record.state], storable(command.by), storable(f"redacted: {command.why}")
-    redacted = _moved(record, record.state, Move(moment.wall, record.token, word, word, who, why))
+    state, who, why = _TEXT[record.state], storable(command.by), storable(f"redacted: {command.why}")
+    redacted = _moved(record, record.state, Move(moment.wall, record.token, state, state, who, why))
     return Record._make(redacted).changed(
         result=None,
         error="the result was redacted",
@@ -305,7 +309,7 @@ def _moved(record: Record, state: State, move: Move) -> list[Any]:
 
 
 def _rebased(record: Record, moment: Moment) -> Record:
-    """A lease of another boot ended, as far as anyone can tell, now: from here its age can be counted."""
+    """A lease of another boot counts as ended now: from here its age can be counted."""
     if record.lease_clock == moment.clock:
         return record
     return record.changed(lease_until=moment.tick, lease_clock=moment.clock)

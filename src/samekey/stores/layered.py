@@ -37,7 +37,7 @@ from samekey.stores._waiting import async_wait, wait
 
 _log = logging.getLogger("samekey")
 
-LINGER_SECONDS = 0.05  # how long to wait for the word of whoever left a mark, before looking again
+LINGER_SECONDS = 0.05  # how long to wait for the entry of whoever left a mark, before looking again
 BREAK_SECONDS = 0.5  # how long the front is left alone after it failed, half as much more or less
 ASKED_SECONDS = 5.0  # how long to wait for whoever asks the durable store who it is, before asking oneself
 FRONT_TTL_MAX_SECONDS = 24 * 3600.0  # what was freed or redacted may be replayed for as long
@@ -209,8 +209,8 @@ class LayeredStore(_Layers):
                 return self._look(digest, mark=True)
             case StoreCommand():
                 return self._back.carry_out(command)
-            case Put(digest, word, until):
-                return self._put(digest, word, until)
+            case Put(digest, entry, until):
+                return self._put(digest, entry, until)
             case FrontTime():
                 return self._front_time
             case Linger(digest):
@@ -226,11 +226,11 @@ class LayeredStore(_Layers):
             self._breaker.failed(self._front.name, error)
             return None
 
-    def _put(self, digest: bytes, word: bytes, until: float) -> bool:
+    def _put(self, digest: bytes, entry: bytes, until: float) -> bool:
         if not self._breaker.closed:
             return False
         try:
-            self._front.put(digest, word, until)
+            self._front.put(digest, entry, until)
         except SamekeyError as error:
             self._breaker.failed(self._front.name, error)
             return False
@@ -325,8 +325,8 @@ class AsyncLayeredStore(_Layers):
             case StoreCommand():
                 carried_out: Awaitable[Any] = self._back.carry_out(command)
                 return carried_out
-            case Put(digest, word, until):
-                return self._put(digest, word, until)
+            case Put(digest, entry, until):
+                return self._put(digest, entry, until)
             case FrontTime():
                 return self._told_time()
             case Linger(digest):
@@ -345,11 +345,11 @@ class AsyncLayeredStore(_Layers):
             self._breaker.failed(self._front.name, error)
             return None
 
-    async def _put(self, digest: bytes, word: bytes, until: float) -> bool:
+    async def _put(self, digest: bytes, entry: bytes, until: float) -> bool:
         if not self._breaker.closed:
             return False
         try:
-            await self._front.put(digest, word, until)
+            await self._front.put(digest, entry, until)
         except SamekeyError as error:
             self._breaker.failed(self._front.name, error)
             return False

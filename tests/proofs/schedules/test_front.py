@@ -290,7 +290,7 @@ def test_a_front_that_says_go_is_found_out(monkeypatch):
         record = None if sight is None else self.answer(command.key, sight)
         if record is None:
             record = yield from command
-            yield from self._tell(record, 0.0 if sight is None else sight.now)
+            yield from self._write_entry(record, 0.0 if sight is None else sight.now)
         return record.changed(attempt=command.attempt) if record.state is State.STARTED else record
 
     monkeypatch.setattr(Front, "_open", says_go)

@@ -58,7 +58,7 @@ class Front:
             digest, mark = given
             sight = self._memory.look(digest, mark=mark)
             if stage.story is not None:
-                stage.tell(f"{by} looks at the front: {_named(sight.word)}")
+                stage.tell(f"{by} looks at the front: {_named(sight.entry)}")
             return sight
         digest, word, until = given
         before = self._memory.words.get(digest)
