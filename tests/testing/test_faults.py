@@ -83,7 +83,7 @@ def test_an_answer_after_a_timeout_that_is_the_same_either_way_is_unknown(once, 
         assert "where a clean call answers" in report.boundary.problem
     else:
         assert report.boundary.holds is None
-        assert any("whether it was done or not" in note for note in report.boundary.notes)
+        assert any("whether the effect happened or not" in note for note in report.boundary.notes)
 
 
 def test_a_lookup_that_finds_it_and_not_its_result_is_found(once, provider, tried):

@@ -64,7 +64,7 @@ hears_of_no_length = answers_with(lambda headers: [one for one in headers if one
         (reads_no_chunks, sound, "a_body_without_a_length_is_read_to_its_end_or_refused"),
         (says_its_length_twice, sound, "status_bytes_and_safe_headers_are_the_same"),
         (says_a_length_of_nothing, sound, "any_success_is_kept"),
-        (sound, hears_of_no_length, "an_answer_shorter_than_it_said_is_a_doubt"),
+        (sound, hears_of_no_length, "an_answer_shorter_than_declared_is_a_doubt"),
     ],
 )
 def test_an_adapter_that_gets_it_wrong_is_told(outside: Wraps, inside: Wraps, name: str):

@@ -213,7 +213,7 @@ def test_without_a_clock_whoever_comes_after_a_crash_is_told_to_wait(provider):
 
 
 def test_a_dead_caller_with_a_lock_of_this_process_does_not_hang_the_next_one(provider):
-    """A lock dies with its process; here it is given back when somebody waits for it."""
+    """A lock dies with its process; here it is given back when another call waits for it."""
     lock, answers = threading.Lock(), dict[str, str]()
 
     def charge(order_id: str, amount: int) -> str:
@@ -226,7 +226,7 @@ def test_a_dead_caller_with_a_lock_of_this_process_does_not_hang_the_next_one(pr
     with pytest.raises(AssertionError) as told:
         crash_everywhere(charge, ORDER, key="order_id", provider=provider)
 
-    assert "waits for the dead" in str(told.value)
+    assert "waits for a lock or a connection of the call that was killed" in str(told.value)
     assert "nothing was done" in str(told.value)
 
 

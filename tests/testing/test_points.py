@@ -10,7 +10,7 @@ import pytest
 
 from samekey.testing import LedgerProvider, ManualClock, crash_everywhere, four_assumptions, lose_lease
 from samekey.testing.handlers import stops
-from samekey.testing.handlers.between import TELLS
+from samekey.testing.handlers.between import TRACES_OPCODES
 from samekey.testing.handlers.stops import POINTS_MAX
 
 ORDER = {"order_id": "o", "amount": 1}
@@ -40,10 +40,10 @@ def sending(mails: Any) -> Any:
 
 def test_a_python_that_tells_of_single_instructions_is_known_as_one():
     """Else what needs them would be left out without a word."""
-    assert TELLS or sys.version_info >= (3, 12)
+    assert TRACES_OPCODES or sys.version_info >= (3, 12)
 
 
-@pytest.mark.skipif(not TELLS, reason="this Python does not tell of single instructions: 3.12, 3.13.0")
+@pytest.mark.skipif(not TRACES_OPCODES, reason="this Python does not tell of single instructions: 3.12, 3.13.0")
 @pytest.mark.parametrize("way", [0, 1, 2])
 def test_an_effect_and_its_mark_on_one_line_are_two(way):
     mails: list[str] = []
@@ -55,7 +55,7 @@ def test_an_effect_and_its_mark_on_one_line_are_two(way):
         assert "is killed inside line" in str(told.value)
 
 
-@pytest.mark.skipif(not TELLS, reason="this Python does not tell of single instructions: 3.12, 3.13.0")
+@pytest.mark.skipif(not TRACES_OPCODES, reason="this Python does not tell of single instructions: 3.12, 3.13.0")
 def test_a_check_and_an_effect_on_one_line_are_two():
     mails: Any = []
     done: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""For your own tests: what happens if this runs twice, at once, or dies half-way - and can you prove it?
+"""For your own tests: what happens if a handler runs twice, at once, or crashes half-way?
 
 Nothing here needs pytest; its plugin is `samekey.testing.pytest`. The suites are plain classes that pytest, or any
 runner, can collect.
@@ -27,7 +27,7 @@ __all__ = [
     "off",
     "Finding",
     "Report",
-    # what stands around them
+    # a provider and a clock for them
     "CardStolen",
     "Charge",
     "Decline",

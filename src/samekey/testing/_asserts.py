@@ -1,12 +1,12 @@
-"""The suites are made of asserts: are there any?"""
+"""The suites are made of asserts, which `python -O` removes."""
 
 from __future__ import annotations
 
 
-def told_without_asserts() -> None:
-    """Under `python -O` such a suite would pass whatever it is given; pytest, which compiles them anew, keeps them."""
+def require_asserts() -> None:
+    """Raise where asserts are removed: there a suite would pass any store. pytest keeps the asserts of suites."""
     try:
-        assert False  # noqa: B011, PT015 - whether this is carried out is the question
+        assert False  # noqa: B011, PT015 - this shows whether asserts are carried out
     except AssertionError:
         return
     raise RuntimeError("python -O has removed the asserts that this suite is made of: run it without -O, or by pytest")

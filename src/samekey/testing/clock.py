@@ -1,4 +1,4 @@
-"""A clock that stands still until a test moves it."""
+"""A clock that moves only when a test moves it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 
 
 class ManualClock:
-    """Seconds that move only when told to; give it to a store as its `clock`.
+    """Seconds that move only by `advance`; give it to a store as its `clock`.
 
     >>> clock = ManualClock(100)
     >>> clock.advance(30)

@@ -1,9 +1,9 @@
-"""A store that fails when told to: down, slow, answering twice, or taking the process with it.
+"""A store that fails on demand: it is down, slow, carries a command out twice, or ends the process.
 
     store = FaultyStore(MemoryStore(), [Fault("settle", when="after")])     # written, but the reply is lost
 
-A fault names a verb of the store and says what happens there, before the command (nothing is written) or after
-it (it is written, and nobody hears of it). Both colours read the same plan; here only the acting is twice.
+A fault names a command of the store and what goes wrong: before the command (nothing is written) or after it (the
+command is written, and its reply is lost). Both colours use the same plan; only the code that acts exists twice.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ VERBS = frozenset(
 
 
 class Crashed(BaseException):
-    """The process is gone, as far as anything here can tell: no `except Exception` may catch it."""
+    """The process ends here. It is a BaseException, so that no `except Exception` of the code under test catches it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Plan:
             self._met += [0] * len(faults)
 
     def heal(self) -> None:
-        """No more faults; what fired and was called stays on the books."""
+        """Drop the remaining faults; `fired` and `calls` stay as they are."""
         with self._mutex:
             self._faults, self._met = [], []
 
@@ -107,19 +107,19 @@ def _pauses(faults: Sequence[Fault], when: str) -> float:
 
 
 def _strike(faults: Sequence[Fault], when: str, verb: str, name: str) -> None:
-    """Raise what these faults say for this moment."""
+    """Raise the errors that these faults plan for this moment."""
     for fault in faults:
         if fault.when != when:
             continue
         if fault.kind == "crash":
             raise Crashed(f"the process ended {when} {verb}")
         if fault.kind == "unavailable":
-            told = "nothing was written" if when == "before" else "the reply was lost"
-            raise StoreUnavailable(f"{name} did not answer {verb}: {told} (a planned fault)")
+            written = "nothing was written" if when == "before" else "the reply was lost"
+            raise StoreUnavailable(f"{name} did not answer {verb}: {written} (a planned fault)")
 
 
 class _Faulty:
-    """What the two colours share: the plan, and what became of it."""
+    """What the two colours share: the plan, and which faults fired."""
 
     def __init__(self, inner: Any, faults: Iterable[Fault] | Plan) -> None:
         self.inner = inner
@@ -196,7 +196,7 @@ class FaultyStore(_Faulty):
         _strike(faults, "before", verb, self.name)
         for fault in faults:
             if fault.kind == "duplicate":
-                method(*arguments)  # the first of two: nobody hears its reply
+                method(*arguments)  # the first of two: its reply is lost
         reply = method(*arguments)
         if faults:
             time.sleep(_pauses(faults, "after"))

@@ -35,7 +35,7 @@ def off() -> Iterator[None]:
 
 
 def guards_are_off(handler: Any, guard: Any = None) -> list[str]:
-    """What is to be said of it, if they are; a ValueError where that leaves nothing to try."""
+    """A note if guards are off; a ValueError where that leaves nothing to try."""
     if not off_switch.depth:
         return []
     if guard is not None or getattr(handler, "guard", None) is not None:

@@ -1,14 +1,14 @@
-"""A payment provider in this process: it keeps its own books, and they are the judge.
+"""A payment provider in this process: its books show how often an effect happened.
 
     provider = LedgerProvider(lose_answers=1)
     provider.charge(200, order="o-1")        # TimeoutError: charged, and the answer is lost
     provider.charge(200, order="o-1")        # a second charge: this provider was given no key
     assert provider.doubles() == {"o-1": 2}
 
-What it gets wrong is what real providers get wrong: it is slow, answers get lost, requests land after
-everybody gave up, old declines are replayed under their key, keys are forgotten after a while, and a lookup
-may lag behind the books. Each is an option, counted and never random, so that a test tells the same story
-every time. Any thread may call it.
+It fails as real providers fail: it is slow, answers get lost, requests land after their callers gave up, old
+declines are replayed under their key, keys are forgotten after a while, and a lookup may see a charge only some time
+after it landed. Each is an option, counted and never random, so that a test does the same every time. Any thread may
+call it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from samekey.core.boundary import Absent, Conflicting, Happened, Verdict
 
 
 class Decline(Exception):
-    """The provider said no, and nothing was charged."""
+    """The provider declined, and nothing was charged."""
 
 
 class InsufficientFunds(Decline):
@@ -47,7 +47,7 @@ class Charge:
     order: str
     key: str | None
     reference: str | None
-    lands_at: float  # on the provider's clock; before that nobody can see it
+    lands_at: float  # on the provider's clock; before that no lookup finds it
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class LedgerProvider:
     `keeps_declines`     an old decline is replayed under its key, even after a top-up
     `forgets_after`      seconds after which a key is forgotten
     `stale_seconds`, `stale_calls`   a lookup sees a charge only that long, or so many lookups, after it landed
-    `clock`, `sleep`     whose seconds these are; give a ManualClock and its `advance` to wait for nothing
+    `clock`, `sleep`     the provider's time; give a ManualClock and its `advance` so that no test waits
 
     >>> provider = LedgerProvider()
     >>> provider.charge(200, key="k-1", order="o-1").id
@@ -118,7 +118,7 @@ class LedgerProvider:
     def charge(self, amount: int, *, key: str | None = None, reference: str | None = None, order: str = "") -> Charge:
         """Charge once for each call - or for each key, if this provider dedups and one is given.
 
-        Raises a Decline when nothing was charged, and TimeoutError when nobody can say.
+        Raises a Decline when nothing was charged, and TimeoutError when the caller cannot know.
         """
         if self._slow:
             self._sleep(self._slow)
@@ -142,7 +142,7 @@ class LedgerProvider:
             return outcome
 
     def _recall(self, amount: int, key: str | None, order: str) -> Charge | Decline | None:
-        """What this key was answered before, if the provider still knows and still says so."""
+        """The earlier outcome under this key, if the provider still remembers and replays it."""
         known = self._remembered.get(key) if key is not None and self._dedups else None
         if known is None:
             return None
@@ -190,13 +190,13 @@ class LedgerProvider:
             self._decline_next += 1
 
     def lose_next_answer(self, by: type[OSError] = TimeoutError) -> None:
-        """Charge the next request and lose its answer: what the caller hears is this error."""
+        """Charge the next request and lose its answer: the caller gets this error."""
         with self._mutex:
             self._lose_answers += 1
             self._lost_by = by
 
     def drop_next(self) -> None:
-        """Lose the next request itself: nothing is charged, and the caller hears what he hears of a lost answer."""
+        """Lose the next request itself: nothing is charged, and the caller gets the same error as for a lost answer."""
         with self._mutex:
             self._drop_next += 1
 
@@ -206,7 +206,7 @@ class LedgerProvider:
             self._accept_then_late += 1
 
     def heal(self) -> None:
-        """No more trouble that nobody has met yet."""
+        """Drop the trouble that no request has met yet."""
         with self._mutex:
             self._decline_next = self._lose_answers = self._accept_then_late = self._drop_next = 0
             self._lost_by = TimeoutError
@@ -225,7 +225,7 @@ class LedgerProvider:
             return [one for one in self._landed() if reference in (one.reference, one.key) and self._visible(one)]
 
     def verdict(self, reference: str) -> Verdict:
-        """The same as a lookup says it: `Asks(lambda record: provider.verdict(record.provider_key()))`."""
+        """The same as the verdict of a lookup: `Asks(lambda record: provider.verdict(record.provider_key()))`."""
         found = self.find_all(reference)
         if len(found) > 1:
             return Conflicting(tuple(one.id for one in found))
@@ -235,7 +235,7 @@ class LedgerProvider:
         self._asked[charge.id] += 1
         return self._asked[charge.id] > self._stale_calls and self._clock() >= charge.lands_at + self._stale_seconds
 
-    # -- the judge -----------------------------------------------------------------------------------------
+    # -- the books -----------------------------------------------------------------------------------------
 
     @property
     def charges(self) -> tuple[Charge, ...]:

@@ -20,7 +20,7 @@ from samekey.testing.off import off
 from samekey.testing.provider import LedgerProvider
 from samekey.testing.servers import Mariadb, NoServer, Postgres, Redis, mariadb, postgres, shared_redis
 
-EPOCH = 1_700_000_000  # where the clock of a test starts: a day like any other
+EPOCH = 1_700_000_000  # where the clock of a test starts: an ordinary day
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -46,19 +46,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Iterator[Any]:
-    with _told_if_missing(item.config):
+    with _skip_if_missing(item.config):
         return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[Any]:
-    with _told_if_missing(item.config):
+    with _skip_if_missing(item.config):
         return (yield)
 
 
 @contextlib.contextmanager
-def _told_if_missing(config: pytest.Config) -> Iterator[None]:
-    """A test that lacks a server is skipped, or fails if it must - whoever missed it: any fixture, or itself."""
+def _skip_if_missing(config: pytest.Config) -> Iterator[None]:
+    """Skip a test that lacks a server, or fail it if the server is required; a fixture or the test raised NoServer."""
     try:
         yield
     except NoServer as missing:
@@ -77,7 +77,7 @@ def samekey_off() -> Iterator[None]:
 
 @pytest.fixture
 def samekey_clock() -> ManualClock:
-    """The time of `samekey_guard` and `samekey_provider`; it moves when told to."""
+    """The time of `samekey_guard` and `samekey_provider`; it moves only by `advance`."""
     return ManualClock(EPOCH)
 
 
@@ -123,5 +123,5 @@ def samekey_redis() -> Iterator[Redis]:
 
 
 def _memory() -> Any:
-    """By its dotted name, as the guard finds its stores: nothing here depends on one."""
+    """By its dotted name, as the guard finds its stores: this package imports no store."""
     return import_module("samekey.stores.memory")

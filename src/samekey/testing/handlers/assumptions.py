@@ -1,12 +1,12 @@
-"""Which of the four assumptions behind a key hold for this handler?
+"""Which of the four assumptions that a key rests on hold for this handler?
 
     report = four_assumptions(charge, payload={"order_id": "o-1", "amount": 200},
                               other_payload={"order_id": "o-1", "amount": 500}, provider=provider, clock=clock)
-    print(report)           # which hold, and the schedule that breaks one, in words
-    report.check()          # AssertionError if one does not
+    print(report)           # which hold, and the story of the schedule that breaks one
+    report.check()          # AssertionError if one of them does not hold
 
-The handler may be guarded by samekey, by hand, or not at all. Each assumption has its own schedules, below; they end
-at the first that breaks it.
+The handler may be guarded by samekey, by hand, or not at all. Each assumption has its own schedules, below. The first
+schedule that breaks an assumption ends the trial of that assumption.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from samekey.core.errors import Uncertain
-from samekey.testing.handlers.comparing import same, untold
+from samekey.testing.handlers.comparing import incomparable, same
 from samekey.testing.handlers.crashes import cancellations, crashes, meetings, unstopped
 from samekey.testing.handlers.probes import Probe
 from samekey.testing.handlers.repeats import CALLERS
@@ -91,15 +91,16 @@ def four_assumptions(
                      like one (order_id) - a note says which
     `other_payload`  the same operation asked for with another intent: another amount
     `ignore`         fields that differ from retry to retry and mean nothing: a timestamp of the client
-    `provider`       the LedgerProvider that stands for yours: its books judge, and it is made to decline, to lose an
-                     answer, and to be late
-    `probes`         what else judges: rows, messages, files (see `samekey.testing.handlers.probes`)
-    `clock`          the time its store goes by; without one no lease ends and nothing is remembered for long
-    `elsewhere`      makes the handler as another process has it; without it the second caller is in this process
-    `guard`          the guard whose store commands are points too; that of a decorated handler is found by itself
-    `retried_for`    seconds (or a timedelta) for which a caller may come again with the same operation: it must be
-                     remembered so long.
-                     Without it an hour must do, and what is forgotten within a day is unknown
+    `provider`       the LedgerProvider that takes the place of yours: its books decide how often the effect happened,
+                     and it is made to decline, to lose an answer, and to be late
+    `probes`         what else must not change twice: rows, messages, files (see `samekey.testing.handlers.probes`)
+    `clock`          the clock of its store; without one no lease ends, and no long retention is tried
+    `elsewhere`      a function that makes the handler as another process has it; without it the second caller shares
+                     this process
+    `guard`          the guard whose store commands are points too; the guard of a decorated handler is found
+    `retried_for`    seconds (or a timedelta) for which a caller may repeat the operation: it must be remembered for
+                     so long. Without it an hour is required, and an operation that is forgotten within a day is
+                     unknown
     """
     moments = _moments(retried_for)
     payload, intent = named(payload), named(other_payload or {})
@@ -131,7 +132,7 @@ def four_assumptions(
     with trial.prepared():
         apart = trial.play("Intent", _apart(trial))
         if not apart.holds:  # operations swallow each other: every schedule would meet those before it
-            rest = ("two operations could not be told apart, see Intent",)
+            rest = ("the handler takes two operations for one, see Intent",)
             claim, memory, boundary = (Finding(one, None, 0, notes=rest) for one in ("Claim", "Memory", "Boundary"))
             return Report(name, claim, apart, memory, boundary)
         replays = trial.play("Memory", _replays(trial, moments[:2]))
@@ -175,7 +176,7 @@ def _claim(trial: Trial) -> Iterator[Schedule]:
 
 
 def _intent(trial: Trial, other: Mapping[str, Any] | None, ignore: Collection[str]) -> Iterator[Schedule]:
-    """The same key carries the same intent: no more is told apart, and no less."""
+    """The same key carries the same intent: a retry is one operation, and another intent is not the same one."""
     yield from _apart(trial)
     if ignore:
         retry = Schedule(trial)
@@ -193,24 +194,24 @@ def _intent(trial: Trial, other: Mapping[str, Any] | None, ignore: Collection[st
         changed = {**reused.payload, **other}
         differing = " and ".join(name for name in changed if changed[name] != reused.payload.get(name))
         reused.story.append(f"the same {trial.key} with another {differing}")
-        told = reused.call(payload=changed)
+        second = reused.call(payload=changed)
         moved = reused.moved()
         if moved is not None:
             reused.problem = f"the same key was run for another intent: {moved}"
-        elif told.answered:
-            equal = same(first.value, told.value)
+        elif second.answered:
+            equal = same(first.value, second.value)
             if equal is None:
-                reused.unknown.append(untold(told.value))
+                reused.unknown.append(incomparable(second.value))
             elif equal:
                 reused.problem = f"the answer to the first request was given to another one, with another {differing}"
         yield reused
 
 
 class _Moment(NamedTuple):
-    """When somebody comes again, and whether it must be remembered then."""
+    """When a caller repeats the operation, and whether it must be remembered then."""
 
     after: float
-    told: str
+    step: str  # of the story
     must: bool = True
 
 
@@ -228,15 +229,15 @@ def _moments(retried_for: Any) -> tuple[_Moment, ...]:
 
 
 def _replays(trial: Trial, moments: Collection[_Moment]) -> Iterator[Schedule]:
-    """What a key remembers is the answer as it was, now and later."""
+    """A replay is the first answer, unchanged, now and later."""
     replays = Schedule(trial)
     first = replays.call(ours=True)
     replays.begin_again()
-    for after, told, must in moments:
+    for after, step, must in moments:
         if after:
             if trial.clock is None:
                 break
-            replays.time_passes(after, told)
+            replays.time_passes(after, step)
         again = replays.call()
         moved = replays.moved()
         if not must and (moved is not None or not again.answered):
@@ -244,12 +245,12 @@ def _replays(trial: Trial, moments: Collection[_Moment]) -> Iterator[Schedule]:
                 "within a day it is forgotten: give retried_for=, the seconds for which a caller may come again"
             )
         elif moved is not None:
-            if after:  # at once is Claim's business
+            if after:  # a second call at once is tried by Claim
                 replays.problem = f"it was forgotten, and done again: {moved}"
         elif not again.answered:
             replays.problem = f"the answer was lost: a replay {again}"
         elif (equal := same(first.value, again.value)) is None:
-            replays.unknown.append(untold(first.value))
+            replays.unknown.append(incomparable(first.value))
         elif not equal:
             replays.problem = f"the answer was {first.value!r}, its replay {again.value!r}"
         if replays.problem is not None:
@@ -258,13 +259,13 @@ def _replays(trial: Trial, moments: Collection[_Moment]) -> Iterator[Schedule]:
 
 
 def _memory(trial: Trial, moments: Collection[_Moment]) -> Iterator[Schedule]:
-    """And it is safe to replay: no decline is remembered for longer than it is true."""
+    """A replay is also safe: no decline is remembered for longer than it is true."""
     yield from _replays(trial, moments)
     if trial.provider is not None:
         declined = Schedule(trial)
         trial.provider.decline_next()
         declined.story.append("the provider declines the next request: no funds")
-        declined.hear_nothing_of(declined.call(ours=True))
+        declined.forget_answer(declined.call(ours=True))
         trial.provider.heal()
         declined.story.append("the customer tops up")
         retry = declined.call()
@@ -279,7 +280,7 @@ def _memory(trial: Trial, moments: Collection[_Moment]) -> Iterator[Schedule]:
 
 
 def _boundary(trial: Trial) -> Iterator[Schedule]:
-    """Nothing behind the key is out of our control: lost answers, late requests, a caller that goes away, a crash."""
+    """The effect happens once in spite of lost answers, late requests, a caller that goes away, and crashes."""
     if trial.provider is not None:
         yield from _troubles(trial, trial.provider)
     yield from cancellations(trial)
@@ -289,21 +290,21 @@ def _boundary(trial: Trial) -> Iterator[Schedule]:
 def _troubles(trial: Trial, provider: LedgerProvider) -> Iterator[Schedule]:
     """What the provider, or the line to it, does to a request; each is followed by retries."""
     late = provider.late_seconds
-    guess = None  # what was answered when nobody could know
+    guess = None  # what the handler answered when it could not know the outcome
     troubles: tuple[tuple[Callable[[], None], str], ...] = (
         (lambda: provider.lose_next_answer(TimeoutError), "the provider does it, and its answer is lost (a timeout)"),
         (lambda: provider.lose_next_answer(ConnectionResetError), "the provider does it, and the connection is reset"),
         (provider.drop_next, "the request is lost on its way (a timeout)"),
         (provider.delay_next, f"the provider accepts the next request, times out, and does it {late:g} s later"),
     )
-    for trouble, told in troubles:
+    for trouble, step in troubles:
         schedule = Schedule(trial)
         trouble()
-        schedule.story.append(told)
+        schedule.story.append(step)
         first = schedule.call(ours=True)
         provider.heal()
         if not first.answered:
-            schedule.notes.append(f"after a timeout, the first caller hears {type(first.error).__name__}")
+            schedule.notes.append(f"after a timeout, the first caller gets {type(first.error).__name__}")
         guess = guess or _wording(first, schedule)
         answers = [first, schedule.call()]
         if trouble == provider.delay_next:
@@ -314,16 +315,17 @@ def _troubles(trial: Trial, provider: LedgerProvider) -> Iterator[Schedule]:
         if trouble == provider.drop_next and guess is not None:
             for one in answers:
                 if _wording(one, schedule) == guess:
-                    schedule.hear_nothing_of(one)
+                    schedule.forget_answer(one)
                     schedule.unknown.append(
-                        f"after a timeout it answers {one.value!r}, whether it was done or not: if that says anything "
-                        "but that nobody knows, it is wrong in one of the two; raise an error instead"
+                        f"after a timeout it answers {one.value!r}, whether the effect happened or not: unless that "
+                        "answer means that the outcome is unknown, it is wrong in one of the two cases; raise an error "
+                        "instead"
                     )
         yield schedule.judge()
 
 
 def _wording(outcome: Outcome, schedule: Schedule) -> str | None:
-    """An answer in words that are the same for every operation."""
+    """The answer as text, with the operation's key replaced: the same text for every operation."""
     key = str(schedule.payload[schedule.trial.key])
     return repr(outcome.value).replace(key, "...") if outcome.answered else None
 

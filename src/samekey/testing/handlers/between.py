@@ -8,19 +8,19 @@ import sys
 from types import CodeType, FrameType
 from typing import Any
 
-# PRECALL is how 3.11 begins a call. Names of a function are left out: nobody else sees them.
+# PRECALL is how 3.11 begins a call. Local names are left out: no other call sees them.
 CALLS = frozenset({"PRECALL", "CALL", "CALL_KW", "CALL_FUNCTION_EX"})
 STORES = frozenset({"STORE_SUBSCR", "STORE_ATTR", "STORE_GLOBAL", "DELETE_SUBSCR", "DELETE_ATTR"})
 
 
-def _tells() -> bool:
-    """Whether this Python tells a tracer of single instructions, from the first call on."""
-    if sys.version_info[:2] == (3, 12):  # may crash where one thread turns that on in code that another one runs
+def _traces_opcodes() -> bool:
+    """Whether this Python calls a tracer for single instructions, from the first call on."""
+    if sys.version_info[:2] == (3, 12):  # crashes if one thread turns that on in code that another thread runs
         return False
-    told: list[str] = []
+    events: list[str] = []
 
     def steps(frame: FrameType, event: str, arg: Any) -> Any:
-        told.append(event)
+        events.append(event)
         return steps
 
     def calls(frame: FrameType, event: str, arg: Any) -> Any:
@@ -33,16 +33,16 @@ def _tells() -> bool:
         (lambda: None)()
     finally:
         sys.settrace(before)
-    return "opcode" in told  # 3.13.0 does so only when it meets the code again
+    return "opcode" in events  # 3.13.0 does so only when it meets the code again
 
 
-TELLS = _tells()
+TRACES_OPCODES = _traces_opcodes()
 
 
 @functools.cache
 def between(code: CodeType) -> frozenset[int]:
     """The instructions that call or store something on a line that has called something before."""
-    if not TELLS:
+    if not TRACES_OPCODES:
         return frozenset()
     found: set[int] = set()
     called_on: int | None = None  # the line that has called something

@@ -1,4 +1,4 @@
-"""Whether two answers are the same, as far as anybody can tell."""
+"""Whether two answers are the same, or cannot be compared."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 
 def same(one: Any, other: Any) -> bool | None:
-    """Whether two answers are the same to whoever gets them; 1 is not True, and a tuple is no list.
+    """Whether two answers are the same to their callers; 1 is not True, and a tuple is no list.
 
-    None: it cannot be told. An object without an == of its own equals only itself, so it is compared by its
+    None: they cannot be compared. An object without an == of its own equals only itself, so it is compared by its
     attributes: equal ones are the same answer, and others may differ by an address or a time.
     """
     if type(one) is not type(other):
@@ -36,14 +36,14 @@ def equals_itself_only(thing: Any) -> bool:
     return equality is object.__eq__
 
 
-def untold(answer: Any) -> str:
-    """Why `same` could not tell."""
+def incomparable(answer: Any) -> str:
+    """Why `same` returned None."""
     kind = type(answer).__name__
     if isinstance(answer, list | tuple | dict):
         kind = f"something in the {kind}"
     return (
-        f"the answers could not be compared, because {kind} has no == of its own: let the handler that is tried answer "
-        "with data (a dict, a dataclass, a text)"
+        f"the answers could not be compared, because {kind} has no == of its own: let the handler return "
+        "data (a dict, a dataclass, a text)"
     )
 
 
@@ -52,9 +52,9 @@ def _inside(one: Any, other: Any) -> bool | None:
     return _equal(one, other) or same(one, other)
 
 
-def _every(told: Iterable[bool | None]) -> bool | None:
-    words = set(told)
-    return False if False in words else None if None in words else True
+def _every(compared: Iterable[bool | None]) -> bool | None:
+    found = set(compared)
+    return False if False in found else None if None in found else True
 
 
 def _equal(one: Any, other: Any) -> bool | None:

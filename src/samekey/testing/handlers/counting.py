@@ -1,15 +1,15 @@
 """What one operation does to the probes, in numbers: the measure for calls that overlap or died half-way.
 
 Calls that follow each other need no numbers: once one has answered, a later one may change nothing. Callers at once,
-and whoever comes after a dead one, do have something to do - what one clean call does, and no more.
+and a caller after a crash, may change something: together as much as one clean call does, and no more.
 
 Theory. Two operations are done alone. What both change by the same amount is *steady*, and every other operation may
 change it by that much: a number, how many rows or lines of text there are, the sum of a column of rows that were
 there before. What differs between the two (an id, a time, the size of a text) says nothing about the next. So each
 probe is one of three: it stays *still* (then nothing may move it), it is *counted*, or it is *uncounted*: it moves, and
-nothing about it is steady. Of an uncounted one only later calls are judged, and `notes` say so. New rows are counted
-and not weighed: an amount that was written twice into one row looks like a number of attempts or a state, so nobody can
-say whether it is right.
+nothing about it is steady. Of an uncounted one only later calls are judged, and `notes` say so. New rows are counted,
+and their contents are not judged: an amount that was written twice into one row looks the same as a number of
+attempts or a state.
 """
 
 from __future__ import annotations
@@ -69,21 +69,21 @@ class Measure:
         ]
 
     def wrong(self, before: Snapshot, now: Snapshot, *, answered: str) -> str | None:
-        """What else than one operation was done between these; `answered` names those who were told that it was."""
+        """What else than one operation was done between these; `answered` names the callers that got an answer."""
         for name in before.names:
             if name in self._still and now[name] != before[name]:
                 return f"{now.moved(before, of={name})}, and one clean call does not move it"
             grown = _change(before[name], now[name])
             for at, one in self._one.get(name, {}).items():
                 amount = grown.get(at, 0)
-                told = f"{name}{at} moved by {amount}"
+                moved = f"{name}{at} moved by {amount}"
                 if _close(amount, one):
                     continue
                 if not one or not 0 <= amount / one < 1:
-                    return f"{told} for one operation; one clean call moves it by {one}"
+                    return f"{moved} for one operation; one clean call moves it by {one}"
                 if answered:
                     missing = "not all of it" if amount else "nothing"
-                    return f"{answered} got an answer, but {told} instead of {one}: {missing} was done"
+                    return f"{answered} got an answer, but {moved} instead of {one}: {missing} was done"
         return None
 
     def heavier(self, before: Snapshot, now: Snapshot) -> list[str]:
@@ -110,7 +110,7 @@ def _weights(was: Any, now: Any) -> Amounts:
 
 
 def _change(was: Any, now: Any, at: str = "") -> Amounts:
-    """What can be counted of a change; where a number stayed as it was, nothing is said of it."""
+    """What can be counted of a change; a number that stayed as it was is left out."""
     if _number(was) and _number(now):
         return _difference({at: was}, {at: now})
     if isinstance(was, str) and isinstance(now, str):

@@ -1,4 +1,4 @@
-"""A handler that dies, or sleeps through its lease, at every point it has."""
+"""Kill a handler, or let it sleep past its lease, at every point it has."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def lose_lease(
     elsewhere: Callable[[], Handler] | None = None,
     guard: Any = None,
 ) -> Finding:
-    """Let the handler sleep for an hour at each of its points while another worker comes; then it goes on."""
+    """Let the handler sleep for an hour at each of its points while another worker calls; then it goes on."""
     if clock is None:
-        raise ValueError("no lease ends without a clock: give clock=, the time that its store goes by")
+        raise ValueError("no lease ends without a clock: give clock=, the clock of the handler's store")
     trial = Trial(
         handler,
         payload,
@@ -98,7 +98,7 @@ def cancellations(trial: Trial) -> Iterator[Schedule]:
 
 
 def meetings(trial: Trial, *, later: bool) -> Iterator[Schedule]:
-    """One schedule per point: stopped there while another worker comes - an hour later, if so said."""
+    """One schedule per point: stopped there while another worker calls; an hour later, if `later`."""
     for point in chosen(trial.points):
         schedule = Schedule(trial)
         stopped = schedule.stop_at(point)
@@ -111,11 +111,11 @@ def meetings(trial: Trial, *, later: bool) -> Iterator[Schedule]:
 
 
 def unstopped(trial: Trial) -> list[str]:
-    """Where it was not stopped, though somebody might think so."""
-    told = trial.only_here
+    """Notes about places where the handler was not stopped, although a reader might expect it."""
+    notes = trial.only_here
     if len(trial.points) > POINTS_MAX:
-        told.append(f"of its {len(trial.points)} points it was stopped at the first and the last of each place")
+        notes.append(f"of its {len(trial.points)} points it was stopped at the first and the last of each place")
     if trial.passed_by:
         names = ", ".join(sorted(trial.passed_by))
-        told.append(f"it was not stopped inside {names}: if that is your code, install it from its folder")
-    return told
+        notes.append(f"it was not stopped inside {names}: if that is your code, install it from its folder")
+    return notes

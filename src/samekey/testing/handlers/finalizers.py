@@ -1,8 +1,8 @@
 """What Python cleans up by itself while a trial is under way: generators that are closed, `__del__`.
 
-The collector does it in whatever thread allocates something, so a call would be stopped in what another call left
-behind, at points that never come again. It is off during a trial, and comes between two schedules. And a finalizer
-swallows what is raised in it: of a call that dies in one, nobody needs to be told that.
+The collector runs in the thread that allocates something, so a call would be stopped inside the clean-up of another
+call, at points that never come again. Therefore the collector is off during a trial and runs between two schedules.
+Python reports what a finalizer raises, because it cannot raise it; the report is left out for a call that was killed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from samekey.testing.faulty import Crashed
 
 @contextlib.contextmanager
 def collected_between() -> Iterator[None]:
-    """Nothing is collected in this block but by `collect`."""
+    """In this block only `collect` runs the collector."""
     collects, hook = gc.isenabled(), sys.unraisablehook
 
     def unless_dead(failed: Any) -> None:

@@ -1,4 +1,4 @@
-"""Operations that nobody has asked for yet: which field of a payload makes two different, and a new value for it."""
+"""New operations: which field of a payload makes two operations different, and an unused value for it."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ _FOREIGN = (
 
 
 class OwnCode:
-    """The code of whoever wrote this handler."""
+    """The code of the people who wrote this handler."""
 
     def __init__(self, handler: Any) -> None:
         self._places = tuple(place for place in _places(_innermost(handler)) if not place.startswith(_SAMEKEY))
@@ -56,7 +56,7 @@ def ours(filename: str) -> bool:
 
 
 def installed(filename: str) -> bool:
-    """Whether this is of an installed package - of one that may be yours, though nothing says so."""
+    """Whether this is a file of an installed package. It may be yours, but nothing shows that."""
     return filename.startswith(_INSTALLED) and not filename.startswith(_SAMEKEY)
 
 

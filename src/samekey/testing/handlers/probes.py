@@ -48,7 +48,7 @@ class Probes:
         return Snapshot({name: self._look(name) for name in self._probes})
 
     def look_still(self) -> Snapshot:
-        """Look while nothing is called: a probe that says something else each time can judge nobody."""
+        """Look twice while nothing is called: a probe that differs then cannot show what a call did."""
         first, second = self.look(), self.look()
         for name in first.names:
             try:
@@ -60,9 +60,9 @@ class Probes:
             if differs:
                 shown = _difference(first[name], second[name])
                 raise ValueError(
-                    f"the probe {name} moves though nobody calls: two looks one after the other differ ({shown}). Let "
-                    "it give rows, texts or numbers instead of objects without an ==, no times, and wait in it for "
-                    "effects that come later"
+                    f"the probe {name} moves although the handler is not called: two looks in a row differ ({shown}). "
+                    "Let it return rows, texts or numbers instead of objects without an ==, no times, and let it "
+                    "wait for effects that come later"
                 )
         return second
 
@@ -79,7 +79,7 @@ class Probes:
 
 
 class Snapshot:
-    """What the probes said at one moment."""
+    """What the probes returned at one moment."""
 
     def __init__(self, seen: Mapping[str, Any]) -> None:
         self._seen = seen
@@ -92,7 +92,7 @@ class Snapshot:
         return self._seen[name]
 
     def moved(self, since: Snapshot, *, of: Collection[str] | None = None) -> str | None:
-        """What is different (of these probes, or of all), by name and in words; None if nothing is."""
+        """What is different (of these probes, or of all), by name and as text; None if nothing is."""
         changes = [
             f"{name} moved: {_difference(since[name], self[name])}"
             for name in since.names
@@ -125,7 +125,7 @@ def _kept(seen: Any) -> Any:
 
 
 def _only_read(seen: Any) -> bool:
-    """Whether it can be read, and says nothing otherwise: some cursors, a query, somebody's own collection."""
+    """Whether it can only be iterated over: some cursors, a query, a collection class of the user."""
     return equals_itself_only(seen) and isinstance(seen, Iterable) and not isinstance(seen, type)
 
 
@@ -137,7 +137,7 @@ def _read(seen: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def _difference(was: Any, now: Any) -> str:
-    """What is new and what is gone, where that can be told; else before and after."""
+    """What is new and what is gone, where rows can be matched; else before and after."""
     try:
         if isinstance(was, tuple | frozenset):
             before, after = Counter(was), Counter(now)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from samekey.testing.handlers.comparing import same, untold
+from samekey.testing.handlers.comparing import incomparable, same
 from samekey.testing.handlers.probes import Probe, Probes
 from samekey.testing.handlers.stops import Handler, plain_call
 from samekey.testing.handlers.trials import Finding, Schedule, Trial
@@ -18,7 +18,7 @@ from samekey.testing.provider import LedgerProvider
 
 UNSEEN = (
     "the first {} moved none of the probes, so nothing could be seen: probe what the handler does (not its arguments: "
-    "each call gets its own) - or was this done before? Then take a key that nobody has used"
+    "each call gets its own) - or was this done before? Then take a key that was never used"
 )
 ONE = "{}={!r} repeats nothing, so nothing would be tried: give 2 or more"
 CALLERS = 8  # at once: more than a machine of today runs side by side, so some of them wait
@@ -33,7 +33,7 @@ def run_twice(
 ) -> Any:
     """Call it, and call it again: the second call must change nothing and answer the same. Returns the answer.
 
-    The first must be seen to do something: else nobody could see the second do it.
+    The first call must move a probe: otherwise no probe could show what the second one does.
 
     >>> sent = []
     >>> run_twice(lambda to: sent.append(to), {"to": "ann"}, probes={"mails": lambda: sent})
@@ -53,10 +53,10 @@ def run_twice(
         raise AssertionError("; ".join([f"the second run changed something: {moved}", *off]))
     if not second.answered:
         raise AssertionError(f"the first run answered {first.value!r}, the second {second}") from second.error
-    told = same(first.value, second.value)
-    if told is None:
-        raise AssertionError(untold(first.value))
-    if not told:
+    equal = same(first.value, second.value)
+    if equal is None:
+        raise AssertionError(incomparable(first.value))
+    if not equal:
         raise AssertionError(f"the first run answered {first.value!r}, the second {second.value!r}")
     if between.moved(before) is None:
         raise AssertionError(UNSEEN.format("run"))
@@ -74,7 +74,7 @@ def redeliver(
     """Deliver a message, and deliver it again although it was handled: the acknowledgement got lost.
 
     A redelivery must change nothing, and it must not raise: what raises is delivered for ever. What the handler
-    returns is nobody's business. `times` counts the first delivery, too.
+    returns is not compared. `times` counts the first delivery, too.
     """
     _check_repeats("times", times)
     looked, given, off = Probes(probes or {}, provider), payload or {}, guards_are_off(handler)

@@ -3,15 +3,15 @@
 Theory. A call runs in a thread of its own. *Points* are where it can be stopped: before each line of your own code
 (own_code.py says which that is), inside a line wherever it has called something and goes on to call or store
 (between.py), when one of your functions ends, and before and after each command to the store of a guard. A stopped
-call just stands there. If it never goes on, it has crashed as a killed process crashes - no `except` and no `finally`
-ran. If it goes on after somebody else came, that was a race; if time passed meanwhile, it is a holder that slept
-through its lease. So one mechanism plays all three, for sync and async handlers, guarded or not, and the same points
+call waits at its point. If it never goes on, it has crashed as a killed process crashes: no `except` and no `finally`
+ran. If it goes on after another call came, that was a race; if time passed meanwhile, it is a holder that slept
+past its lease. So one mechanism plays all three, for sync and async handlers, guarded or not, and the same points
 come in the same order every time.
 
 What a handler does in other threads is stopped as well, where that can be done: threads.py.
 
 What is ugly: a stopped thread keeps the locks of this process, which a killed process would not. When the next
-caller is seen to wait for it, the dead one is unwound with `Crashed`; then its `finally` blocks do run.
+caller waits for such a lock, the killed call is unwound with `Crashed`; then its `finally` blocks do run.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ from samekey.testing.handlers.own_code import OwnCode, installed, ours
 from samekey.testing.handlers.threads import CallThread, Moving, at_work, current_frames, lone, moving, threads_of
 
 POLL_SECONDS = 0.005
-STILL_POLLS = 10  # polls without a single step: it waits for somebody; counted, so that a busy machine slows both
-CALL_SECONDS_MAX = 20.0  # a call that neither ends nor stops nor stands still by then is taken for a waiting one
+STILL_POLLS = 10  # polls without a single step: it waits for another call; counted, so that a busy machine slows both
+CALL_SECONDS_MAX = 20.0  # a call that neither ends nor stops nor waits by then counts as a waiting one
 UNWIND_SECONDS_MAX = 20.0
-LEFT_SECONDS_MAX = 0.25  # for what goes on behind an answer: a mail that is sent in a task or a thread of its own
-WAIT_SECONDS_MAX = 0.05  # the patience of a caller whose rival is dead: nobody will ring
+LEFT_SECONDS_MAX = 0.25  # for work that goes on after the answer: a mail that is sent in a task or a thread of its own
+WAIT_SECONDS_MAX = 0.05  # the patience of a caller whose rival was killed: no notification will come
 POINTS_MAX = 200  # that are played of one call; a handler with more is tried at the first and the last of each place
 POINTS_MET_MAX = 20_000  # of one call; what comes after them is not seen
 
 Handler = Callable[..., Any]
 
-# The verbs after which the world may look different, or before which somebody may have come.
+# The commands after which other callers may see a change, or before which another caller may have come.
 STORE_VERBS = frozenset({"open", "take", "begin", "settle", "ask", "testify", "read", "batch"})
 
 WITH = ("with ", "async with ")
-# Whoever dies right before one of these, and is unwound, has to do it: the end of a with-block or of a try-block is
-# what gives a lock or a connection back, and so is the line that does.
+# A call that is killed right before one of these, and then unwound, still has to run it: the end of a with-block or of
+# a try-block gives a lock or a connection back, and so does a line with `release()` or `putconn()`.
 DELICATE = re.compile(r"(async )?with |try:\s*(#|$)|[\w.]+\.(release\(\)|putconn\(\w+\))\s*(#|$)")
 
 _here = threading.local()  # .call: the call that this thread runs
@@ -80,7 +80,7 @@ class Outcome(NamedTuple):
 
 
 class NeverBack(AssertionError):
-    """A call hangs, or takes longer than anybody waits."""
+    """A call hangs, or takes longer than the kit waits."""
 
 
 class Caller(Moving):
@@ -101,26 +101,26 @@ class Caller(Moving):
         hasty: bool = False,
     ) -> None:
         self.name = name
-        self.hasty = hasty  # its rival is dead, so it waits only as long as it takes to see that
+        self.hasty = hasty  # its rival was killed, so it waits only as long as it takes to see that
         self.points: list[Point] = []  # met so far
         self._met: Counter[str] = Counter()
         self.passed_by: set[str] = set()  # installed packages that your code called, where it was not stopped
         self.elsewhere: set[str] = set()  # threads that did some of its work, where it could not be stopped
-        self.left_behind: set[str] = set()  # tasks and threads that it started, and that went on after its answer
+        self.left_running: set[str] = set()  # tasks and threads that it started, and that went on after its answer
         self.places_waited: list[str] = []  # by an async handler
         self.stopped_at: str | None = None
         self.cancelled_at: str | None = None
         self.outcome = Outcome()
         self._handler, self._payload, self._stop_at, self._traced = handler, fresh(payload), stop_at, traced
         self._own, self._cancel_at = OwnCode(handler), cancel_at
-        self._rest = threading.Event()  # it ended, or it stands at its point
+        self._rest = threading.Event()  # it ended, or it waits at its point
         self._go = threading.Event()
         self._dead = self._over = False
         self._mutex = threading.Lock()
         self._thread = CallThread(target=self._run, name=f"samekey-{name}", daemon=True)
 
     def call(self) -> Caller:
-        """Start, and come back when it ended, stopped, or waits for somebody. Nobody else moves meanwhile."""
+        """Start, and return when it ended, stopped, or waits for another call. No other call moves meanwhile."""
         with moving(self):
             self.start()
             self.waits()
@@ -130,7 +130,7 @@ class Caller(Moving):
         self._thread.start()
 
     def waits(self) -> bool:
-        """Whether it waits for somebody; first wait until it ends, stops or stands still."""
+        """Whether it waits for another call; first wait until it ends, stops or makes no step any more."""
         seen, still, ends = None, 0, time.monotonic() + CALL_SECONDS_MAX
         while not self._rest.wait(POLL_SECONDS):
             frames = current_frames()
@@ -143,7 +143,7 @@ class Caller(Moving):
         return False
 
     def arrives(self) -> bool:
-        """Start, and tell whether it stands at its point: nobody else is about, so it stops or it ends."""
+        """Start, and return whether it stopped at its point: no other call runs, so it stops or it ends."""
         with moving(self):
             self.start()
             self._rest.wait(CALL_SECONDS_MAX)
@@ -154,7 +154,7 @@ class Caller(Moving):
         return self.stopped_at is not None and not self._go.is_set()
 
     def go_on(self) -> None:
-        """From where it stands."""
+        """Continue from its point."""
         self._rest.clear()
         self._go.set()
 
@@ -165,14 +165,14 @@ class Caller(Moving):
             raise NeverBack(f"{self.name} did not come back within {CALL_SECONDS_MAX:.0f} s")
         return self.outcome
 
-    def bury(self) -> None:
-        """Unwind a call that stands at its point, and wait until its thread is gone; it writes nothing any more."""
+    def unwind(self) -> None:
+        """Raise `Crashed` in a call that waits at its point, and wait until its thread has ended."""
         self._dead = True
         self.go_on()
         self._thread.join(UNWIND_SECONDS_MAX)
 
     def point(self, where: str, *, delicate: bool = False) -> None:
-        """The call has come to a point: go on, stop here, or be dead - at a delicate one, only at the next."""
+        """The call has reached a point: go on, stop here, or raise `Crashed` - at a delicate point, at the next one."""
         if self._dead:
             raise Crashed(f"{self.name} is gone")
         if self._over:
@@ -185,14 +185,14 @@ class Caller(Moving):
             if here == self._stop_at and self.stopped_at is None:
                 self.stopped_at = where
                 self._rest.set()
-        if self.stopped:  # whatever else it does in other threads stands as well
+        if self.stopped:  # its other threads wait here, too
             self._go.wait()
             if self._dead and not delicate:
                 raise Crashed(f"{self.name} ended {where}")
 
-    def waits_in(self, said: Coroutine[Any, Any, Any]) -> None:
+    def waits_in(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         """An async handler has to wait: let it, or cancel it here."""
-        place, inner = "where it waits", cast(Any, said)
+        place, inner = "where it waits", cast(Any, coroutine)
         while inspect.iscoroutine(inner):
             frame = inner.cr_frame
             if frame is not None and frame.f_code.co_filename in self._own:
@@ -210,10 +210,10 @@ class Caller(Moving):
         try:
             if self._traced:
                 sys.settrace(self.trace)
-            said = self._handler(**self._payload)
-            if inspect.isawaitable(said):
-                said = asyncio.run(self._awaited(_Watched(said, self) if inspect.iscoroutine(said) else said))
-            self.outcome = Outcome(answered=True, value=said)
+            value = self._handler(**self._payload)
+            if inspect.isawaitable(value):
+                value = asyncio.run(self._awaited(_Watched(value, self) if inspect.iscoroutine(value) else value))
+            self.outcome = Outcome(answered=True, value=value)
         except Crashed:
             pass
         except BaseException as error:
@@ -223,28 +223,28 @@ class Caller(Moving):
             self._over = True
             self._rest.set()
 
-    async def _awaited(self, said: Any) -> Any:
+    async def _awaited(self, awaitable: Any) -> Any:
         asyncio.get_running_loop().set_exception_handler(_unless_dead)
         try:
-            return await said
+            return await awaitable
         finally:
             if not self._dead:
                 await self._wait_for_tasks()
 
     async def _wait_for_tasks(self) -> None:
-        """A loop that lasts would go on with tasks that it started; the end of this one cancels them."""
+        """A server's loop would go on with tasks that the handler started; the end of this loop cancels them."""
         others = asyncio.all_tasks() - {asyncio.current_task()}
         tasks = [one for one in others if not one.cancelling() and _started_by_you(one)]
         if tasks:
             _, going_on = await asyncio.wait(tasks, timeout=LEFT_SECONDS_MAX)
-            self.left_behind |= {f"the task {_coroutine_name(one)}()" for one in going_on}
+            self.left_running |= {f"the task {_coroutine_name(one)}()" for one in going_on}
 
     def wait_for_threads(self, before: Collection[threading.Thread]) -> None:
-        """The same for threads that were not there `before`; they go on whether we wait or not."""
+        """The same for threads that did not run `before`; they go on whether we wait or not."""
         ends = time.monotonic() + LEFT_SECONDS_MAX
         while (left := threads_of(self._own, but=before)) and time.monotonic() < ends:
             time.sleep(POLL_SECONDS)
-        self.left_behind |= {f"the thread {name}" for name in left}
+        self.left_running |= {f"the thread {name}" for name in left}
 
     def trace(self, frame: FrameType, event: str, arg: Any) -> Any:
         """The tracer of the threads in which it runs."""
@@ -260,7 +260,7 @@ class Caller(Moving):
         return None
 
     def _goes_on_in(self, frame: FrameType) -> bool:
-        """Whether this was called by code of yours that was there before the call, and so is not only its own."""
+        """Whether code of yours that ran before this call called it, so that it is not only this call's work."""
         back = frame.f_back
         while back is not None and back.f_code.co_filename not in self._own:
             back = back.f_back
@@ -284,7 +284,7 @@ class Caller(Moving):
 
 
 def _asleep(thread: int | None) -> bool:
-    """Whether the system says that it waits for something else than the processor or the disk (where it can say)."""
+    """Whether the system reports that it waits, but not for the processor or the disk. True where it cannot report."""
     try:
         return Path(f"/proc/self/task/{thread}/stat").read_text().rpartition(")")[2].split()[0] == "S"
     except OSError:
@@ -302,29 +302,29 @@ def _coroutine_name(task: asyncio.Task[Any]) -> str:
 
 
 def _unless_dead(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Nobody misses the error of a call that was unwound."""
+    """Leave out the error of a call that was unwound."""
     if not isinstance(context.get("exception"), Crashed):
         loop.default_exception_handler(context)
 
 
 class _Watched:
-    """A coroutine as it is, that tells its caller of each time it waits."""
+    """A coroutine, unchanged, that reports to its `Caller` each time it waits."""
 
-    def __init__(self, said: Coroutine[Any, Any, Any], caller: Caller) -> None:
-        self._said, self._caller = said, caller
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], caller: Caller) -> None:
+        self._coroutine, self._caller = coroutine, caller
 
     def __await__(self) -> Generator[Any, Any, Any]:
         reply: Any = None
         error: BaseException | None = None
         while True:
             try:
-                waits_for = self._said.send(reply) if error is None else self._said.throw(error)
+                waits_for = self._coroutine.send(reply) if error is None else self._coroutine.throw(error)
             except StopIteration as ended:
                 return ended.value
-            self._caller.waits_in(self._said)
+            self._caller.waits_in(self._coroutine)
             try:
                 reply, error = (yield waits_for), None
-            except BaseException as thrown:  # a cancellation, or what it waited for has failed: the handler's to hear
+            except BaseException as thrown:  # a cancellation, or what it waited for has failed: the handler gets it
                 reply, error = None, thrown
 
 
@@ -337,7 +337,7 @@ def fresh(payload: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def named(payload: Any) -> Mapping[str, Any]:
-    """The payload, if it is one: whoever has a message and not arguments learns it here."""
+    """The payload, if it is a dict of arguments; a test that gives a message instead gets a ValueError."""
     if not isinstance(payload, Mapping) or not all(isinstance(name, str) for name in payload):
         raise ValueError(f"handlers are called as handler(**payload): give a dict of arguments, not {payload!r}")
     return payload
@@ -430,13 +430,13 @@ def _mine() -> Caller | None:
 
 
 def plain_call(handler: Handler, payload: Mapping[str, Any]) -> Outcome:
-    """One call in the thread of the test; what is awaitable is awaited in a loop of its own, beside the test's."""
+    """One call in the thread of the test; an awaitable is awaited in a thread and a loop of its own."""
     try:
-        said = handler(**fresh(payload))
+        value = handler(**fresh(payload))
     except Exception as error:
         return Outcome(error=error)
-    if not inspect.isawaitable(said):
-        return Outcome(answered=True, value=said)
-    caller = Caller("A", lambda: said, {}, traced=False)
+    if not inspect.isawaitable(value):
+        return Outcome(answered=True, value=value)
+    caller = Caller("A", lambda: value, {}, traced=False)
     caller.start()
     return caller.end()

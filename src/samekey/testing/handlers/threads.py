@@ -3,7 +3,7 @@
 Threads that start while a trial is under way are traced, and what happens in them while one call moves is that call's
 doing. Threads that were there before cannot be traced; that part of a call ran in one is seen by the processor time it
 used. A thread of yours that goes on from call to call is not stopped either, because it would not survive being killed
-for one of them. Both are said (`elsewhere`), and what was to be seen by stopping is unknown then.
+for one of them. Both are listed in `elsewhere`, and then the findings that rest on stopping are unknown.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _is_in(own: OwnCode, frame: FrameType | None) -> bool:
 
 @contextlib.contextmanager
 def moving(call: Moving) -> Iterator[None]:
-    """Only this call moves, so what threads of nobody do is its doing."""
+    """Only this call moves, so work of threads that belong to no other call is counted as its work."""
     global _lone
     _lone = call
     try:
@@ -178,7 +178,8 @@ class Bystanders:
 def _runs_anything(thread: threading.Thread) -> bool:
     """Those of an installed package, of `logging`, and ours, do only their own work: they are not a call's.
 
-    Told by what a thread was started with. To follow its frames while it goes on crashes some Pythons.
+    A thread is recognised by the function it was started with: to follow its frames while it runs crashes some
+    Pythons.
     """
     run: Any = type(thread).run
     if run is threading.Thread.run:

@@ -1,7 +1,7 @@
 """A handler on trial: fresh operations, calls that are stopped and go on, and the judgement over them.
 
     Trial       the handler, what it is called with, and everything around it that the test may move
-    Schedule    one operation: who was called, what stopped, what passed - told in words while it is played
+    Schedule    one operation: who was called, what stopped, what passed; its story grows while it is played
     Finding     what many schedules say about one assumption
 
 Each schedule is about an operation of its own (the payload's key is numbered), so schedules do not meet, and is
@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from samekey.testing.handlers.comparing import same, untold
+from samekey.testing.handlers.comparing import incomparable, same
 from samekey.testing.handlers.counting import Measure
 from samekey.testing.handlers.finalizers import collect, collected_between
 from samekey.testing.handlers.operations import key_field, likely_field, renewed
@@ -48,12 +48,12 @@ NEW = (
 WAITED = "let it wait for that before it answers, or try what runs there by itself"
 SMALLER = "try it with less to do, or the function inside it that matters"
 HUNG = (
-    "and this was before it (a lock or a connection that somebody died with is given back by a with-block or a "
-    "try-block right behind it, or comes anew with elsewhere=):"
+    "and these steps came before it (a lock or a connection that a killed call held is given back by a with-block, or "
+    "by a try-block right after it; with elsewhere= every worker has its own):"
 )
 CHANCES = 8  # clean calls, for a thread that wakes up now and then by itself not to do so during one of them
 LATER_SECONDS = 3600.0  # past every lease, and within every retention worth its name
-LOOK_SECONDS_MAX = 1.0  # for the probes, while the dead still stand around
+LOOK_SECONDS_MAX = 1.0  # for the probes, before killed calls are unwound
 
 NEEDED = {
     "clock": "give a clock that can be moved by advance(seconds), a ManualClock, that the store goes by, too",
@@ -88,7 +88,7 @@ class Clock(Protocol):
 class Finding:
     """What the schedules that were played say.
 
-    `story` tells the schedule that broke it, step by step, and `problem` what was wrong in the end. `notes` say what
+    `story` has the steps of the schedule that broke it, and `problem` says what was wrong at its end. `notes` list what
     was not tried, and what is safe and still worth knowing.
     """
 
@@ -100,8 +100,8 @@ class Finding:
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        word = {True: "holds", False: "BROKEN", None: "unknown"}[self.holds]
-        lines = [f"{self.name:<9} {word}, {self.schedules} schedules played"]
+        verdict = {True: "holds", False: "BROKEN", None: "unknown"}[self.holds]
+        lines = [f"{self.name:<9} {verdict}, {self.schedules} schedules played"]
         lines += [f"    {number}. {step}" for number, step in enumerate(self.story, 1)]
         lines += [f"    => {self.problem}"] if self.problem else []
         lines += [f"    note: {note}" for note in self.notes]
@@ -151,7 +151,7 @@ class Trial:
             key = likely_field(payload, never_key)
             self._notes.append(f"{key} was taken for what makes two operations different: give key= if it is not")
         if key not in payload:
-            raise ValueError(f"the payload has no {key!r}, so no two operations could be told apart")
+            raise ValueError(f"the payload has no {key!r}, so no two operations would be different")
         self.handler, self.payload, self.key = handler, dict(payload), key
         self.probes = Probes(probes, provider)
         self.provider, self.clock = provider, clock
@@ -161,8 +161,8 @@ class Trial:
         self.points: list[Point] = []
         self.passed_by: set[str] = set()
         self.elsewhere: set[str] = set()  # threads in which it could not be stopped
-        self.left_behind: set[str] = set()  # what went on after its answer
-        self._worked: list[set[str]] = []  # of each clean call: the threads of before that did something meanwhile
+        self.left_running: set[str] = set()  # what went on after its answer
+        self._worked: list[set[str]] = []  # of each clean call: the older threads that did something meanwhile
         self.waits: list[str] = []  # where an async handler waits, and so can be cancelled
         self.clean: Any = None  # what a clean call answers
 
@@ -178,7 +178,7 @@ class Trial:
             first = self._alone("called once, and alone")
             if self.clock is not None:
                 self.clock.advance(LATER_SECONDS)  # so that a time is not taken for a number that is always the same
-            # Refused here, it was taken for the first one: its key says too little.
+            # An error here means that the handler took it for the first operation: its key has too few fields.
             self.measure = Measure(first, self._alone(f"called alone, for another {self.key} than before"))
             while all(self._worked) and len(self._worked) < CHANCES:
                 self._alone("called alone, once more")
@@ -198,11 +198,11 @@ class Trial:
             raise ValueError(f"{how}, the handler already {outcome}") from outcome.error
         self.points = max(
             self.points, list(alone.points), key=len
-        )  # the first call may have more: it gets things ready
+        )  # the first call may have more points: it sets things up
         self.passed_by |= alone.passed_by
         self.elsewhere |= alone.elsewhere
         self._worked.append(worked)
-        self.left_behind |= alone.left_behind
+        self.left_running |= alone.left_running
         self.waits = max(self.waits, alone.places_waited, key=len)
         self.clean = outcome.value
         return before, self.probes.look_still()
@@ -215,8 +215,8 @@ class Trial:
             return [
                 f"part of it ran in threads where it could not be stopped ({', '.join(sorted(self.elsewhere))}): {NEW}"
             ]
-        if self.left_behind:
-            names = ", ".join(sorted(self.left_behind))
+        if self.left_running:
+            names = ", ".join(sorted(self.left_running))
             return [f"it answered while {names} went on, and what that does was not seen: {WAITED}"]
         if len(self.points) >= POINTS_MET_MAX:
             return [f"it has more than {POINTS_MET_MAX} points, and what comes after them was not tried: {SMALLER}"]
@@ -224,12 +224,12 @@ class Trial:
         return [f"it was not stopped at {left} of its places, because there are so many: {SMALLER}"] if left else []
 
     def operation(self, **changes: Any) -> dict[str, Any]:
-        """The payload of an operation that nobody has asked for yet."""
+        """The payload of a new operation."""
         return {**self.payload, **changes, self.key: renewed(self.payload[self.key])}
 
     @property
     def only_here(self) -> list[str]:
-        """What a second caller in this process does not show. A guard is made to forget what was in the process."""
+        """The note that a second caller in this process shows less. A guard is made to forget what the process kept."""
         return [] if self._elsewhere is not None or self.guard is not None else [ONLY_HERE]
 
     def other_worker(self) -> Handler:
@@ -245,7 +245,7 @@ class Trial:
         return other
 
     def restart(self) -> None:
-        """Whatever was in this process is gone, as far as we can make it so."""
+        """Make the guard forget what it keeps in this process, as a new process would."""
         if self.guard is not None and self._elsewhere is None:
             self.guard.as_new_process()
 
@@ -261,22 +261,22 @@ class Trial:
         """Play them until one breaks; if no probe moves or can judge them, or there is no point to stop at, it is
         unknown what would. Calls that are stopped at points overlap.
         """
-        played, told = 0, dict.fromkeys([*notes, *self.measure.notes, *self._notes])
+        played, known = 0, dict.fromkeys([*notes, *self.measure.notes, *self._notes])
         unknown = dict.fromkeys([] if self.measure.moves else [UNSEEN])
         unknown |= dict.fromkeys(self._unstopped() if at_points else [])
         if (at_points or overlapping) and self.measure.moves and not self.measure.counts:
             unknown |= dict.fromkeys(self.measure.notes)
         with warnings.catch_warnings():
-            # Whoever dies between `mail(order)` and the `create_task` around it awaits nothing any more.
+            # A call that is killed between `mail(order)` and the `create_task` around it never awaits the coroutine.
             warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
             for schedule in schedules:
                 played += 1
                 if schedule.problem is not None:
-                    return Finding(name, False, played, schedule.problem, tuple(schedule.story), tuple(told))
-                told.update(dict.fromkeys(schedule.notes))
+                    return Finding(name, False, played, schedule.problem, tuple(schedule.story), tuple(known))
+                known.update(dict.fromkeys(schedule.notes))
                 unknown.update(dict.fromkeys(schedule.unknown))
                 collect()
-        return Finding(name, None if unknown else True, played, notes=tuple(unknown | told))
+        return Finding(name, None if unknown else True, played, notes=tuple(unknown | known))
 
 
 @dataclass
@@ -301,45 +301,45 @@ class Schedule:
     # -- what can be done
 
     def call(self, *, payload: Mapping[str, Any] | None = None, ours: bool = False, hasty: bool = False) -> Outcome:
-        """Somebody calls - another worker, unless it is `ours` - and is waited for.
+        """Call - as another worker, unless it is `ours` - and wait for the end.
 
-        Whoever was stopped is dead or done by now: so if one was answered before, this call may move nothing.
+        Every stopped call was killed or has ended by now. If an earlier call was answered, this one may move nothing.
         """
         caller = self._caller(self.trial.handler if ours else self.trial.other_worker(), payload, hasty=hasty)
         answered, before = self._answered, self._look() if self._answers else None
-        outcome = self.hear(caller.call())
+        outcome = self.wait_for(caller.call())
         moved = None if before is None else self._look().moved(before)
         if moved is not None and self._again is None:
             self._again = f"{answered} got an answer, and the call of {caller.name} changed something again: {moved}"
         return outcome
 
     def stop_at(self, point: Point) -> Caller:
-        """Somebody calls, and stops at this point."""
+        """Call, and stop at this point."""
         caller = self._caller(self.trial.handler, None, stop_at=point)
         if caller.arrives():
             self.story.append(f"{caller.name} is called and stops {caller.stopped_at}")
         else:
-            self.hear(caller)  # fewer points than the first time: it was answered in a shorter way
+            self.wait_for(caller)  # fewer points than the first time: it was answered in a shorter way
             self.notes.append(SHORTER)
         return caller
 
     def meet(self, stopped: Caller) -> None:
         """Another worker calls while one is stopped, and waits for it if it must; then both end."""
-        self.trial.restart()  # the other is of another process, and does not queue behind this one in memory
+        self.trial.restart()  # the other is of another process, and does not wait for this one in memory
         other = self._caller(self.trial.other_worker(), None)
         other.call()
         waiting = other.waits()
         if waiting:
             self.story.append(f"{other.name} is called and waits")
         else:
-            self.hear(other)
+            self.wait_for(other)
         stopped.go_on()
-        self.hear(stopped, "goes on")
+        self.wait_for(stopped, "goes on")
         if waiting:
-            self.hear(other, "has waited")
+            self.wait_for(other, "has waited")
 
     def cancel_at(self, place: int) -> None:
-        """Somebody calls an async handler and goes away: its task is cancelled where it waits for this time."""
+        """Call an async handler, and cancel its task where it waits for this time."""
         caller = self._caller(self.trial.handler, None, cancel_at=place)
         outcome = caller.call().end()
         where = caller.cancelled_at or "nowhere: it did not wait as often as before"
@@ -351,10 +351,10 @@ class Schedule:
         self.trial.restart()
         self.story[-1] = self.story[-1].replace(" stops ", " is killed ")
 
-    def time_passes(self, seconds: float = LATER_SECONDS, told: str = "an hour passes") -> None:
+    def time_passes(self, seconds: float = LATER_SECONDS, step: str = "an hour passes") -> None:
         if self.trial.clock is not None:
             self.trial.clock.advance(seconds)
-            self.story.append(told)
+            self.story.append(step)
 
     def burst(self, count: int) -> None:
         """So many call at once."""
@@ -373,39 +373,39 @@ class Schedule:
         for caller in callers:
             caller.start()
         for caller in callers:
-            self.hear(caller)
+            self.wait_for(caller)
 
-    def hear(self, caller: Caller, how: str = "is called") -> Outcome:
-        """Wait for its end, and keep what it was told."""
+    def wait_for(self, caller: Caller, how: str = "is called") -> Outcome:
+        """Wait for its end, and keep its answer."""
         if caller.waits() and self._stopped:
-            self.story.append(f"{caller.name} waits for the dead")
-            self._bury()
+            self.story.append(f"{caller.name} waits for a lock or a connection of the call that was killed")
+            self._unwind()
         try:
             outcome = caller.end()
         except NeverBack as hangs:
-            told = [f"    {number}. {step}" for number, step in enumerate(self.story, 1)]
-            raise NeverBack("\n".join([f"{hangs}, {HUNG}", *told])) from None
+            steps = [f"    {number}. {step}" for number, step in enumerate(self.story, 1)]
+            raise NeverBack("\n".join([f"{hangs}, {HUNG}", *steps])) from None
         self.story.append(f"{caller.name} {how}: {outcome}")
         if outcome.answered:
             self._answers.append((caller.name, outcome.value))
         return outcome
 
-    def hear_nothing_of(self, outcome: Outcome) -> None:
-        """This was no answer to the operation: a decline, told as a value."""
+    def forget_answer(self, outcome: Outcome) -> None:
+        """Do not count this as an answer to the operation: it is a decline, returned as a value."""
         self._answers = [one for one in self._answers if one[1] is not outcome.value]
 
     # -- the judgement
 
     def judge(self) -> Schedule:
-        """Hold what the probes and the callers say against what is promised; the dead are buried after it."""
+        """Compare what the probes and the callers saw with what is promised; then unwind the killed calls."""
         if self.problem is None:
             self.problem = self._wrong()
-        self._bury()
+        self._unwind()
         return self
 
     def _look(self) -> Snapshot:
-        """At the probes; if one needs a lock that somebody died with, the dead are buried: else we look for ever."""
-        watchdog = threading.Timer(LOOK_SECONDS_MAX, self._bury)
+        """Look at the probes. One may need a lock that a killed call holds: after a while killed calls are unwound."""
+        watchdog = threading.Timer(LOOK_SECONDS_MAX, self._unwind)
         watchdog.daemon = True
         watchdog.start()
         try:
@@ -414,9 +414,9 @@ class Schedule:
             watchdog.cancel()
             watchdog.join()  # else the next trial finds a thread that still does something
 
-    def _bury(self) -> None:
+    def _unwind(self) -> None:
         for caller in self._stopped:
-            caller.bury()
+            caller.unwind()
 
     def _wrong(self) -> str | None:
         measure, now = self.trial.measure, self._look()
@@ -425,18 +425,18 @@ class Schedule:
             return wrong
         self.unknown.extend(measure.heavier(self._before, now))
         for (first, answer), (second, other) in itertools.pairwise(self._answers):
-            told = same(answer, other) if self.trial.comparable else True
-            if told is None:
-                self.unknown.append(untold(answer))
-            elif not told:
+            equal = same(answer, other) if self.trial.comparable else True
+            if equal is None:
+                self.unknown.append(incomparable(answer))
+            elif not equal:
                 return f"two answers for one operation: {first} got {answer!r}, {second} got {other!r}"
         for name, answer in self._answers if self.trial.comparable else ():
             if type(answer) is type(self.trial.clean):
                 continue
-            told_instead = f"{name} got {answer!r}, where a clean call answers {self.trial.clean!r}"
+            instead = f"{name} got {answer!r}, where a clean call answers {self.trial.clean!r}"
             if answer is None:
-                return f"{told_instead}: the answer is lost"
-            self.unknown.append(f"{told_instead}: whether that says the same cannot be told")
+                return f"{instead}: the answer is lost"
+            self.unknown.append(f"{instead}: it is unknown whether that means the same")
         return None
 
     def moved(self) -> str | None:

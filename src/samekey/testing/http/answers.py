@@ -24,14 +24,14 @@ EXPLODED: list[str] = []
 
 
 class _Bomb:
-    """Whoever loads it is told."""
+    """Loading it leaves a mark."""
 
     def __reduce__(self) -> Any:
         return _explode, ("boom",)
 
 
-def _explode(word: str) -> None:
-    EXPLODED.append(word)
+def _explode(text: str) -> None:
+    EXPLODED.append(text)
 
 
 class Answers(Scene):
@@ -55,15 +55,15 @@ class Answers(Scene):
 
     def test_any_success_is_kept(self) -> None:
         """C56, C57, C58, C65: with a charset, empty, 201, HTML, binary, a redirect."""
-        for said in SUCCESSES:
-            shop = Shop(said)
+        for success in SUCCESSES:
+            shop = Shop(success)
             site = self.open(shop)
             first, second = site.post(), site.post()
 
             same_answer(first, second)
-            assert (first.status, shop.count) == (said.status, 1)
+            assert (first.status, shop.count) == (success.status, 1)
             assert second.header("content-type") == first.header("content-type")
-            for name, value in said.headers:
+            for name, value in success.headers:
                 assert (second.header(name) or "").startswith(value)
 
     def test_cookies_are_for_the_first_caller_alone(self) -> None:
@@ -81,7 +81,7 @@ class Answers(Scene):
         assert record is not None and b"s3cret" not in (record.result or b"")
 
     def test_a_kept_answer_is_read_and_never_loaded(self) -> None:
-        """C66: whoever can write to the store must not run code here. What cannot be read is done, and not kept."""
+        """C66: a writer to the store must not run code here. An unreadable record counts as done and not kept."""
         shop = Shop()
         site = self.open(shop)
         site.plant(pickle.dumps(_Bomb()))
@@ -142,7 +142,7 @@ class Answers(Scene):
         same_answer(first, second)
 
     def test_a_stream_too_long_to_keep_is_done_once(self) -> None:
-        """It goes out whole and says that it is not kept; a retry is told, and nothing runs."""
+        """The answer goes out whole and is marked as not kept; a retry gets a problem, and nothing runs."""
         shop = Shop(Said(200, [b"x" * 600, b"y" * 600, b"z"], (("Content-Type", "text/plain"),)))
         site = self.open(shop, policy=Policy(result_max_bytes=1000))
         first, second = site.post(), site.post()
@@ -161,9 +161,9 @@ class Answers(Scene):
 
     def test_an_answer_that_just_fits_is_kept(self) -> None:
         """Its headers count too: one byte more, and it says that it is not kept."""
-        said = {size: Said(200, b"x" * size, (("Content-Type", "text/plain"),)) for size in (900, 990)}
+        bodies = {size: Said(200, b"x" * size, (("Content-Type", "text/plain"),)) for size in (900, 990)}
         kept, not_kept = [
-            self.open(Shop(one), policy=Policy(result_max_bytes=1000)).post() for one in (said[900], said[990])
+            self.open(Shop(one), policy=Policy(result_max_bytes=1000)).post() for one in (bodies[900], bodies[990])
         ]
 
         assert (kept.header("idempotency-stored"), not_kept.header("idempotency-stored")) == (None, "false")
@@ -193,7 +193,7 @@ class Answers(Scene):
             same_answer(second, site.post())
 
     def test_a_client_error_after_reaching_out_is_unknown(self) -> None:
-        """Who took the provider's key may have sent something: 4xx or not, nobody knows."""
+        """A handler that took the provider's key may have sent something: a 4xx answer does not rule that out."""
         shop = Shop()
 
         def handle(called: Called) -> Said:
@@ -218,7 +218,7 @@ class Answers(Scene):
         site = self.open(handle)
         assert [site.post().status, site.post().status, shop.count] == [402, 201, 2]
 
-    def test_the_handler_may_say_that_its_answer_stands(self) -> None:
+    def test_the_handler_may_decide_that_its_answer_is_kept(self) -> None:
         shop = Shop()
 
         def handle(called: Called) -> Said:
@@ -243,7 +243,7 @@ class Answers(Scene):
         assert record is not None and record.state is State.CLOSED
 
     def test_a_server_error_is_unknown(self) -> None:
-        """C60: behind Opaque nobody can tell; behind Repeatable the next try runs; behind neither is it frozen."""
+        """C60: with Opaque it is a doubt; with Repeatable the next try runs; neither replays a 5xx for ever."""
         for status in (500, 503):
             dark, light = Shop(Said(status), Said(201)), Shop(Said(status), Said(201))
             opaque, repeatable = self.open(dark), self.open(light, boundary=Repeatable())

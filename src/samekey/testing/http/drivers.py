@@ -1,6 +1,6 @@
 """Clients without sockets: one request straight into a WSGI or an ASGI application, as a server would hand it in.
 
-No client library stands between, so a test can send what no client library would: two keys, half a body, a hang-up.
+No client library is used, so a test can send what no client library would: two keys, half a body, a hang-up.
 """
 
 from __future__ import annotations
@@ -203,8 +203,8 @@ async def asgi_send(app: Any, sent: Sent) -> Got:
         error = raised
     if not started:
         return Got(500 if error is not None else 0, [], b"", error)
-    said = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in started[1]]
-    return Got(started[0], said, b"".join(parts), error)
+    decoded = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in started[1]]
+    return Got(started[0], decoded, b"".join(parts), error)
 
 
 def both(works: Sequence[Callable[[], Any]]) -> list[Any]:

@@ -57,7 +57,7 @@ class Identity(Scene):
         assert [site.post(who=who).body for who in ("ann.1", "bob.1")] == [b'{"charge": 1}', b'{"charge": 2}']
 
     def test_a_caller_without_a_name_is_a_mistake_and_not_a_stranger(self) -> None:
-        """A user object, a coroutine nobody awaits: everybody would be answered 401, and nobody would know why."""
+        """A user object, or a coroutine that is not awaited: every caller would get 401 without a reason."""
 
         async def later(request: Request) -> Any:
             return object()
@@ -68,8 +68,8 @@ class Identity(Scene):
             got = site.post()
 
             assert (got.status, shop.count) == (500, 0)
-        for nobody in (None, False, ""):
-            site = self.open(Shop(), principal=lambda request, nobody=nobody: nobody)
+        for unknown in (None, False, ""):
+            site = self.open(Shop(), principal=lambda request, unknown=unknown: unknown)
             assert (site.post().status, problem(site.post())) == (401, "no-principal")
 
     def test_a_new_token_of_the_same_caller_replays(self) -> None:
@@ -80,7 +80,7 @@ class Identity(Scene):
         same_answer(site.post(who="ann.1"), site.post(who="ann.2"))
         assert shop.count == 1
 
-    def test_nobody_is_answered_before_they_are_known(self) -> None:
+    def test_no_caller_is_answered_before_it_is_known(self) -> None:
         """Authentication comes before a replay, and without it nothing runs."""
         shop = Shop()
         site = self.open(shop)
@@ -152,7 +152,7 @@ class Identity(Scene):
         assert (problem(other), shop.count) == ("key-reused", 1)
 
     def test_what_changes_with_every_try_may_stand_in_any_form(self) -> None:
-        """`ignore=` names fields of JSON, of a form, and of multipart; and whichever differs is told by its name."""
+        """`ignore=` names fields of JSON, of a form, and of multipart; and the problem names the field that differs."""
 
         def multipart(amount: int, at: int) -> bytes:
             named = (("amount", amount), ("client_ts", at))
@@ -169,13 +169,13 @@ class Identity(Scene):
         for kind, made in kinds:
             shop = Shop()
             site = self.open(shop, ignore={"client_ts"})
-            first, again, other = (site.post(body=made(*said), content_type=kind) for said in ((1, 1), (1, 2), (2, 3)))
+            first, again, other = (site.post(body=made(*one), content_type=kind) for one in ((1, 1), (1, 2), (2, 3)))
 
             same_answer(first, again)
             assert (problem(other), json.loads(other.body)["fields"], shop.count) == ("key-reused", ["amount"], 1)
 
     def test_what_one_head_of_a_part_says_is_not_what_two_say(self) -> None:
-        """Where the heads of a part are put together, they can be told apart again."""
+        """Headers of a part that are joined stay different from one header with the same text."""
 
         def part(between: str) -> bytes:
             head = f'Content-Disposition: form-data; name="x"{between}Content-Type: text/plain'
@@ -244,7 +244,7 @@ class Identity(Scene):
         assert (problem(site.post(key="k")), site.post(key='"k"').status, shop.count) == ("key-malformed", 201, 1)
 
     def test_two_keys_in_one_request_are_refused(self) -> None:
-        """Repeated, or joined by somebody on the way."""
+        """Repeated, or joined by a proxy on the way."""
         shop = Shop()
         site = self.open(shop)
         for key in (("k", "k"), ("a", "b"), ("k, k",), ('"a", "b"',)):

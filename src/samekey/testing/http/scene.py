@@ -1,4 +1,4 @@
-"""What every HTTP scenario stands on: an application that counts its effects, a guard, and a client without sockets."""
+"""What every HTTP scenario uses: an application that counts its effects, a guard, and a client without sockets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from samekey import AsyncGuard, Guard, Opaque, Policy, Record
 from samekey.http import Endpoint, Request
 from samekey.http._body import PATH
-from samekey.testing._asserts import told_without_asserts
+from samekey.testing._asserts import require_asserts
 from samekey.testing.http.drivers import AsgiDriver, Got, Sent, WsgiDriver, both
 
 JSON = "application/json"
@@ -43,7 +43,7 @@ class Ending(list[bytes]):
 
 
 class Breaking(list[bytes]):
-    """A stream whose source fails behind these parts."""
+    """A stream whose source fails after these parts."""
 
     def __iter__(self) -> Iterator[bytes]:
         yield from super().__iter__()
@@ -76,7 +76,7 @@ class Shop:
 
 
 def whose(request: Request) -> str | None:
-    """The suite's authentication: `Bearer NAME.anything`; whoever is not known is nobody."""
+    """The suite's authentication: `Bearer NAME.anything`; a caller that is not known has no principal."""
     token = (request.header("authorization") or "").removeprefix("Bearer ")
     name = token.partition(".")[0]
     return name if name in ("ann", "bob") else None
@@ -106,7 +106,7 @@ class Scene:
         return site
 
     def setup_method(self) -> None:
-        told_without_asserts()
+        require_asserts()
         self._sites: list[Site] = []
 
     def teardown_method(self) -> None:
@@ -174,10 +174,10 @@ class Site:
 def problem(got: Got) -> str:
     """The name of the problem that was answered."""
     assert got.header("content-type") == "application/problem+json", (got.status, got.body, got.error)
-    told = json.loads(got.body)
-    assert told["status"] == got.status
-    assert told["title"]
-    return str(told["type"]).rpartition("#")[2]
+    answered = json.loads(got.body)
+    assert answered["status"] == got.status
+    assert answered["title"]
+    return str(answered["type"]).rpartition("#")[2]
 
 
 def same_answer(first: Got, second: Got) -> None:
@@ -192,4 +192,4 @@ def same_answer(first: Got, second: Got) -> None:
         assert got.status != 204 or not lengths
 
 
-QUICK = Policy(patience=0)  # whoever loses is told at once
+QUICK = Policy(patience=0)  # the caller that loses is answered at once

@@ -61,7 +61,7 @@ class Trouble(Scene):
         same_answer(first, second)
         assert slow.shop.count == 1
 
-    def test_out_of_patience_the_loser_is_told_when_to_come_back(self) -> None:
+    def test_out_of_patience_the_loser_gets_retry_after(self) -> None:
         slow = Slow()
         site = self.open(slow, policy=QUICK)
 
@@ -77,7 +77,7 @@ class Trouble(Scene):
         assert 1 <= int(second.header("retry-after") or 0) <= 5
         same_answer(first, site.post())
 
-    def test_a_mismatch_is_told_before_in_progress(self) -> None:
+    def test_a_mismatch_is_answered_before_in_progress(self) -> None:
         """C46: 422 and not 409, while the first one still runs."""
         slow = Slow()
         site = self.open(slow, policy=QUICK)
@@ -93,7 +93,7 @@ class Trouble(Scene):
         assert (second.status, problem(second)) == (422, "key-reused")
 
     def test_other_keys_are_not_in_the_way(self) -> None:
-        """C67: load on other keys is nobody's 409."""
+        """C67: load on other keys does not cause a 409."""
         slow = Slow()
         site = self.open(lambda called: slow(called) if called.path == "/slow" else slow.shop(called), policy=QUICK)
 
@@ -108,7 +108,7 @@ class Trouble(Scene):
         assert statuses == [201] * 10  # type: ignore[comparison-overlap]
 
     def test_an_exception_is_a_doubt_with_a_way_out(self) -> None:
-        """C23: never "in progress" for ever. It leaves as it came, and the next try is told what is known."""
+        """C23: never "in progress" for ever. The exception leaves unchanged; the next try gets the record's state."""
         shop = Shop(ValueError("boom"), Said(201))
         site = self.open(shop)
         first, second = site.post(), site.post()
@@ -118,7 +118,7 @@ class Trouble(Scene):
         assert record is not None and (record.state, record.error) == (State.IN_DOUBT, "ValueError")
         assert b"samekey" not in second.body.split(b'"detail"')[1]  # nothing of the store, no command lines
 
-    def test_an_exception_behind_repeatable_runs_again(self) -> None:
+    def test_an_exception_under_repeatable_runs_again(self) -> None:
         shop = Shop(ValueError("boom"), Said(201))
         site = self.open(shop, boundary=Repeatable())
 
@@ -132,7 +132,7 @@ class Trouble(Scene):
 
     def test_the_mark_of_a_plain_handler_is_written_before_it_goes_on(self) -> None:
         """Under an async framework a plain `def` handler runs in a thread: `sending()` there is no less a write."""
-        shop, marks = Shop(TimeoutError("no word from the provider")), list[bool]()
+        shop, marks = Shop(TimeoutError("no answer from the provider")), list[bool]()
 
         def handle(called: Called) -> Said:
             held = current()
@@ -176,7 +176,7 @@ class Trouble(Scene):
         assert (site.post().body, shop.count) == (b"one two", 1)
 
     def test_a_client_that_hangs_up_in_a_long_stream_is_not_served_twice(self) -> None:
-        """Carried to its end it is done; cut short, in a place that nobody knows, it is a doubt."""
+        """A stream that reached its end is completed; one that was cut short at an unknown place is a doubt."""
         for kind in ("text/plain", "text/event-stream"):
             parts = Ending([b"x" * 600, b"y" * 600, b"z"])
             shop = Shop(Said(200, parts, (("Content-Type", kind),)))
@@ -210,8 +210,8 @@ class Trouble(Scene):
         assert record is not None and record.state is State.IN_DOUBT
         assert (problem(second), shop.count) == ("in-doubt", 1)
 
-    def test_an_answer_shorter_than_it_said_is_a_doubt(self) -> None:
-        """Whole or streamed, kept or too long for it: whoever said more has not said all."""
+    def test_an_answer_shorter_than_declared_is_a_doubt(self) -> None:
+        """Whole or streamed, kept or too long to keep: fewer bytes than Content-Length are not the answer."""
         headers = (("Content-Length", "10"), ("Content-Type", "text/plain"))
         for body in (b"12345", [b"123", b"45"]):
             for room in (1000, 4):
@@ -234,7 +234,7 @@ class Trouble(Scene):
             assert (problem(second), shop.count) == ("in-doubt", 1)
 
     def test_a_store_that_is_down_refuses(self) -> None:
-        """C27: nothing runs, and the client is told to come back."""
+        """C27: nothing runs, and the client gets Retry-After."""
         shop = Shop()
         site = self.open(shop, guard=self._faulty(Fault("open")))
         first, second = site.post(), site.post()

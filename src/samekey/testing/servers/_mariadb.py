@@ -4,8 +4,8 @@
         guard = Guard(server.create_database())
 
 The programs are Debian's (`apt-get install mariadb-server-core mariadb-client-core`, which start no service); as root
-the server runs as `nobody`. An address in SAMEKEY_TEST_MYSQL wins: then that server is used, MariaDB or MySQL, each
-`create_database()` is still one of its own, and what needs a server to restart raises `NoServer`.
+the server runs as the user `nobody`. If SAMEKEY_TEST_MYSQL has an address, that server is used, MariaDB or MySQL: each
+`create_database()` still makes a new database, and a test that must restart the server gets `NoServer`.
 """
 # ruff: noqa: S603 - starts the server's own program, with arguments made here
 
@@ -41,7 +41,7 @@ SETTINGS = {
 
 SYSTEM_TABLES = ("mysql_system_tables.sql", "mysql_performance_tables.sql", "mysql_system_tables_data.sql")
 
-# Said at every start: a user that may do everything, over the network, without a password.
+# Sent at every start: a user that may do everything, over the network, without a password.
 INIT = f"""\
 CREATE OR REPLACE USER '{USER}'@'%' IDENTIFIED BY '';
 GRANT ALL ON *.* TO '{USER}'@'%' WITH GRANT OPTION;
@@ -50,7 +50,7 @@ GRANT ALL ON *.* TO '{USER}'@'%' WITH GRANT OPTION;
 
 @contextlib.contextmanager
 def mariadb(**settings: str) -> Iterator[Mariadb]:
-    """A running server, and its settings beside ours (`innodb_doublewrite="0"`)."""
+    """A running server; these settings are added to ours (`innodb_doublewrite="0"`)."""
     elsewhere = os.environ.get("SAMEKEY_TEST_MYSQL")
     if elsewhere:
         yield Mariadb(elsewhere)
@@ -79,7 +79,7 @@ def _client() -> str:
 
 
 class Mariadb:
-    """A server that somebody else started."""
+    """A server that was started elsewhere."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -144,7 +144,7 @@ class PrivateMariadb(Mariadb):
         return self._process.pid
 
     def create(self) -> None:
-        """The system tables, made by the server itself from the scripts beside it."""
+        """The system tables, made by the server itself from the scripts in its folder."""
         data = self.folder / "data"
         data.mkdir()
         if self._as_user:
@@ -153,12 +153,12 @@ class PrivateMariadb(Mariadb):
         missing = [name for name in SYSTEM_TABLES if not (scripts / name).exists()]
         if missing:
             raise NoServer(f"MariaDB's {missing[0]} is not in {scripts}", "mariadb")
-        said = "CREATE DATABASE mysql;\nUSE mysql;\nSET @auth_root_socket=NULL;\n" + "\n".join(
+        script = "CREATE DATABASE mysql;\nUSE mysql;\nSET @auth_root_socket=NULL;\n" + "\n".join(
             (scripts / name).read_text(encoding="utf-8") for name in SYSTEM_TABLES
         )
         done = subprocess.run(
             [*self._command(), "--bootstrap"],
-            input=said,
+            input=script,
             capture_output=True,
             text=True,
             cwd=self.folder,

@@ -17,6 +17,7 @@ from typing import Any
 from samekey.testing.servers._postgres import Postgres, PrivatePostgres
 from samekey.testing.servers._process import START_SECONDS, STOP_SECONDS, USER, NoServer, free_port, unprivileged
 
+# Two server connections for all clients: what a statement changes in its session, the next client would find.
 BOUNCER = """\
 [databases]
 * = host=127.0.0.1 port={server}
@@ -89,7 +90,7 @@ class PgBouncer:
     def stop(self) -> None:
         process, self._process = self._process, None
         if process is not None and process.poll() is None:
-            process.terminate()  # at once, with whoever is connected
+            process.terminate()  # at once: connections are dropped
             process.wait(STOP_SECONDS)
 
     def _answers(self) -> bool:

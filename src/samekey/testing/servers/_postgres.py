@@ -53,7 +53,7 @@ def majors() -> dict[int, Path]:
 
 @contextlib.contextmanager
 def postgres(major: int | None = None, **settings: str) -> Iterator[Postgres]:
-    """A running server of this major (the newest there is, without one), and its settings beside ours."""
+    """A running server of this major (without one, of the newest); these settings are added to ours."""
     elsewhere = os.environ.get("SAMEKEY_TEST_PG")
     if elsewhere:
         yield Postgres(elsewhere)
@@ -77,7 +77,7 @@ def postgres(major: int | None = None, **settings: str) -> Iterator[Postgres]:
 
 
 class Postgres:
-    """A server that somebody else started."""
+    """A server that was started elsewhere."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -228,7 +228,7 @@ class PrivatePostgres(Postgres):
             raise NoServer(f"{program} failed: {done.stderr.strip()[-2000:]}")
 
     def _reachable(self, programs: Path) -> Path:
-        """The programs, or a copy where the server's user can read them: a venv may lie in somebody's home."""
+        """The programs, or a copy where the server's user can read them: a venv may be in a home folder."""
         try:
             subprocess.run(
                 [str(programs / "postgres"), "--version"],
@@ -252,7 +252,6 @@ class PrivatePostgres(Postgres):
 # -- PgBouncer ---------------------------------------------------------------------------------------------
 
 
-# Two server connections for everybody: whatever a statement leaves behind in its session, a stranger finds.
 def _major(programs: Path) -> int:
     done = subprocess.run([str(programs / "postgres"), "--version"], capture_output=True, text=True, check=True)
     found = re.search(r"(\d+)", done.stdout)

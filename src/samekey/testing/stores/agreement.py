@@ -1,8 +1,8 @@
-"""Agreement: whatever is asked in whatever order, a store does what `register.apply` says.
+"""Agreement: for any command in any order, a store does what `register.apply` does.
 
-The other scenarios show one sentence each. This one shows that a store which says the same in SQL or Lua
-says nothing else besides: random commands, wise and foolish, are played on the store and, step by step,
-on the pure function, and the records must be equal but for the ticking of the clock. Of 67 ways to break a
+The other scenarios show one sentence each. This one shows that a store which has these rules in SQL or Lua has no
+others: random commands, sensible and senseless, are carried out by the store and, step by step, by the pure function.
+The records must be equal but for the readings of the clock. Of 67 ways to break a
 rule of the register, 300 such steps notice 48 and 5,000 notice 60; the rest (retention, audit, bounds) are
 what the other scenarios are for.
 """
@@ -61,18 +61,18 @@ def random_commands_agree_with_the_register(scene: Scene) -> Steps[None]:
         else:
             views[text] = [*views[text][1 - REMEMBERED :], after]
         if getattr(command, "lease_seconds", LEASE) == scene.short:
-            yield from scene.outlive()  # so that nobody has to guess whether it lives
+            yield from scene.outlive()  # so that both sides agree that it is over
 
 
 def _any_command(scene: Scene, random: Random, text: str, views: list[Record]) -> StoreCommand:
-    """Mostly what somebody would want with a record in this state, sometimes anything at all."""
+    """Mostly a sensible command for a record in this state, sometimes any command."""
     who = random.choice((A, B, C))
     boundary = random.choice((OPAQUE, MARKED, MARKED, REPEATABLE))
     seconds = scene.short if random.random() < 0.1 else LEASE
     sends = random.random() < 0.3
     if not views or random.random() < 0.04:
         return scene.opening(text, by=who, boundary=boundary, lease=seconds, sends=sends)
-    # Mostly as it stands, often as it stood a while ago, sometimes as it never was.
+    # Mostly as it is, often as it was a while ago, sometimes as it never was.
     seen = views[-1] if random.random() < 0.75 else random.choice(views)
     if random.random() < 0.1:
         seen = seen._replace(attempt=random.choice((A, B, C)))
@@ -90,7 +90,7 @@ def _any_command(scene: Scene, random: Random, text: str, views: list[Record]) -
             return Ask(seen, who, random.choice((seconds, seconds, 0.0)))
         case "testify":
             state = random.choice((State.CLOSED, State.IN_DOUBT, State.CLOSED, State.COMPLETED))
-            return Testify(seen.key, random.choice((A, B, C, "d" * 32)), seen.token, state, b"said", "late")
+            return Testify(seen.key, random.choice((A, B, C, "d" * 32)), seen.token, state, b"late result", "late")
         case "redact":
             return Redact(seen, "ada", "asked to")
         case "free":

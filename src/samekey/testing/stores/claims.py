@@ -26,7 +26,7 @@ from samekey.testing.stores.scene import (
     written,
 )
 
-TOKEN_ROUNDS = 200  # enough to leave every small range of numbers behind
+TOKEN_ROUNDS = 200  # enough to pass every small range of numbers
 
 # -- open ----------------------------------------------------------------------------------------------
 
@@ -70,7 +70,7 @@ def open_that_sends_starts_the_provider_window(scene: Scene) -> Steps[None]:
 
 @scenario
 def open_of_a_held_key_changes_nothing(scene: Scene) -> Steps[None]:
-    """Open of a key that somebody holds shows the holder, and changes nothing."""
+    """Open of a key that is held shows the holder, and changes nothing."""
     yield from scene.held()
 
     seen = yield from refused(scene.opening(by=B, boundary=REPEATABLE, lease=1.0, attributes=(("x", "y"),)))
@@ -215,7 +215,7 @@ def take_of_an_unsure_key_stays_unsure(scene: Scene) -> Steps[None]:
 
 @scenario
 def take_needs_an_unmoved_token(scene: Scene) -> Steps[None]:
-    """Whoever looked before the key changed hands takes nothing."""
+    """A take is refused if the key changed hands after the attempt looked."""
     seen = yield from scene.settled(State.RELEASED)
     taken = yield from take(seen, B)
     yield from refused(Take(seen, C, OPAQUE, LEASE, False))
@@ -280,7 +280,7 @@ def take_of_a_started_record_is_refused_otherwise(scene: Scene) -> Steps[None]:
 
 @scenario
 def take_looks_at_the_lease_as_it_is_now(scene: Scene) -> Steps[None]:
-    """Whoever saw a lease that would be over by now takes nothing if it was renewed since."""
+    """A take is refused if the lease was renewed after the attempt looked, although it would be over otherwise."""
     seen = yield from scene.renewed_since(boundary=MARKED)
 
     yield from refused(Take(seen, B, MARKED, LEASE, False))
@@ -288,7 +288,7 @@ def take_looks_at_the_lease_as_it_is_now(scene: Scene) -> Steps[None]:
 
 @scenario
 def take_is_refused_when_evidence_says_it_happened(scene: Scene) -> Steps[None]:
-    """Whoever could take finds a late attempt's word that it happened, and must not run it again."""
+    """A record with evidence that the effect happened cannot be taken: it must not run again."""
     for state in (State.RELEASED, State.IN_DOUBT, State.STARTED):
         seen = yield from scene.settled(state, state, boundary=MARKED)
         yield from say_late(seen)
@@ -297,7 +297,7 @@ def take_is_refused_when_evidence_says_it_happened(scene: Scene) -> Steps[None]:
 
 @scenario
 def take_is_not_stopped_by_evidence_of_a_refusal(scene: Scene) -> Steps[None]:
-    """A late refusal says that nothing happened: it is kept, and hinders nobody."""
+    """Evidence of a refusal says that nothing happened: it is kept, and a take is granted."""
     seen = yield from scene.settled(State.RELEASED)
     yield from say_late(seen, state=State.CLOSED)
 

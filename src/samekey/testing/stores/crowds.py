@@ -104,8 +104,8 @@ def batch_keeps_a_failure_to_itself(scene: Scene) -> Steps[None]:
 
 
 @scenario
-def a_command_that_fails_leaves_nothing_behind(scene: Scene) -> Steps[None]:
-    """Whatever a store could not carry out, its next writes are committed, and seen over every other connection."""
+def a_command_that_fails_leaves_no_transaction_open(scene: Scene) -> Steps[None]:
+    """After a command that failed, the next writes are committed, and seen over every other connection."""
     odd = yield from scene.opening("odd", boundary="a boundary of another version")
     yield from scene.lose_lease(odd)
     commands = (
@@ -117,7 +117,7 @@ def a_command_that_fails_leaves_nothing_behind(scene: Scene) -> Steps[None]:
     for number, command in enumerate(commands):
         try:
             yield command
-        except Exception:  # noqa: S110 - it may fail, in a store's own words
+        except Exception:  # noqa: S110 - it may fail, with an error of the store's own
             pass
 
         held = yield from written(scene.opening(f"next {number}"))
@@ -147,7 +147,7 @@ def wait_returns_at_once_when_it_already_moved(scene: Scene) -> Steps[None]:
     dead = yield from scene.dead("dead")
     overtaken = yield from scene.dead("overtaken", boundary=MARKED)
     yield from take(overtaken, B)
-    quiet = yield from scene.doubted("nobody asks")
+    quiet = yield from scene.doubted("no asker")
     doubt = yield from scene.doubted("another asks")
     asked = yield from ask(doubt, B)
     yield from ask(asked, B, seconds=0.0)
@@ -183,7 +183,7 @@ def wait_is_woken_when_the_holder_settles(scene: Scene) -> Steps[None]:
 
 @scenario
 def wait_is_woken_when_the_lease_ends(scene: Scene) -> Steps[None]:
-    """Nobody rings when a holder dies: the waiter comes back by itself, as the store's clock says."""
+    """No notification is sent when a holder dies: the waiter returns when the lease ends on the store's clock."""
     held = yield from scene.held()
     seen = yield from renew(held, seconds=scene.short * 3)
     start = time.monotonic()
@@ -208,7 +208,7 @@ def wait_gives_up_after_its_timeout(scene: Scene) -> Steps[None]:
 
 @scenario
 def wait_is_not_ended_by_a_renewal(scene: Scene) -> Steps[None]:
-    """A holder that renews is still the holder: one deadline, and no word before it."""
+    """A holder that renews is still the holder: the wait lasts until its own deadline."""
     held = yield from scene.held()
     start = time.monotonic()
 
@@ -242,7 +242,7 @@ def wait_does_not_return_early(scene: Scene) -> Steps[None]:
 
 @scenario
 def wait_is_woken_when_the_asking_ends(scene: Scene) -> Steps[None]:
-    """Whoever waits for another's question comes back when it is answered, given up, or forgotten."""
+    """A waiter for an asker's question returns when it is answered, given up, or its time is over."""
     endings: dict[str, tuple[Command, ...]] = {}
     for text in ("answered", "given up", "forgotten"):
         doubt = yield from scene.doubted(text)
@@ -307,15 +307,15 @@ def a_crowd_that_takes_has_one_holder(scene: Scene) -> Steps[None]:
 
 
 @scenario
-def a_crowd_that_settles_has_one_word(scene: Scene) -> Steps[None]:
+def a_crowd_that_settles_has_one_outcome(scene: Scene) -> Steps[None]:
     """Sixteen verdicts about one doubt, half of them the opposite: the first is written, all are shown it."""
     doubt = yield from scene.doubted()
-    words = [State.COMPLETED if at % 4 < 2 else State.CLOSED for at in range(CROWD)]
+    states = [State.COMPLETED if at % 4 < 2 else State.CLOSED for at in range(CROWD)]
 
     replies = yield from lanes(
         [
             settling(doubt, state, role=Role.LOOKUP, by=one, result=one.encode())
-            for one, state in zip(_crowd(), words, strict=True)
+            for one, state in zip(_crowd(), states, strict=True)
         ]
     )
 
@@ -336,14 +336,14 @@ def a_crowd_that_asks_has_one_asker(scene: Scene) -> Steps[None]:
 
 
 @scenario
-def a_crowd_that_testifies_is_heard(scene: Scene) -> Steps[None]:
-    """No word is lost to another that came at the same time."""
+def a_crowd_that_testifies_is_kept(scene: Scene) -> Steps[None]:
+    """No evidence is lost to other evidence that came at the same time."""
     doubt = yield from scene.doubted()
 
     yield from lanes([Testify(doubt.key, one, 1, State.COMPLETED, None, "late") for one in _crowd()])
 
     now = yield from read(doubt)
-    assert sorted(said.attempt for said in now.evidence) == _crowd()
+    assert sorted(one.attempt for one in now.evidence) == _crowd()
     assert now.version == doubt.version + CROWD
 
 
@@ -363,7 +363,7 @@ def a_crowd_of_keys_does_not_collide(scene: Scene) -> Steps[None]:
 
 @scenario
 def a_sweep_spares_what_is_made_anew_beneath_it(scene: Scene) -> Steps[None]:
-    """While some sweep, others open the expired keys: whoever was told that it holds one does hold it."""
+    """While some sweep, others open the expired keys: an attempt whose open was granted does hold the key."""
     for number in range(SWEEPS):
         texts = [f"{number} {one}" for one in _crowd()]
         held = yield from Invoke("batch", ([scene.opening(text) for text in texts],))
@@ -371,21 +371,21 @@ def a_sweep_spares_what_is_made_anew_beneath_it(scene: Scene) -> Steps[None]:
         yield from scene.outlive()
 
         sweeps = [Invoke("sweep", (CROWD,), connection) for connection in (0, 1)]
-        _, *told, _ = yield from lanes([sweeps[0], *(scene.opening(text, by=B) for text in texts), sweeps[1]])
+        _, *opened, _ = yield from lanes([sweeps[0], *(scene.opening(text, by=B) for text in texts), sweeps[1]])
 
-        for (reply,) in told:
+        for (reply,) in opened:
             assert_same(reply, (yield from read(reply)))
 
 
 @scenario
 def a_late_holder_and_a_taker_never_both_win(scene: Scene) -> Steps[None]:
-    """While one takes a released record, its last holder says that it happened after all: one is written."""
+    """One takes a released record while its last holder settles that it happened after all: only one is written."""
     for number in range(8):
         released = yield from scene.settled(State.RELEASED, str(number))
-        told = over(0, settling(released, State.COMPLETED, result=b"it did"))
+        settled = over(0, settling(released, State.COMPLETED, result=b"it did"))
         taken = over(1, Take(released, B, OPAQUE, LEASE, False))
 
-        (first,), (second,) = yield from Together(((told,), (taken,)))
+        (first,), (second,) = yield from Together(((settled,), (taken,)))
 
         now = yield from read(released)
         assert (now.state, now.attempt) in ((State.COMPLETED, A), (State.STARTED, B))
@@ -395,13 +395,13 @@ def a_late_holder_and_a_taker_never_both_win(scene: Scene) -> Steps[None]:
 
 @scenario
 def evidence_and_a_take_meet_in_order(scene: Scene) -> Steps[None]:
-    """A word that it happened either stops the take, or is found by its holder's mark."""
+    """Evidence that it happened either stops the take, or is found when its holder marks."""
     for number in range(8):
         doubt = yield from scene.doubted(str(number))
-        word = over(0, Testify(doubt.key, A, doubt.token, State.COMPLETED, b"it did", "late"))
+        late = over(0, Testify(doubt.key, A, doubt.token, State.COMPLETED, b"it did", "late"))
         taken = over(1, Take(doubt, B, OPAQUE, LEASE, False))
 
-        yield from Together(((word,), (taken,)))
+        yield from Together(((late,), (taken,)))
 
         now = yield from read(doubt)
         assert now.happened is not None

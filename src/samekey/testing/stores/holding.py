@@ -68,7 +68,7 @@ def begin_keeps_an_earlier_first_send(scene: Scene) -> Steps[None]:
 
 @scenario
 def begin_needs_a_live_lease(scene: Scene) -> Steps[None]:
-    """Whoever overslept its lease may send nothing any more."""
+    """A holder whose lease has ended may send nothing any more."""
     dead = yield from scene.dead(boundary=MARKED)
 
     yield from refused(Begin(dead))
@@ -95,7 +95,7 @@ def begin_needs_a_started_record(scene: Scene) -> Steps[None]:
 
 @scenario
 def begin_is_refused_when_evidence_says_it_happened(scene: Scene) -> Steps[None]:
-    """A late word that it happened stops the next holder right before it would send."""
+    """Late evidence that it happened stops the next holder right before it would send."""
     doubt = yield from scene.doubted(boundary=MARKED)
     held = yield from take(doubt, B)
     yield from say_late(held, A)
@@ -105,7 +105,7 @@ def begin_is_refused_when_evidence_says_it_happened(scene: Scene) -> Steps[None]
 
 @scenario
 def a_repeated_begin_recognises_itself(scene: Scene) -> Steps[None]:
-    """A mark whose reply was lost is sent again: it stands, with its first time."""
+    """A mark whose reply was lost is sent again: it stays as it is, with its first time."""
     held = yield from scene.held(boundary=MARKED)
     begun = yield from begin(held)
     yield from scene.outlive()
@@ -197,7 +197,7 @@ def every_reply_is_read_on_the_store_s_clock(scene: Scene) -> Steps[None]:
 
 @scenario
 def the_store_counts_the_asking_down(scene: Scene) -> Steps[None]:
-    """`ask_left` is read on the store's clock as well, whoever looks and however."""
+    """`ask_left` is read on the store's clock as well, in the reply to every command."""
     doubt = yield from scene.doubted()
     asked = yield from ask(doubt, B)
     yield from scene.outlive()
@@ -213,7 +213,7 @@ def the_store_counts_the_asking_down(scene: Scene) -> Steps[None]:
 
 @scenario
 def a_settle_is_dated_when_it_is_made(scene: Scene) -> Steps[None]:
-    """What is told of a write is told as of the write: its age, for one, is counted from there."""
+    """The reply to a write has the time of the write: the age of a record, for one, is counted from there."""
     held = yield from scene.held()
     yield from scene.outlive()
 

@@ -1,4 +1,4 @@
-"""Keeping: every value survives, scopes stay apart, and a key can tell its story."""
+"""Keeping: every value survives, scopes stay apart, and a record lists its moves."""
 
 from __future__ import annotations
 
@@ -79,14 +79,14 @@ def scopes_stay_apart(scene: Scene) -> Steps[None]:
 
 @scenario
 def a_record_of_another_key_is_not_ours(scene: Scene) -> Steps[None]:
-    """Two keys with one digest: whoever has the other one is shown nothing of it, and changes nothing."""
+    """Two keys with one digest: a caller with the other key does not see the record, and changes nothing."""
     for state in (State.STARTED, State.COMPLETED):
         seen = yield from scene.held(state)
         if state is State.COMPLETED:
             seen = yield from settle(seen, state, result=b"not yours")
         impostor = seen.key._replace(text="another")
         commands: tuple[StoreCommand, ...] = (Read(impostor), replace(scene.opening(by=B), key=impostor))
-        for command in commands:  # the others bring a fence, which nobody else has
+        for command in commands:  # the others need a fence, which only this record has
             (batched,) = yield from Invoke("batch", ([command],))
             assert isinstance(batched, RecordUnreadable), f"{command} was answered with {batched!r}"
             try:
@@ -128,11 +128,11 @@ def every_claim_survives(scene: Scene) -> Steps[None]:
 
 
 @scenario
-def every_word_survives(scene: Scene) -> Steps[None]:
-    """Errors, reasons, names and testimonies come back as they were said."""
+def every_text_survives(scene: Scene) -> Steps[None]:
+    """Errors, reasons, names and evidence come back as they were written."""
     held = yield from scene.held()
-    told = yield from say_late(held, ODD_TEXT, state=State.CLOSED, result=ALL_BYTES, why=ODD_TEXT)
-    doubt = yield from settle(told, State.IN_DOUBT, error=ODD_TEXT * 20)
+    late = yield from say_late(held, ODD_TEXT, state=State.CLOSED, result=ALL_BYTES, why=ODD_TEXT)
+    doubt = yield from settle(late, State.IN_DOUBT, error=ODD_TEXT * 20)
     asked = yield from written(Ask(doubt, ODD_TEXT, LEASE))
 
     assert (doubt.error, asked.asker) == (ODD_TEXT * 20, ODD_TEXT)
@@ -140,13 +140,13 @@ def every_word_survives(scene: Scene) -> Steps[None]:
     ended = yield from written(settling(asked, State.RELEASED, role=Role.OPERATOR, by=ODD_TEXT, error="", why=ODD_TEXT))
 
     assert (ended.settled_by, ended.error, ended.moves[-1].why) == (ODD_TEXT, "", ODD_TEXT)
-    (said,) = ended.evidence
-    assert (said.attempt, said.state, said.result, said.why) == (ODD_TEXT, State.CLOSED, ALL_BYTES, ODD_TEXT)
+    (one,) = ended.evidence
+    assert (one.attempt, one.state, one.result, one.why) == (ODD_TEXT, State.CLOSED, ALL_BYTES, ODD_TEXT)
 
 
 @scenario
 def no_text_stops_a_settle(scene: Scene) -> Steps[None]:
-    """An error's text may hold what a store cannot keep (NUL, a lone surrogate): mend it, do not lose the word."""
+    """An error's text may hold what a store cannot keep (NUL, a lone surrogate): the settle is written all the same."""
     for number, text in enumerate(("nul \x00 inside", "lone \ud800 surrogate")):
         held = yield from scene.held(str(number))
 
@@ -169,8 +169,8 @@ def moves_tell_who_did_what_and_why(scene: Scene) -> Steps[None]:
     asked = yield from settle(again, State.RELEASED, role=Role.LOOKUP, by=C, why="not on the books")
     ended = yield from settle(asked, State.COMPLETED, role=Role.OPERATOR, by="ada", why="the customer has it")
 
-    told = [(move.token, move.before, move.after, move.who) for move in ended.moves]
-    assert told == [
+    moves = [(move.token, move.before, move.after, move.who) for move in ended.moves]
+    assert moves == [
         (held.token, "", "started", A),
         (held.token, "started", "in_doubt", A),
         (taken.token, "in_doubt", "started", B),
@@ -214,9 +214,9 @@ def the_version_rises_with_every_write_and_with_nothing_else(scene: Scene) -> St
     yield from refused(Ask(doubt, C, LEASE))
     taken = yield from written(Take(doubt, C, OPAQUE, LEASE, False))
     yield from refused(Take(doubt, B, OPAQUE, LEASE, False))
-    word = Testify(held.key, A, held.token, State.CLOSED, None, "late")
-    yield from written(word)
-    yield from refused(word)
+    late = Testify(held.key, A, held.token, State.CLOSED, None, "late")
+    yield from written(late)
+    yield from refused(late)
     ended = yield from written(settling(taken, State.COMPLETED, result=b"done"))
     yield from written(redacting(ended))
     last = yield from refused(Renew(held, LEASE))

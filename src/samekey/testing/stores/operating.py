@@ -29,7 +29,7 @@ from samekey.testing.stores.scene import (
     written,
 )
 
-SWEEP_MAX = 1_000  # more than a scenario leaves behind
+SWEEP_MAX = 1_000  # more than a scenario leaves
 
 # -- redact, free --------------------------------------------------------------------------------------
 
@@ -46,7 +46,7 @@ def redact_drops_results_and_keeps_the_record(scene: Scene) -> Steps[None]:
 
         assert redacted.result is None
         assert redacted.error
-        assert [said.result for said in redacted.evidence] == [None]
+        assert [one.result for one in redacted.evidence] == [None]
         assert (redacted.state, redacted.fence, redacted.settled_by) == (state, ended.fence, A)
         assert (redacted.retain_until, redacted.fingerprint) == (ended.retain_until, ended.fingerprint)
         assert (redacted.moves[-1].who, "privacy request 7" in redacted.moves[-1].why) == ("ada", True)
@@ -115,7 +115,7 @@ def _sweep(limit: int = SWEEP_MAX) -> Steps[int]:
 
 
 def _swept_clean() -> Steps[None]:
-    """Leave nothing expired behind that was there before this scenario."""
+    """Sweep what had expired before this scenario."""
     for _ in range(100):
         if not (yield from _sweep()):
             return
@@ -284,17 +284,17 @@ def audit_keeps_every_action_of_a_person(scene: Scene) -> Steps[None]:
     key = make_key(scene.operation, "order-1", "acme")
     held = yield from scene.opening(tenant="acme")
     doubt = yield from settle(held, State.IN_DOUBT)
-    ended = yield from settle(doubt, State.CLOSED, role=Role.OPERATOR, by="ada", why="the bank said no")
+    ended = yield from settle(doubt, State.CLOSED, role=Role.OPERATOR, by="ada", why="the bank declined")
     ended = yield from written(redacting(ended, by="grace", why="privacy"))
     yield from freeing(ended, by="edsger", why="wrong order")
 
     entries = yield from _audit(scene)
 
-    told = [(one.who, one.action, one.before, one.after, one.why) for one in entries]
-    assert told == [
+    actions = [(one.who, one.action, one.before, one.after, one.why) for one in entries]
+    assert actions == [
         ("edsger", "free", "closed", "", "wrong order"),
         ("grace", "redact", "closed", "closed", "privacy"),
-        ("ada", "resolve", "in_doubt", "closed", "the bank said no"),
+        ("ada", "resolve", "in_doubt", "closed", "the bank declined"),
     ]
     assert all((one.operation, one.tenant, one.text) == key[:3] for one in entries)
     assert entries[-1].at >= held.created_at
@@ -329,7 +329,7 @@ def health_says_what_is_guaranteed(scene: Scene) -> Steps[None]:
 
 @scenario
 def a_store_has_a_name_and_knows_its_life(scene: Scene) -> Steps[None]:
-    """A name for people; and, once it was reached, the incarnation that its health tells, over every connection."""
+    """A name for people; and, once it was reached, the incarnation that its health reports, over every connection."""
     for connection in (0, 1):
         health: Health = yield from Invoke("health", on=connection)
         name = yield from Show("name", connection)

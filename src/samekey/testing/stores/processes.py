@@ -1,4 +1,4 @@
-"""Other processes: what one has been told is there for all, and outlives it.
+"""Other processes: what one process has written, all see, and it outlives that process.
 
 For stores that outlive their process. The other process is a real one: it runs `main` below, opens the
 store by its address, says on a line when it has been answered, and is then killed.
@@ -44,9 +44,9 @@ PROCESS_SECONDS = 20.0  # a process that is not done by then never will be
 def a_hold_is_seen_by_another_process_and_outlives_its_own(scene: Scene) -> Steps[None]:
     """While the effect runs elsewhere we see it started; killed there, the record is still there."""
     with _process(scene, "hold", A) as other:
-        told = other.line()
+        line = other.line()
         seen = yield from refused(scene.opening(by=B))
-        assert (seen.state, seen.attempt, seen.token) == (State.STARTED, A, told["token"])
+        assert (seen.state, seen.attempt, seen.token) == (State.STARTED, A, line["token"])
         other.kill()
 
     still = yield from refused(scene.opening(by=B))
@@ -111,12 +111,12 @@ class _Process:
     def line(self) -> Any:
         assert self._popen.stdout is not None
         line = self._popen.stdout.readline()
-        assert line, "the other process ended without a word; what it raised is on stderr"
+        assert line, "the other process ended without a reply; what it raised is on stderr"
         return json.loads(line)
 
-    def say(self, word: str) -> None:
+    def say(self, text: str) -> None:
         assert self._popen.stdin is not None
-        self._popen.stdin.write(word + "\n")
+        self._popen.stdin.write(text + "\n")
         self._popen.stdin.flush()
 
     def kill(self) -> None:

@@ -1,7 +1,7 @@
 """What a scenario may do: steps to yield, and the few sentences that most scenarios are made of.
 
 A scenario is a generator, like an attempt of the core: it yields commands and is sent replies, so that it
-exists once for both colours. Beside store commands it may yield the steps below; `store_suite.py` carries
+exists once for both colours. Apart from store commands it may yield the steps below; `suite.py` carries
 them out. A scenario never knows which store it plays on, and never finds another scenario's records: each
 has an operation name of its own.
 """
@@ -120,7 +120,7 @@ class Scene:
     address: tuple[str, str] = ("", "")  # of the store, for another process: "module:callable", and its argument
     colour: str = "sync"
     random_steps: int = 300  # of the one scenario that plays random commands
-    expires_by_itself: bool = False  # what is past retention is gone before anybody sweeps
+    expires_by_itself: bool = False  # a record past its retention is gone without a sweep
     operation: str = field(default_factory=lambda: f"suite-{uuid4().hex[:16]}")
 
     def key(self, text: str = "order-1", *, tenant: str | None = None) -> Key:
@@ -162,7 +162,7 @@ class Scene:
         return record
 
     def renewed_since(self, text: str = "order-1", *, boundary: str = OPAQUE) -> Steps[Record]:
-        """What somebody saw of a hold whose lease was then renewed, and would be over by now if it had not been."""
+        """A view of a hold whose lease was renewed after it, and would be over by now otherwise."""
         for number in range(RENEWALS):
             held = yield from self.held(f"{text} {number}", boundary=boundary)
             seen = yield from renew(held, seconds=self.short)
@@ -213,8 +213,8 @@ def renew(held: Record, *, seconds: float = LEASE) -> Steps[Record]:
     return there((yield from Renew(held, seconds)))
 
 
-def settle(seen: Record, state: State, **said: Any) -> Steps[Record]:
-    return there((yield from settling(seen, state, **said)))
+def settle(seen: Record, state: State, **options: Any) -> Steps[Record]:
+    return there((yield from settling(seen, state, **options)))
 
 
 def settling(

@@ -1,4 +1,4 @@
-"""Settling: who may end a hold how, who may ask, and what a late attempt may still say."""
+"""Settling: who may end a hold and how, who may ask, and what a late attempt may still write."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def settle_by_a_passer_by_follows_next(scene: Scene) -> Steps[None]:
 
 @scenario
 def settle_by_a_lookup_follows_next(scene: Scene) -> Steps[None]:
-    """Whoever asked the provider makes the moves that NEXT gives to a lookup, and no other."""
+    """An attempt that asked the provider makes the moves that NEXT gives to a lookup, and no other."""
     yield from _every_move(scene, Role.LOOKUP)
 
 
@@ -119,7 +119,7 @@ def settle_by_another_attempt_is_refused(scene: Scene) -> Steps[None]:
 
 @scenario
 def settle_by_a_passer_by_spares_a_live_lease(scene: Scene) -> Steps[None]:
-    """Nobody may doubt a holder whose lease lives, even if by what they saw it would be over by now."""
+    """A passer-by may not doubt a holder whose lease lives, even if the lease it saw would be over by now."""
     held = yield from scene.held("held")
     yield from refused(settling(held, State.IN_DOUBT, role=Role.PASSER_BY, by=B))
 
@@ -129,14 +129,14 @@ def settle_by_a_passer_by_spares_a_live_lease(scene: Scene) -> Steps[None]:
 
 @scenario
 def settle_by_an_operator_needs_the_state_that_was_shown(scene: Scene) -> Steps[None]:
-    """A person speaks about what was on the screen; a provider's word counts whatever became of the doubt."""
+    """A person settles the state that was on the screen; a provider's verdict counts whatever became of the doubt."""
     doubt = yield from scene.doubted()
     yield from settle(doubt, State.RELEASED)
 
     yield from refused(settling(doubt, State.COMPLETED, role=Role.OPERATOR, by="ada"))
-    told = yield from written(settling(doubt, State.COMPLETED, role=Role.LOOKUP, by=B, result=b"it did"))
+    after = yield from written(settling(doubt, State.COMPLETED, role=Role.LOOKUP, by=B, result=b"it did"))
 
-    assert (told.state, told.result) == (State.COMPLETED, b"it did")
+    assert (after.state, after.result) == (State.COMPLETED, b"it did")
 
 
 @scenario
@@ -148,20 +148,20 @@ def settle_by_a_late_holder_ends_a_doubt(scene: Scene) -> Steps[None]:
         doubt = yield from settle(dead, State.IN_DOUBT, role=Role.PASSER_BY, by=B)
         assert doubt.fence == held.fence
 
-        told = yield from written(settling(held, state, result=b"truth"))
+        after = yield from written(settling(held, state, result=b"truth"))
 
-        assert (told.state, told.result, told.settled_by) == (state, b"truth", A)
+        assert (after.state, after.result, after.settled_by) == (state, b"truth", A)
 
 
 @scenario
-def settle_by_a_dead_holder_is_written_while_nobody_looked(scene: Scene) -> Steps[None]:
-    """A lease is for liveness, never for safety: while the fence is unmoved the holder's word counts."""
+def settle_by_a_dead_holder_is_written_if_no_other_attempt_looked(scene: Scene) -> Steps[None]:
+    """A lease is for liveness, never for safety: while the fence is unmoved the holder may settle."""
     held = yield from scene.held()
     yield from scene.lose_lease(held)
 
-    told = yield from written(settling(held, State.COMPLETED, result=b"truth"))
+    after = yield from written(settling(held, State.COMPLETED, result=b"truth"))
 
-    assert (told.state, told.result) == (State.COMPLETED, b"truth")
+    assert (after.state, after.result) == (State.COMPLETED, b"truth")
 
 
 @scenario
@@ -209,7 +209,7 @@ def settle_by_provider_or_person_ends_the_unsureness(scene: Scene) -> Steps[None
 
 
 @scenario
-def settle_raises_the_round_when_told_to(scene: Scene) -> Steps[None]:
+def settle_raises_the_round_on_request(scene: Scene) -> Steps[None]:
     """A new round is a new provider key; it rises only where the settle says so, and a take keeps it."""
     held = yield from scene.held()
     raised = yield from settle(held, State.RELEASED, next_round=True)
@@ -235,7 +235,7 @@ def settle_ends_the_asking(scene: Scene) -> Steps[None]:
 
 @scenario
 def ask_records_the_asker(scene: Scene) -> Steps[None]:
-    """Whoever asks about a doubt stands in the record; state and fence stay."""
+    """The record names the attempt that asks about a doubt; state and fence stay."""
     doubt = yield from scene.doubted()
 
     asked = yield from written(Ask(doubt, B, LEASE))
@@ -260,7 +260,7 @@ def ask_is_for_one_at_a_time(scene: Scene) -> Steps[None]:
 
 @scenario
 def ask_passes_on_when_the_asker_is_gone(scene: Scene) -> Steps[None]:
-    """An asker that never came back blocks nobody for longer than it asked for."""
+    """An asker that never came back blocks others only for the time it asked for."""
     doubt = yield from scene.doubted()
     yield from ask(doubt, B, seconds=scene.short)
     yield from scene.outlive()
@@ -302,35 +302,40 @@ def ask_needs_a_doubt_and_its_fence(scene: Scene) -> Steps[None]:
 
 
 @scenario
-def testify_keeps_the_word_beside_the_record(scene: Scene) -> Steps[None]:
-    """Whatever became of the key, a late attempt's word is kept; state and fence do not move for it."""
+def testify_keeps_evidence_in_the_record(scene: Scene) -> Steps[None]:
+    """Whatever became of the key, the evidence of a late attempt is kept; state and fence do not move for it."""
     for state in State:
         seen = yield from scene.settled(state, state)
 
-        told = yield from written(Testify(seen.key, C, 7, State.COMPLETED, b"late", "came too late"))
+        after = yield from written(Testify(seen.key, C, 7, State.COMPLETED, b"late", "came too late"))
 
-        assert (told.state, told.fence, told.result, told.moves) == (seen.state, seen.fence, seen.result, seen.moves)
-        (said,) = told.evidence
-        assert (said.attempt, said.token, said.state) == (C, 7, State.COMPLETED)
-        assert (said.result, said.why) == (b"late", "came too late")
-        assert said.at >= told.created_at
-        assert told.happened == said
+        assert (after.state, after.fence, after.result, after.moves) == (
+            seen.state,
+            seen.fence,
+            seen.result,
+            seen.moves,
+        )
+        (one,) = after.evidence
+        assert (one.attempt, one.token, one.state) == (C, 7, State.COMPLETED)
+        assert (one.result, one.why) == (b"late", "came too late")
+        assert one.at >= after.created_at
+        assert after.happened == one
 
 
 @scenario
 def testify_counts_once_for_each_attempt(scene: Scene) -> Steps[None]:
-    """A repeated word recognises itself; the word of another attempt is another one, in order."""
+    """Repeated evidence is recognised; the evidence of another attempt is added, in order."""
     seen = yield from scene.doubted()
     yield from say_late(seen, B)
 
     yield from refused(Testify(seen.key, B, seen.token, State.COMPLETED, b"again", ""))
-    told = yield from say_late(seen, C)
+    after = yield from say_late(seen, C)
 
-    assert [said.attempt for said in told.evidence] == [B, C]
+    assert [one.attempt for one in after.evidence] == [B, C]
 
 
 @scenario
-def testify_is_not_for_the_record_s_own_word(scene: Scene) -> Steps[None]:
+def testify_of_the_record_s_own_outcome_is_refused(scene: Scene) -> Steps[None]:
     """Who settled the record so has nothing to add; who was overruled has."""
     seen = yield from scene.settled(State.COMPLETED)
 
@@ -356,15 +361,15 @@ def testify_survives_later_moves(scene: Scene) -> Steps[None]:
 
 @scenario
 def testify_is_bounded(scene: Scene) -> Steps[None]:
-    """A record keeps so many words and refuses the rest: the first ones are never pushed out."""
+    """A record keeps so much evidence and refuses the rest: the first is never pushed out."""
     seen = yield from scene.doubted()
     witnesses = [f"{number:032x}" for number in range(EVIDENCE_MAX)]
-    words = [Testify(seen.key, one, seen.token, State.CLOSED, None, "late") for one in witnesses]
-    yield from Invoke("batch", (words,))
+    late = [Testify(seen.key, one, seen.token, State.CLOSED, None, "late") for one in witnesses]
+    yield from Invoke("batch", (late,))
 
     full = yield from refused(Testify(seen.key, "f" * 32, seen.token, State.COMPLETED, b"late", ""))
 
-    assert [said.attempt for said in full.evidence] == witnesses
+    assert [one.attempt for one in full.evidence] == witnesses
 
 
 @scenario

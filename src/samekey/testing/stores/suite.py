@@ -15,7 +15,7 @@
 
 Each test is one scenario, its docstring one sentence of the contract in `samekey.core.ports`. The scenarios
 exist once: they are generators, carried out here by threads (`StoreSuite`) or by tasks (`AsyncStoreSuite`).
-They need no empty database, only that nobody else sweeps it meanwhile. No pytest plugin is needed: an async
+They need no empty database, only that no other process sweeps it meanwhile. No pytest plugin is needed: an async
 suite starts its own loop.
 """
 
@@ -33,7 +33,7 @@ from samekey.core.commands import Command, StoreCommand
 from samekey.core.drive import adrive, drive
 from samekey.core.ports import AsyncStore, Store
 from samekey.loops import running
-from samekey.testing._asserts import told_without_asserts
+from samekey.testing._asserts import require_asserts
 from samekey.testing.stores import (  # noqa: F401 - each registers its scenarios in SCENARIOS; this is their order
     agreement,
     claims,
@@ -70,7 +70,7 @@ class _Suite:
         raise NotImplementedError("give address(), or say survives_process = False")
 
     def _scene(self, colour: str, scenario: Scenario) -> Scene:
-        told_without_asserts()
+        require_asserts()
         address = self.address() if scenario in PROCESS_SCENARIOS else ("", "")
         return Scene(self.short_seconds, address, colour, self.random_steps, expires_by_itself=self.expires_by_itself)
 
