@@ -89,7 +89,7 @@ def test_a_probe_may_be_a_view_a_generator_or_a_cursor(db, clock, seen):
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        (lambda: Row(1), "two looks one after the other differ"),
+        (lambda: Row(1), "two looks in a row differ"),
         (lambda: itertools.count(), "more than"),
         (lambda: READ, "gives the same iterator"),
         (lambda: [Unequal()], "cannot be compared"),
