@@ -78,7 +78,9 @@ def payload_of(
     payload.update(beside)
     # Keys that are not text come last, in their order.
     for key in sorted(beside) if len(beside) > 1 else beside:
-        written = b"%b%b%d:%b}" % (written[:-1], b"" if written == b"{}" else b",", key, canonical(beside[key]))
+        value = beside[key]
+        value = path_written(value) if key == PATH and type(value) is str else canonical(value)
+        written = b"%b%b%d:%b}" % (written[:-1], b"" if written == b"{}" else b",", key, value)
     return payload, written
 
 
@@ -92,6 +94,9 @@ def decompressed(body: bytes, max_bytes: int) -> bytes | None:
     if len(plain) > max_bytes:
         raise TooLarge
     return plain if reader.eof and not reader.unused_data else None
+
+
+path_written = lru_cache(maxsize=1024)(canonical)  # most requests go to few paths
 
 
 @lru_cache(maxsize=256)

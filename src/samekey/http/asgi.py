@@ -147,7 +147,7 @@ class Passage:
         handlers = scope.get(STARLETTE_HANDLERS)
         if handlers is not None:
             scope[RAISED] = raised = Raised()
-            scope[STARLETTE_HANDLERS] = tuple(_Overheard(one, raised) for one in handlers)
+            scope[STARLETTE_HANDLERS] = tuple([_Overheard(one, raised) for one in handlers])
         try:
             await app(scope, exchange.receive, exchange.send)
         except BaseException as error:  # whatever it is, the core must hear of it

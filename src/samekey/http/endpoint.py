@@ -246,8 +246,10 @@ class Endpoint:
     def first(self, reply: Reply, key: str, *, stored: bool = True) -> Reply:
         """The application's own answer."""
         status, headers, body = reply
-        ours = self._header
-        said = [one for one in headers if one[0].lower() != ours]  # the application may answer with the header itself
+        ours, said = self._header, list(headers)
+        for one in headers:
+            if one[0].lower() == ours:  # the application answers with the header itself
+                said.remove(one)
         said.append((ours, key_header(key)))
         if not stored:
             said.append(NOT_STORED)
