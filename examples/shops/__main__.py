@@ -15,12 +15,12 @@ TRY = """
   curl {shop.provider}/ledger                                                        # what the provider charged
   samekey ls --store {shop.store}
 
-The same for /vouchers (nobody can tell) and, with {{"item": "book"}}, for /orders (one transaction). Ctrl-C ends it.
+The same for /vouchers (outcome unknown) and, with {{"item": "book"}}, for /orders (one transaction). Ctrl-C ends it.
 """
 
 if len(sys.argv) != 2 or sys.argv[1] not in SERVERS:
     sys.exit(__doc__)
-signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends this ends the shop, too
+signal.signal(signal.SIGTERM, signal.default_int_handler)  # a signal that ends this program ends the shop, too
 with tempfile.TemporaryDirectory() as folder, running(sys.argv[1], Path(folder)) as shop:
     print(TRY.format(shop=shop), flush=True)
     try:

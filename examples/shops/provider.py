@@ -4,7 +4,7 @@ POST /charges    honours an Idempotency-Key: one key, one line in the ledger; ab
 POST /vouchers   knows no keys: every request is a line
 GET  /ledger     the lines
 POST /hold       the next request gets its line, but no answer ...
-GET  /held       ... here it is, and the worker that waits for the answer: kill it, and nobody can tell what happened
+GET  /held       ... here it is, and the worker that waits for the answer: kill it, and what happened is unknown
 """
 
 import json

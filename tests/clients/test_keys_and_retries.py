@@ -167,7 +167,7 @@ def test_a_key_that_is_no_header_is_refused(key):
 def test_a_label_is_for_effects():
     with pytest.raises(Misconfigured, match="none is running"), same_key(label="capture"):
         pass
-    with pytest.raises(Misconfigured, match="a key or a label"), same_key("k", label="capture"):
+    with pytest.raises(Misconfigured, match="a key or a label, not both"), same_key("k", label="capture"):
         pass
 
 

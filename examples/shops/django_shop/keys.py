@@ -1,4 +1,4 @@
-"""Who may use which key, and what stands behind each view."""
+"""Who may use which key, and the boundary of each view."""
 
 import hashlib
 import os
@@ -17,12 +17,12 @@ guard = Guard(f"sqlite:///{os.environ['SHOP_DATABASE']}", policy=Policy(lease=LE
 whose = {"principal": lambda request: request.native.user.get_username() or None, "required": True}
 
 CARDS = Endpoint(boundary=Keyed(), **whose)  # the provider honours keys: after a crash the next try adopts the charge
-VOUCHERS = Endpoint(boundary=Opaque(), **whose)  # nobody can tell: after a crash it is in doubt, and a person looks
+VOUCHERS = Endpoint(boundary=Opaque(), **whose)  # the provider cannot tell: after a crash it is in doubt, for a person
 ORDERS = Endpoint(boundary=Atomic("connection"), connection=lambda request: connection.connection, **whose)
 
 
 class TokenMiddleware:
-    """Signs in whoever sends `Authorization: Bearer TOKEN`."""
+    """Signs in the user of `Authorization: Bearer TOKEN`."""
 
     def __init__(self, get_response):
         self.get_response = get_response

@@ -42,7 +42,7 @@ def checked(form, request):
     return form.cleaned_data
 
 
-def said(answer):
+def body_of(answer):
     """What the provider answered."""
     if answer.status_code == 402:
         current().release()  # declined, and the provider says so: nothing happened, the key is free again
@@ -72,7 +72,7 @@ def place(request):
 @require_POST
 def charge(request):
     bill = checked(Bill, request)
-    paid = said(cards.post("/charges", json=bill))  # under the hold's own key
+    paid = body_of(cards.post("/charges", json=bill))  # under the hold's own key
     Payment.objects.update_or_create(id=paid["id"], defaults={"customer": current().tenant, **bill})  # maybe again
     return JsonResponse({"charge": paid["id"], "amount": paid["amount"]}, status=201)
 
@@ -80,7 +80,7 @@ def charge(request):
 @require_POST
 @rules(VOUCHERS)
 def redeem(request):
-    return JsonResponse(said(vouchers.post("/vouchers", json=checked(Bill, request))), status=201)
+    return JsonResponse(body_of(vouchers.post("/vouchers", json=checked(Bill, request))), status=201)
 
 
 urlpatterns = [path("orders", orders), path("charges", charge), path("vouchers", redeem)]

@@ -27,7 +27,7 @@ vouchers = httpx.AsyncClient(**calling)  # their issuer knows no keys: sent once
 whose: Any = {"principal": lambda request: customer(request.header("authorization")), "required": True}
 
 KEYED = Endpoint(boundary=Keyed(), **whose)  # the provider honours keys: after a crash the next try adopts the charge
-OPAQUE = Endpoint(boundary=Opaque(), **whose)  # nobody can tell: after a crash it is in doubt, and a person looks
+OPAQUE = Endpoint(boundary=Opaque(), **whose)  # the provider cannot tell: after a crash it is in doubt, for a person
 ATOMIC = Endpoint(boundary=Atomic("session"), connection=lambda request: request.native["shop.session"], **whose)
 
 
@@ -61,7 +61,7 @@ async def place(wanted: NewOrder, request: Request) -> dict[str, int]:
     return {"order": order.id}
 
 
-def said(answer: httpx.Response) -> dict[str, Any]:
+def body_of(answer: httpx.Response) -> dict[str, Any]:
     """What the provider answered."""
     if answer.status_code == 402:
         current().release()  # declined, and the provider says so: nothing happened, the key is free again
@@ -71,7 +71,7 @@ def said(answer: httpx.Response) -> dict[str, Any]:
 
 @money.post("/charges", status_code=201)
 async def charge(bill: Bill) -> dict[str, Any]:
-    paid = said(await cards.post("/charges", json=bill.model_dump()))  # under the hold's own key
+    paid = body_of(await cards.post("/charges", json=bill.model_dump()))  # under the hold's own key
     async with AsyncSession(engine) as session, session.begin():
         await session.merge(Payment(id=paid["id"], customer=current().tenant, **bill.model_dump()))  # maybe again
     return {"charge": paid["id"], "amount": paid["amount"]}
@@ -80,7 +80,7 @@ async def charge(bill: Bill) -> dict[str, Any]:
 @money.post("/vouchers", status_code=201)
 @rules(OPAQUE)
 async def redeem(bill: Bill) -> dict[str, Any]:
-    return said(await vouchers.post("/vouchers", json=bill.model_dump()))
+    return body_of(await vouchers.post("/vouchers", json=bill.model_dump()))
 
 
 @asynccontextmanager

@@ -39,7 +39,7 @@ def digest(token: str) -> str:
 
 
 async def customer(authorization: str | None) -> str | None:
-    """The name of whoever sends `Authorization: Bearer TOKEN`."""
+    """The name of the user of `Authorization: Bearer TOKEN`."""
     token = (authorization or "").removeprefix("Bearer ")
     async with AsyncSession(engine) as session:
         return await session.scalar(select(Customer.name).where(Customer.token == digest(token)))

@@ -1,7 +1,7 @@
-"""Keys on outgoing requests: one for each operation, the same in every retry, and after a crash.
+"""Keys on outgoing requests: one for each operation, the same in every retry and after a crash.
 
-One file per library: `httpx`, `httpx2`, `requests`, `aiohttp`. What they share is here: which key a request gets
-(`_keys`), whether it may be sent again (`_retry`), and what the user says about both (`_rules`).
+One file per library: `httpx`, `httpx2`, `requests`, `aiohttp`. They share which key a request gets (`_keys`), whether
+it may be sent again (`_retry`), and the user's options for both (`_rules`).
 """
 
 from samekey.clients._keys import same_key

@@ -1,10 +1,10 @@
 """Which key an outgoing request gets. The key belongs to the operation, never to the attempt.
 
-The one the request has already; else that of what is closest around it: `with same_key(...)`, or a guarded effect with
-the provider key of its hold, which is the same after a crash and in every process; else a new one.
+A request that has a key keeps it. Else the innermost block around it gives the key: `with same_key(...)`, or a guarded
+effect with the provider key of its hold, which is the same after a crash and in every process. Else the key is new.
 
-A key names one request. Two different ones under one key are a refusal at a provider that compares, and a lost effect
-at one that does not: so that is an error here, before anything is sent.
+A key names one request. A provider that compares requests refuses a second, different one under the same key; one that
+does not compare loses its effect. So a second request under one key is an error here, before anything is sent.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from weakref import WeakKeyDictionary
 from samekey.core.errors import Misconfigured
 from samekey.guard.hold import current
 
-KEYED_METHODS = frozenset({"POST", "PATCH"})  # the others may be repeated as they are
-KEY_MAX_CHARS = 255  # what Stripe takes; others take less
+KEYED_METHODS = frozenset({"POST", "PATCH"})  # the others may be repeated without a key
+KEY_MAX_CHARS = 255  # Stripe's limit; other providers have a lower one
 
 _BOUNDARY = re.compile(r'multipart/[^;]+;(?:.*;)?\s*boundary="?([^";,]+)', re.IGNORECASE)
 
 
 @dataclass(slots=True)
 class _Block:
-    """A `with same_key(...)`: its key or label, the hold it stands in, and which request has it."""
+    """A `with same_key(...)`: its key or label, the hold in which it was opened, and the request that has the key."""
 
     key: str | None
     label: str
@@ -40,16 +40,16 @@ class _Block:
 
 
 _block: ContextVar[_Block | None] = ContextVar("samekey_client_key", default=None)
-_holds: WeakKeyDictionary[Any, dict[str, bytes]] = WeakKeyDictionary()  # what a hold's keys name
+_holds: WeakKeyDictionary[Any, dict[str, bytes]] = WeakKeyDictionary()  # which request each key of a hold names
 
 
 @contextmanager
 def same_key(key: str | None = None, *, label: str = "") -> Iterator[None]:
-    """The request sent in this block has this key, however often the block's own code sends it.
+    """The request sent in this block has one key, however often the code in the block sends it.
 
-    With `key` that one; with `label`, inside a guarded effect, the hold's provider key of that label (for the second
-    request of an effect; the lookup asks with `record.provider_key(label)`); with neither a new one for the block. A
-    guarded effect inside the block has keys of its own.
+    `key` is that key. Inside a guarded effect, `label` makes it the hold's provider key of that label, for the second
+    request of an effect (the lookup asks with `record.provider_key(label)`). With neither, the block gets a new key. A
+    guarded effect inside the block has its own keys.
 
         with same_key("order-17"):
             client.post("/charges", json=charge)
@@ -57,7 +57,7 @@ def same_key(key: str | None = None, *, label: str = "") -> Iterator[None]:
     held = _held()
     if key is not None:
         if label:
-            raise Misconfigured("a key or a label: a label makes the hold's key another one")
+            raise Misconfigured("give a key or a label, not both: a label is for the hold's own key")
         _check(key)
     elif held is None:
         if label:
@@ -73,14 +73,14 @@ def same_key(key: str | None = None, *, label: str = "") -> Iterator[None]:
 def key_for(
     method: str, url: str, body: bytes | None, content_type: str | None = None, *, before: str | None = None
 ) -> str:
-    """The key of this request; `body` None where it is a stream, which is not compared.
+    """The key of this request; `body` is None for a stream, which is not compared.
 
-    `before` is the one it was given when it was sent before, as the same object: a loop of the caller's own, unless an
-    effect or a block says that it is another operation now.
+    `before` is the key that this request object got when it was sent before, by a loop of the caller. The request keeps
+    it, unless a guarded effect or a block around it gives another key now.
     """
     block, held = _block.get(), _held()
     if block is not None and held is not None and _is_within(held, block):
-        block = None  # an effect's key must be found again by whoever comes after a crash, and that one has no block
+        block = None  # the attempt after a crash must find the effect's key again, and it runs in no block
     if block is not None and block.key is not None:
         key, named = block.key, block.named
     elif held is not None:
@@ -92,26 +92,26 @@ def key_for(
     if named.setdefault(key, request) != request:
         raise Misconfigured(
             f"{method} {_shown(url)} is the second request under one key, and not the same as the first: "
-            "give it a key of its own, with same_key(label='what it does') or another same_key(key)"
+            "give it its own key, with same_key(label='what it does') or another same_key(key)"
         )
     return key
 
 
 def digest(method: str, url: str, body: bytes | None) -> bytes:
-    """What one request is known by."""
+    """The digest by which a request is recognised."""
     whole = hashlib.sha256(f"{method} {url}\n".encode())
     whole.update(b"a stream" if body is None else hashlib.sha256(body).digest())
     return whole.digest()
 
 
 def _without_boundary(body: bytes, content_type: str) -> bytes:
-    """What stands between the parts of a form is drawn by chance, anew for each request."""
+    """The body without the boundary between its parts, which is random and new for each request."""
     found = _BOUNDARY.match(content_type)
     return body if found is None else body.replace(b"--" + found[1].encode(), b"--")
 
 
 def seconds_left() -> float | None:
-    """How long the guarded effect around us may still wait; None outside of one."""
+    """How long the guarded effect around this call may still wait; None outside of one."""
     held = _held()
     if held is None:
         return None
@@ -136,7 +136,7 @@ def _is_within(held: Any, block: _Block) -> bool:
 
 
 def _shown(url: str) -> str:
-    """Without what belongs in no log: a password, a query."""
+    """The URL without password and query, which belong in no log."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 

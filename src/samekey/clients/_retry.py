@@ -2,16 +2,16 @@
 
     answer                      with a key, or a method that may be repeated        a POST without a key
     nothing was sent            again                                               again
-    none or half, 408 500 502   again: it may have happened, and the key knows      never: it may have happened
+    none or half, 408 500 502   again: the key protects an effect that happened     never: it may have happened
         504
     409                         again, with a key only: another attempt is running  never
-    409, a problem that says    never: in doubt, or done and not kept; a person     never
-        no Retry-After          decides
-    425 429 503                 again, when Retry-After says so                     never
+    409, a problem without      never: in doubt, or done and not kept; a person     never
+        a Retry-After           decides
+    425 429 503                 again, after Retry-After                            never
     422 and the rest            never: the request must change                      never
 
-A Retry-After longer than we wait ends it: coming back too early is not what was asked. So does the end of the lease,
-inside a guarded effect: after it, somebody else may be at work.
+A Retry-After that is longer than the longest wait ends the retries: the server asked for none before it. So does the
+end of the lease, inside a guarded effect: after it, another attempt may run.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from samekey.core.errors import Misconfigured
 
 REPEATABLE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
 RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
-IN_PROGRESS = 409  # the draft's word for "the first one is still running": the only error that needs no correction
-PROBLEM = "application/problem+json"  # who writes one says when to come again, if that helps
-DOUBLED_MAX = 100  # times: from then on a float would soon be too small for it
+IN_PROGRESS = 409  # in the draft: the first request is still running; the only client error without a correction
+PROBLEM = "application/problem+json"  # a server that sends one adds Retry-After where a retry helps
+DOUBLED_MAX = 100  # times: a float cannot be doubled much more often
 RETRY_AFTER_MAX_CHARS = 64  # an HTTP date has 29
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """How often and how long. `attempts` counts the first one too: 1 never retries."""
+    """How often a request is tried, and how long it waits. `attempts` counts the first one: 1 never retries."""
 
     attempts: int = 4
-    first_wait_seconds: float = 0.5  # doubled each time, and shortened by chance so that a crowd spreads out
-    longest_wait_seconds: float = 30.0  # of one wait; a longer Retry-After ends it
-    patience_seconds: float = 60.0  # of all waits
+    first_wait_seconds: float = 0.5  # doubled each time, and shortened at random so that many clients spread out
+    longest_wait_seconds: float = 30.0  # of one wait; a longer Retry-After ends the retries
+    patience_seconds: float = 60.0  # of all waits together
 
     def __post_init__(self) -> None:
         if type(self.attempts) is not int or self.attempts < 1:
@@ -52,7 +52,7 @@ class Retry:
 
 @dataclass(slots=True)
 class Course:
-    """One operation under way: how often it was tried, how long it waited."""
+    """One operation that is being sent: how often it was tried, how long it waited."""
 
     retry: Retry
     method: str
@@ -63,7 +63,7 @@ class Course:
     waited: float = 0.0
 
     def after_error(self, *, sent: bool, chance: float) -> float | None:
-        """Seconds until the next attempt after an error, None to give up; `sent` unless it certainly was not."""
+        """Seconds until the next attempt after an error, None to give up; `sent` is False only if certain."""
         if sent and not self._repeatable:
             return None
         return self._next(None, chance)
@@ -71,7 +71,7 @@ class Course:
     def after_answer(
         self, status: int, header: Callable[[str], str | None], *, now: float, chance: float
     ) -> float | None:
-        """Seconds until the next attempt after an answer, None if it is the answer."""
+        """Seconds until the next attempt after an answer, None if this answer is final."""
         if not self._repeatable or not (status in RETRIED or (status == IN_PROGRESS and self.keyed)):
             return None
         later = header("Retry-After")
@@ -81,23 +81,23 @@ class Course:
 
     @property
     def may_repeat(self) -> bool:
-        """Whether it may be sent again, if there is a reason to."""
+        """Whether it may be sent again at all."""
         return self._repeatable and self.replayable
 
     @property
     def _repeatable(self) -> bool:
         return self.keyed or self.method in REPEATABLE_METHODS
 
-    def _next(self, told: float | None, chance: float) -> float | None:
+    def _next(self, asked_wait: float | None, chance: float) -> float | None:
         self.attempts += 1
         retry = self.retry
         if self.attempts >= retry.attempts or not self.replayable:
             return None
         doubled = retry.first_wait_seconds * 2.0 ** min(self.attempts - 1, DOUBLED_MAX)
         wait = min(doubled, retry.longest_wait_seconds) * (1 + chance) / 2
-        if told is not None:
-            wait = told + wait * chance  # never before it; and not all of those who were told so at once
-        if (told or 0.0) > retry.longest_wait_seconds or self.waited + wait > retry.patience_seconds:
+        if asked_wait is not None:
+            wait = asked_wait + wait * chance  # never before it, and not all clients at the same moment
+        if (asked_wait or 0.0) > retry.longest_wait_seconds or self.waited + wait > retry.patience_seconds:
             return None
         lease = self.lease_left()
         if lease is not None and wait >= lease:
@@ -107,7 +107,7 @@ class Course:
 
 
 def retry_after(value: str | None, date: str | None = None, *, now: float) -> float | None:
-    """Seconds to wait by a Retry-After header: a number, or a date, read by the clock that wrote it.
+    """Seconds to wait by a Retry-After header: a number, or a date, compared with the sender's own clock.
 
     >>> retry_after("120", now=0.0)
     120.0
@@ -122,7 +122,7 @@ def retry_after(value: str | None, date: str | None = None, *, now: float) -> fl
     until = _moment(value)
     if until is None:
         return None
-    sent = None if date is None else _moment(date)  # its own clock: ours may be minutes away
+    sent = None if date is None else _moment(date)  # the server's clock: ours may differ by minutes
     return max(0.0, until - (now if sent is None else sent))
 
 

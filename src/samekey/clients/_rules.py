@@ -13,12 +13,12 @@ from samekey.core.errors import Misconfigured
 
 KEY_HEADER = "Idempotency-Key"
 
-_TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # what HTTP lets a header be called
+_TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # the name of a header, as HTTP defines it
 _NAME = re.compile(r"[a-z0-9_-]+(?:\.[a-z0-9_-]+)*")  # of a host, in lower case
 
 
 class Rules:
-    """What a user says about outgoing requests, checked once."""
+    """The user's options for outgoing requests, checked once."""
 
     def __init__(self, hosts: Iterable[str], retry: Retry | None, header: Any, quoted: bool) -> None:
         self.hosts = checked_hosts(hosts)
@@ -26,13 +26,13 @@ class Rules:
             raise Misconfigured(f"retry= takes a Retry, not {retry!r}; Retry(attempts=1) tries once")
         self.retry = retry or Retry()
         if not isinstance(header, str) or not _TOKEN.fullmatch(header):
-            # A library that sends it all the same sends no key, and a retry would be a second effect.
+            # A server would not read the key under such a name, and a retry would be a second effect.
             raise Misconfigured(f"header= is the name of a header, not {header!r}")
         self.header: str = header
         self.quoted = quoted
 
     def honours(self, host: str | None) -> bool:
-        """Whether a key means something there."""
+        """Whether this host honours keys."""
         return _as_host(host or "") in self.hosts
 
     def gives(self, method: str, host: str | None) -> bool:
@@ -44,7 +44,7 @@ class Rules:
 
 
 def checked_hosts(hosts: Iterable[str]) -> frozenset[str]:
-    """Hosts that honour a key: only there is a POST with a key safe to repeat."""
+    """The hosts that honour a key, in one spelling: only there a POST with a key is safe to repeat."""
     if isinstance(hosts, str | bytes) or not isinstance(hosts, Iterable):
         raise Misconfigured("hosts= is a collection of names: {'api.example.com'}")
     given = tuple(hosts)
@@ -52,7 +52,7 @@ def checked_hosts(hosts: Iterable[str]) -> frozenset[str]:
     found = frozenset(_as_host(host.removeprefix("[").removesuffix("]")) for host in given) if named else None
     if not found or not all(_NAME.fullmatch(host) or _is_address(host) for host in found):
         raise Misconfigured(
-            "hosts= names the hosts that honour a key, without scheme and port, as they stand in DNS "
+            "hosts= names the hosts that honour a key, without scheme and port, as DNS has them "
             "(xn--...) or as an address: {'api.example.com', '::1'}"
         )
     return found

@@ -1,4 +1,4 @@
-"""What the transports of httpx and httpx2 share: the same classes under two names, imported by a file each."""
+"""What the transports of httpx and httpx2 share. Both libraries have the same classes; a file for each imports them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from samekey.clients._retry import Course, Retry, utc_now
 from samekey.clients._rules import KEY_HEADER, Rules
 from samekey.loops import running
 
-ANSWER_MAX_BYTES = 1 << 20  # of an answer that is read here, so that it is asked for again if it breaks off
+ANSWER_MAX_BYTES = 1 << 20  # of an answer that is read here, so that the request is sent again if it breaks off
 OURS = "samekey.given"  # among the extensions of a request
 
 
 class Given(NamedTuple):
-    """The key that we gave, and to which request.
+    """The key that we gave, and the request that got it.
 
-    A redirect makes a new request and copies headers and extensions, wherever it leads: so we know our own again, take
-    it off where keys are not honoured, and put the same one on where they are.
+    A redirect makes a new request and copies headers and extensions, to any host. So we recognise our own key, remove
+    it where keys are not honoured, and add the same one where they are.
     """
 
     key: str
@@ -29,7 +29,7 @@ class Given(NamedTuple):
 
 
 class _Transport:
-    """Which requests get a key, and how often they are tried. Knows httpx by its shapes only."""
+    """Which requests get a key, and how often they are tried. Uses only attributes that both libraries have."""
 
     library: Any  # httpx or httpx2
 
@@ -70,7 +70,7 @@ class _Transport:
     def failed(self, course: Course, error: Exception) -> float | None:
         library = self.library
         if isinstance(error, library.LocalProtocolError | library.UnsupportedProtocol):
-            return None  # the request itself is wrong, and would be the next time
+            return None  # the request itself is wrong, and would be wrong again
         unsent = isinstance(error, library.ConnectError | library.ConnectTimeout | library.PoolTimeout)
         return course.after_error(sent=not unsent, chance=random.random())  # noqa: S311 - spreads a crowd
 
@@ -83,7 +83,7 @@ class _Transport:
         )
 
     def reads(self, course: Course, response: Any) -> bool:
-        """Whether to read the answer here. Not one of unknown length: its reader may wait for each piece."""
+        """Whether to read the answer here. Not one of unknown length: its reader may need each part at once."""
         length = response.headers.get("Content-Length", "")
         return course.may_repeat and length.isdecimal() and int(length) <= ANSWER_MAX_BYTES
 
@@ -110,7 +110,7 @@ class Sending(_Transport):
             body = b"".join(response.stream)
         finally:
             response.stream.close()
-        response.stream = self.library.ByteStream(body)  # as it came: whoever wants it undecoded still gets it so
+        response.stream = self.library.ByteStream(body)  # not decoded: a reader of raw bytes gets what was sent
         return response
 
     def close(self) -> None:

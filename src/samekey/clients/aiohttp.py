@@ -24,12 +24,14 @@ REDIRECTS = frozenset({301, 302, 307, 308})  # of these a method may outlive som
 
 
 class KeyMiddleware:
-    """`hosts` honour a key: a POST or PATCH to one of them gets a key and may be tried again; to any other host it gets
-    none and is sent once. A body that is not bytes or JSON is sent once, too. A redirect keeps its key, where it is
-    honoured.
+    """Gives requests a key and retries them.
+
+    `hosts` honour a key: a POST or PATCH to one of them gets a key and may be tried again; to any other host it gets
+    none and is sent once. A body that is neither bytes nor JSON is sent once, too. A redirect keeps its key where it
+    is honoured.
 
     The session's total timeout is for all attempts together: give each one `sock_read` or `sock_connect`. An answer
-    that breaks off after its headers is not asked for again: nobody has begun to read it when we are done.
+    that breaks off after its headers is not requested again: the caller reads it after this middleware has returned.
     """
 
     def __init__(
@@ -41,7 +43,7 @@ class KeyMiddleware:
         quoted: bool = False,
     ) -> None:
         self._rules = Rules(hosts, retry, header, quoted)
-        # A redirect comes back to us as a request of its own, by the same task and at once.
+        # A redirect comes back here as a new request, by the same task and at once.
         self._redirected: WeakKeyDictionary[Any, tuple[bytes, str]] = WeakKeyDictionary()
 
     async def __call__(
@@ -53,7 +55,7 @@ class KeyMiddleware:
             try:
                 response = await handler(request)
             except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, aiohttp.ClientResponseError) as error:
-                # Not a bare TimeoutError: the time for all attempts is over.
+                # A bare TimeoutError is not caught: the time for all attempts is over.
                 wait = _wait_after(error, course)
                 if wait is None:
                     raise
@@ -71,7 +73,7 @@ class KeyMiddleware:
             await asyncio.sleep(wait)
 
     def _begin(self, request: aiohttp.ClientRequest, content: bytes | None) -> tuple[Course, str | None]:
-        """Give the request its key; and the key that is ours, also where it may not be sent."""
+        """Give the request its key; returns our key too, even where it may not be sent."""
         rules, header = self._rules, self._rules.header
         method, url, host = request.method, str(request.url), request.url.raw_host
         sent_on = self._redirected.pop(asyncio.current_task(), None)
@@ -85,13 +87,13 @@ class KeyMiddleware:
     def _expect_redirected(
         self, request: aiohttp.ClientRequest, content: bytes | None, response: aiohttp.ClientResponse, key: str | None
     ) -> None:
-        """Keep the key for where this answer sends the request on to."""
+        """Keep the key for the request to which this answer redirects."""
         location = response.headers.get("Location")
         if key is None or location is None or response.status not in REDIRECTS:
             return
         try:
             to = request.url.join(type(request.url)(location)).with_fragment(None).with_user(None)
-        except ValueError:  # nowhere: aiohttp says so itself
+        except ValueError:  # not an address: aiohttp raises for it
             return
         self._redirected[asyncio.current_task()] = digest(request.method, str(to), content), key
 
@@ -100,13 +102,13 @@ def _wait_after(error: aiohttp.ClientError, course: Course) -> float | None:
     if isinstance(error, aiohttp.ClientResponseError) and not isinstance(
         error.__cause__, aiohttp.http.HttpProcessingError
     ):
-        return None  # what came back was HTTP: this is a middleware's word about it
+        return None  # the server answered in HTTP: this error is from another middleware
     unsent = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
     return course.after_error(sent=not unsent, chance=random.random())  # noqa: S311 - spreads a crowd
 
 
 async def _content(body: aiohttp.payload.Payload | bytes) -> bytes | None:
-    """The body if it can be sent twice; None: a stream."""
+    """The body if it can be sent twice; None for a stream."""
     if isinstance(body, aiohttp.BytesPayload):
         return await body.as_bytes()
     return None if body else b""

@@ -25,11 +25,11 @@ from samekey.core.errors import Misconfigured
 
 __all__ = ["KeyAdapter"]
 
-TAKEN_OFF = "samekey.given"  # among the hooks of a request, which a redirect copies too: none of this name is called
+REMOVED = "samekey.given"  # among the hooks of a request, which a redirect copies; no hook of this name is called
 
 
 class KeyAdapter(HTTPAdapter):
-    """As HTTPAdapter, without retries of urllib3: they know nothing of keys.
+    """An HTTPAdapter without the retries of urllib3, which know nothing of keys.
 
     `hosts` honour a key: a POST or PATCH to one of them gets a key and may be tried again; to any other host it gets
     none and is sent once. A body that is a stream is sent once, too. A redirect keeps its key, where it is honoured.
@@ -48,7 +48,7 @@ class KeyAdapter(HTTPAdapter):
     ) -> None:
         if "max_retries" in pool:
             raise Misconfigured(
-                "max_retries= is of urllib3, which knows nothing of keys: say retry=Retry(attempts=...)"
+                "max_retries= is for urllib3, which knows nothing of keys: use retry=Retry(attempts=...)"
             )
         super().__init__(max_retries=0, **pool)
         self._rules = Rules(hosts, retry, header, quoted)
@@ -68,12 +68,12 @@ class KeyAdapter(HTTPAdapter):
                 )
                 if wait is None:
                     if response.is_redirect:
-                        self._take_off(request, response)
+                        self._remove_key(request, response)
                     elif not stream:
-                        _ = response.content  # read now: if it breaks off, it is asked for again
+                        _ = response.content  # read now: if it breaks off, the request is sent again
                     return response
             except (requests.ConnectionError, requests.Timeout, ChunkedEncodingError) as error:
-                # A refused connection and one that broke in the middle are the same class; only this one is certain.
+                # A refused connection and one that broke later are the same class; only ConnectTimeout is certain.
                 unsent = isinstance(error, requests.ConnectTimeout)
                 wait = course.after_error(sent=not unsent, chance=random.random())  # noqa: S311 - spreads a crowd
                 if wait is None:
@@ -83,7 +83,7 @@ class KeyAdapter(HTTPAdapter):
             time.sleep(wait)
 
     def _begin(self, request: requests.PreparedRequest) -> tuple[requests.PreparedRequest, Course]:
-        """Give the request its key; what to send of it."""
+        """Give the request its key; returns the request to send."""
         rules, header = self._rules, self._rules.header
         method, url, body = request.method or "", request.url or "", request.body
         host = urlsplit(url).hostname
@@ -91,7 +91,7 @@ class KeyAdapter(HTTPAdapter):
             body = body.encode()
         replayable = body is None or isinstance(body, bytes)
         ours = request.headers.get(header)
-        kept: Any = request.hooks.get(TAKEN_OFF) if ours is None else ours
+        kept: Any = request.hooks.get(REMOVED) if ours is None else ours
         before = kept if isinstance(kept, _OurKey) else None
         if rules.gives(method, host):
             if before is not None and before.to() is not request:
@@ -102,24 +102,24 @@ class KeyAdapter(HTTPAdapter):
                 key = key_for(method, url, content, form, before=before and before.key)
                 request.headers[header] = _OurKey(rules.written(key), key, request)
         elif before is not None and before is ours:
-            # Led by hand to where it means nothing. Of a copy: it may be led back.
+            # The caller sends it to a host without keys. Change a copy: the caller may send it to the first host again.
             request = request.copy()
             del request.headers[header]
         keyed = header in request.headers and rules.honours(host)
         return request, Course(rules.retry, method, keyed, replayable, seconds_left)
 
-    def _take_off(self, request: requests.PreparedRequest, response: requests.Response) -> None:
-        """A redirect makes a new request and copies headers, and may go to another adapter, which knows no keys."""
+    def _remove_key(self, request: requests.PreparedRequest, response: requests.Response) -> None:
+        """A redirect makes a new request with the same headers, and may go to an adapter that knows nothing of keys."""
         header = self._rules.header
         ours = request.headers.get(header)
         if isinstance(ours, _OurKey):
             response.request = request.copy()  # as it was sent
-            request.hooks[TAKEN_OFF] = ours
+            request.hooks[REMOVED] = ours
             del request.headers[header]
 
 
 class _OurKey(str):
-    """The header with a key that we gave: we know it again in a request that was sent before, or redirected."""
+    """A header with a key that we gave: recognised in a request that was sent before, or redirected."""
 
     key: str
     to: weakref.ref[requests.PreparedRequest]

@@ -1,8 +1,7 @@
 """The Idempotency-Key header, done once for every Python web framework.
 
-`Endpoint` says what an endpoint promises. Beside it one file per framework: `asgi` (Starlette too), `fastapi`,
-`litestar`, `wsgi`, `flask`, `django`; `webhook`, for events that are sent to you; and `prove`, which examines any
-endpoint from outside.
+`Endpoint` declares what an endpoint promises. One file per framework attaches it: `asgi` (Starlette too), `fastapi`,
+`litestar`, `wsgi`, `flask`, `django`. `webhook` is for events that are sent to you.
 """
 
 from samekey.http._kept import answer

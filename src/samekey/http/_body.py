@@ -1,4 +1,4 @@
-"""What a request says: its body as a payload, so that a retry which was written anew is still the same intent.
+"""The body of a request as a payload, so that a retry which was written anew is still the same intent.
 
 JSON is read as values, forms and multipart bodies as their fields. Any other body is compared by its digest. So is a
 body that claims to be one of these and is not (malformed, ambiguous): equal bytes are the same intent, and the
@@ -22,7 +22,7 @@ from samekey.core.canonical import canonical
 from samekey.core.errors import PayloadRefused
 from samekey.core.json_text import read_json
 
-FIELDS_MAX = 1000  # of a form or a multipart body; beyond it the bytes are compared as they are
+FIELDS_MAX = 1000  # of a form or a multipart body; one with more is compared byte for byte
 
 GZIP = (b"gzip", b"x-gzip")
 GZIP_WINDOW = 31  # zlib's number for the gzip format with the largest window
@@ -51,7 +51,7 @@ def payload_of(
     beside: dict[int, Any] | None = None,
     max_bytes: int = 1 << 20,
 ) -> Read:
-    """The payload of a body of this type together with what stands `beside` it."""
+    """The payload of a body of this type, together with what is compared `beside` the body."""
     kind = media_of(content_type)
     read: Read | None = None
     plain: bytes | None = body
@@ -69,7 +69,7 @@ def payload_of(
             elif kind == "multipart/form-data":
                 read = from_multipart(body, content_type.decode("latin-1"))
         except PayloadRefused:
-            pass  # it has no exact reading
+            pass  # it has no exact reading: compared by its digest
     if read is None or kind != "application/json":
         beside = {KIND: kind, **(beside or {})}
     payload, written = read or as_a_whole(digest(body))
@@ -117,7 +117,7 @@ def from_json(body: bytes) -> Read:
 
 
 def from_form(body: bytes) -> Read | None:
-    """Names with all their values; the order of different names says nothing, that of equal ones may."""
+    """Names with all their values; the order of equal names counts, that of different names does not."""
     fields: dict[Any, Any] = {}
     if body.count(b"&") >= FIELDS_MAX:
         return None
@@ -135,15 +135,16 @@ def _form_text(quoted: bytes) -> str:
 
 
 def from_multipart(body: bytes, content_type: str) -> Read | None:
-    """Parts by name: their headers and digests of what they hold. Which boundary kept them apart says nothing.
+    """Parts by name, each with its headers and the digest of its content. The boundary between them does not count.
 
-    A part whose head leaves any doubt about its name goes by the whole of it: what we ignore must be what others read.
+    A part whose head could be read as another name is named by its whole head: `ignore=` must drop the field that the
+    application reads under that name, and no other.
     """
     found = _BOUNDARY.search(content_type)
     if found is None:
         return None
     mark = b"--" + (found[1] or found[2]).encode()
-    body = body.removeprefix(b"\r\n")  # of the delimiter: some clients write it before the first one too
+    body = body.removeprefix(b"\r\n")  # some clients write a line break before the first delimiter too
     if body.count(mark) > FIELDS_MAX or not body.startswith(mark + b"\r\n"):
         return None
     *parts, last = (b"\r\n" + body).split(b"\r\n" + mark)[1:]
@@ -164,7 +165,7 @@ def from_multipart(body: bytes, content_type: str) -> Read | None:
 
 
 def name_of(lines: list[str]) -> str | None:
-    """The name that the head of a part gives it, if everybody would read the same one."""
+    """The name in the head of a part, if every reader would find the same one."""
     found = [line for line in lines if line[:19].lower() == "content-disposition"]
     named = _NAMED.fullmatch(found[0]) if len(found) == 1 else None
     return None if named is None else named[1]

@@ -1,4 +1,4 @@
-"""What an `Endpoint` is told, checked when it is made: most of these mistakes would leave keys unguarded, unnoticed."""
+"""The options of an `Endpoint`, checked when it is made: most mistakes in them would leave requests unguarded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # of a method, or of a head
 
 
 def several(given: Any, option: str) -> tuple[Any, ...]:
-    """The members of a collection. A string is none: its letters would be."""
+    """The members of a collection. A string is refused: its members would be its letters."""
     if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
         raise Misconfigured(f"{option}= takes a collection, not {given!r}")
     return tuple(given)
@@ -36,14 +36,14 @@ def statuses(given: Any) -> frozenset[int]:
 def header_name(given: Any, option: str) -> bytes:
     """The name of a header, in lower case."""
     if not isinstance(given, str) or _TOKEN.fullmatch(given) is None:
-        raise Misconfigured(f"{option}= names a header, and {given!r} can be none")
+        raise Misconfigured(f"{option}= names a header, and {given!r} cannot be the name of one")
     return given.lower().encode("ascii")
 
 
 def request_header(given: Any, option: str) -> bytes:
     name = header_name(given, option)
     if b"_" in name:
-        raise Misconfigured(f"{option}= has {given!r}: WSGI tells _ and - apart in no header, and proxies drop it")
+        raise Misconfigured(f"{option}= has {given!r}: WSGI reads _ and - in a header as one, and proxies drop it")
     return name
 
 

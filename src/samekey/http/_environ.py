@@ -1,4 +1,4 @@
-"""The headers of a request as WSGI tells them; Flask and Django keep the same, each behind a view of its own."""
+"""The headers of a request in a WSGI environ; Flask's and Django's requests contain one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STREAMED = ("HTTP/2", "HTTP/3")  # where a body needs neither a length nor chunk
 
 
 def headers_in(environ: Mapping[str, Any]) -> list[Header]:
-    """Names in lower case; the type and length of a body where there are any."""
+    """Names in lower case; the type and length of a body only where the request has them."""
     return [
         (name, as_bytes(value))
         for variable, value in environ.items()
@@ -24,11 +24,11 @@ def headers_in(environ: Mapping[str, Any]) -> list[Header]:
 
 @lru_cache(maxsize=1024)
 def header_name(variable: str) -> bytes | None:
-    """The header that a variable stands for: few of them, and in every request the same."""
+    """The name of the header in this variable; None if it is no header. The same few come in every request."""
     if variable.startswith(PREFIX):
         name = variable[len(PREFIX) :]
         if name in UNPREFIXED:
-            return None  # of a header spelled Content_Type; the real ones come without the prefix
+            return None  # a header spelled Content_Type; the real ones come without the prefix
     elif variable in UNPREFIXED:
         name = variable
     else:
@@ -37,7 +37,7 @@ def header_name(variable: str) -> bytes | None:
 
 
 def has_unended_body(environ: Mapping[str, Any]) -> bool:
-    """Whether a request without a length has a body all the same. HTTP/2 has no header for it, but an end to read."""
+    """Whether a request without a length has a body all the same. Under HTTP/2 only reading shows it."""
     if "HTTP_TRANSFER_ENCODING" in environ:
         return True
     return environ.get("SERVER_PROTOCOL", "")[:6] in STREAMED and bool(environ["wsgi.input"].read(1))

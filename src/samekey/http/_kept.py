@@ -16,13 +16,13 @@ def pack(reply: Reply, kept: Collection[bytes]) -> bytes:
     lines = [b"%d" % status]
     for name, value in headers:
         name = name.lower()
-        if name in kept and b"\n" not in value and b"\r" not in value:  # no server would send such a value on
+        if name in kept and b"\n" not in value and b"\r" not in value:  # no server would send such a value
             lines.append(b"%b: %b" % (name, value))
     return b"%b\n\n%b" % (b"\n".join(lines), body or b"")
 
 
 def unpack(result: Any) -> Reply:
-    """The answer again; what a lookup or a person gave as the result is answered as JSON."""
+    """The kept answer; a result that a lookup or a person gave is answered as JSON."""
     if not isinstance(result, bytes):
         return Reply(200, [(b"content-type", b"application/json")], json.dumps(result).encode())
     head, cut, body = result.partition(b"\n\n")
@@ -46,7 +46,7 @@ def _read_head(head: bytes) -> tuple[int, tuple[Header, ...]]:
     return int(status), tuple(headers)
 
 
-# The answers of an endpoint differ in their bodies, hardly ever in their heads.
+# The answers of an endpoint differ in their bodies, but hardly ever in their heads.
 KNOWN_HEAD_BYTES = 500
 _known_head = lru_cache(maxsize=256)(_read_head)
 

@@ -1,7 +1,7 @@
-"""The Idempotency-Key header: one key, or a reason why it is none. Judged before anything is looked up.
+"""The Idempotency-Key header: one key, or the reason why it is malformed. Read before anything is looked up.
 
-The draft wants a structured-field string, `"k"`; nearly every client sends `k`. Both are the key `k`. Two headers,
-or a list in one, are refused: proxies join them, frameworks pick one of them, and each picks differently.
+The draft asks for a structured-field string, `"k"`; nearly every client sends `k`. Both are the key `k`. Two headers,
+or a list in one, are refused: proxies join them, and each framework picks a different one.
 """
 
 from __future__ import annotations

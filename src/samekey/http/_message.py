@@ -1,4 +1,4 @@
-"""A request and an answer, as every adapter shows them."""
+"""A request and an answer, as every adapter presents them."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any, NamedTuple
 
 Header = tuple[bytes, bytes]
 
-BODY_HEADERS = (b"content-length", b"transfer-encoding")  # said anew by whoever sends a body
+BODY_HEADERS = (b"content-length", b"transfer-encoding")  # written anew where a body is sent
 
-WITHOUT_BODY = frozenset({*range(100, 200), 204, 304})  # statuses: no length is said for them, or none of theirs
+WITHOUT_BODY = frozenset({*range(100, 200), 204, 304})  # statuses whose answers have no length of a body
 
 new_tuple = tuple.__new__  # for named tuples that every request makes: calling the class takes longer
 
 
 class Request:
-    """A request as every adapter shows it: to `principal=`, to `endpoint=` functions, to webhooks.
+    """A request as every adapter presents it: to `principal=`, to `endpoint=` functions, to webhooks.
 
-    `native` is the framework's own: an ASGI scope, a WSGI environ, a Django or Flask request. `host` is where it was
-    routed by its host too: `//` and that part of it.
+    `native` is the framework's own: an ASGI scope, a WSGI environ, a Django or Flask request. `host` is set where the
+    framework routed by host too: `//` and that part of it.
     """
 
     __slots__ = ("body", "headers", "host", "method", "named", "native", "path", "query", "route")
@@ -43,7 +43,7 @@ class Request:
         self.native = native
 
     def header(self, name: str) -> str | None:
-        """The value of a header, several of them joined as HTTP says."""
+        """The value of a header; several values are joined by commas, as HTTP defines it."""
         wanted = as_name(name)
         value = self.named.get(wanted)
         if value is None:
@@ -63,7 +63,7 @@ def as_name(name: str) -> bytes:
 
 
 class Reply(NamedTuple):
-    """An answer: the application's, a replay of it, or a problem. `body` is None where it went by unkept."""
+    """An answer: the application's, a replay of it, or a problem. `body` is None where it was sent and not kept."""
 
     status: int
     headers: list[Header]
@@ -71,7 +71,7 @@ class Reply(NamedTuple):
 
 
 def is_endless(headers: Iterable[Header]) -> bool:
-    """An event stream has no end to wait for: it goes out at once, and says that it is not kept."""
+    """Whether this is an event stream: it has no end to wait for, so it is sent at once and not kept."""
     for name, value in headers:
         if len(value) >= 17 and name.lower() == b"content-type" and value[:17].lower() == b"text/event-stream":
             return True
@@ -79,9 +79,9 @@ def is_endless(headers: Iterable[Header]) -> bool:
 
 
 def falls_short(reply: Reply, size: int) -> bool:
-    """Whether an answer said that it was longer than these bytes: it broke off, and its application never noticed."""
+    """Whether an answer is shorter than its Content-Length: it broke off, and the application did not notice."""
     _, headers, _ = reply
     if (b"content-length", b"%d" % size) in headers or reply.status in WITHOUT_BODY:
         return False
-    said = [value for name, value in headers if name.lower() == b"content-length" and value.isdigit()]
-    return any(int(value[:20]) > size for value in said)
+    lengths = [value for name, value in headers if name.lower() == b"content-length" and value.isdigit()]
+    return any(int(value[:20]) > size for value in lengths)

@@ -1,10 +1,10 @@
-"""What a request is called: the operation that its key belongs to.
+"""The name of a request's operation, which its key belongs to.
 
     POST /charges             its method and its path
     POST /orders/{}/pay       or the template of its route, where the framework knows it
 
-A parameter has no name and no type in there, so that a deploy which renames one still finds the keys of the day before.
-Two routes that look the same without them share their keys, and no answers: the whole path belongs to the request.
+A parameter has neither name nor type in the template, so a deploy that renames one still finds the earlier keys. Two
+routes with equal templates share their keys but no answers: the whole path is part of what is compared.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ def operation_name(method: str, route: str) -> str:
 
 
 def short(name: str) -> str:
-    """A name as long as a record may keep it: a long one ends in a digest of the whole, so that no two become one.
+    """A name that a record can keep: a long one is cut and ends in a digest of the whole, so that no two become one.
 
-    So does one that looks as if it did: whoever may choose a name must not choose what became of another's.
+    A name that looks like a shortened one gets a digest too: a caller who chooses a name must not be able to choose the
+    shortened form of another caller's name.
     """
     whole = name.encode()
     if len(whole) <= SHOWN_BYTES or (len(whole) <= NAME_MAX_BYTES and whole[-67:-64] != b"..."):

@@ -1,7 +1,7 @@
-"""Answers that are ours, not the application's: problem details (RFC 9457), one type for each.
+"""The answers of samekey itself: problem details (RFC 9457), one type for each.
 
-Each has a heading of the same name in docs/problems.md. Nothing of the store, of the first request or of its
-answer is told: whoever reads a problem may be anybody.
+Each has a heading of the same name in docs/problems.md. A problem reveals nothing of the store, of the first request or
+of its answer: any stranger may read it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TYPES_AT = "https://samekey.readthedocs.io/problems/#"
 
 
 class Problem(NamedTuple):
-    """One kind of problem; `retry` says whether the same request may simply be sent again."""
+    """One kind of problem; with `retry` the same request may simply be sent again."""
 
     name: str
     status: int
@@ -40,11 +40,11 @@ KEY_MISSING = Problem("key-missing", 400, "Idempotency-Key is missing")
 KEY_MALFORMED = Problem("key-malformed", 400, "Idempotency-Key is malformed")
 EVENT_ID_MISSING = Problem("event-id-missing", 400, "The event has no id")
 BODY_INCOMPLETE = Problem("body-incomplete", 400, "The request body ended early")
-NO_PRINCIPAL = Problem("no-principal", 401, "Nobody to keep this Idempotency-Key for")
+NO_PRINCIPAL = Problem("no-principal", 401, "The Idempotency-Key has no authenticated owner")
 BAD_SIGNATURE = Problem("bad-signature", 401, "The signature of this event does not verify")
 REFUSED = Problem("refused", 403, "The operation was refused for good")
 IN_PROGRESS = Problem("in-progress", 409, "A request is outstanding for this Idempotency-Key", retry=True)
-IN_DOUBT = Problem("in-doubt", 409, "Nobody knows whether this operation happened")
+IN_DOUBT = Problem("in-doubt", 409, "Whether this operation happened is unknown")
 NOT_KEPT = Problem("result-not-kept", 409, "The operation happened; its answer was not kept")
 BODY_TOO_LARGE = Problem("body-too-large", 413, "The request body is too large to be guarded by an Idempotency-Key")
 KEY_REUSED = Problem("key-reused", 422, "Idempotency-Key is already used")
@@ -70,23 +70,23 @@ PROBLEMS = (
 
 
 def problem_of(error: Exception) -> tuple[Problem, str, dict[str, Any], float] | None:
-    """Problem, detail, members of its own and seconds to wait; None for an error that is not ours to answer."""
+    """Problem, detail, more members and seconds to wait; None for an error that the application must answer."""
     match error:
         case KeyMalformed():
             return KEY_MALFORMED, error.message, {}, 0
         case KeyReused():
-            # The names of the fields are the sender's own: it is the same tenant's key.
+            # The sender may know the names of these fields: the key belongs to the same tenant.
             named = {"fields": list(error.fields)} if error.fields else {}
             return KEY_REUSED, "This key was used before for another request. Use a new key for a new one.", named, 0
         case Busy():
             return IN_PROGRESS, "Send the same request with the same key again later.", {}, error.retry_after
         case Fenced():
-            return IN_PROGRESS, "The key changed hands meanwhile. Ask again with the same key.", {}, 1
+            return IN_PROGRESS, "Another attempt took the key meanwhile. Send the same request again.", {}, 1
         case InDoubt():
             return (
                 IN_DOUBT,
-                "An earlier attempt ended without a word from the other side. Do not send it again under a new key: "
-                "it may have happened. It is kept for a person or the provider to say; ask again with the same key.",
+                "An earlier attempt ended before its outcome was known. Do not send it again under a new key: it may "
+                "have happened. A person or the provider settles it; send it again later with the same key.",
                 {"age_seconds": round(getattr(error, "age_seconds", 0.0))},
                 0,
             )
@@ -95,15 +95,15 @@ def problem_of(error: Exception) -> tuple[Problem, str, dict[str, Any], float] |
         case StoreError():
             return STORE_UNAVAILABLE, "This request did nothing. Send the same request with the same key again.", {}, 1
         case Refused():
-            return REFUSED, error.reason or "This key answers so from now on.", {}, 0
+            return REFUSED, error.reason or "Every request with this key gets this answer.", {}, 0
         case NotDone():
             return NOT_DONE, error.reason or "Send the same request with the same key again.", {}, 1
     return None
 
 
 def problem_body(problem: Problem, detail: str, members: dict[str, Any], types_at: str) -> bytes:
-    said = {"type": types_at + problem.name, "title": problem.title, "status": problem.status, "detail": detail}
-    return json.dumps({**said, **members}).encode()
+    fixed = {"type": types_at + problem.name, "title": problem.title, "status": problem.status, "detail": detail}
+    return json.dumps({**fixed, **members}).encode()
 
 
 def retry_after(seconds: float) -> str:

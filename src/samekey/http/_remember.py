@@ -6,8 +6,8 @@
     stripe_v1        keep      close          keep, or release (see below)    keep        keep
 
 A 4xx releases the key only if this attempt cannot have reached its provider: it took no `provider_key()` and called
-no `sending()`. Otherwise it is unknown, and the boundary says what that means. `current().release()` and
-`current().keep()` overrule the table: the handler knows.
+no `sending()`. Otherwise it is unknown, and the boundary decides what that means. `current().release()` and
+`current().keep()` overrule the table, because the handler knows more.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def meaning_of(status: int, remember: str, final: frozenset[int], held: Spoken) 
     if remember == "ietf_draft" and status not in TRY_LATER:
         return "keep"
     if remember == "stripe_v1":
-        # Stripe keeps whatever came after execution began: by our word, once the provider may have heard of it.
+        # Stripe keeps every answer after execution began, which is here: once the provider may have been reached.
         return "release" if status in BEFORE_EXECUTION and not held.reached_out else "keep"
     if status < 500:
         return "unknown" if held.reached_out else "release"

@@ -1,5 +1,6 @@
-"""Which rules a request is under: those of its view, or of the whole application; an Endpoint, a function that chooses
-one, or None.
+"""The rules of a request: those of its view, or of the whole application.
+
+Rules are an `Endpoint`, a function of the request that chooses one, or None for a request that is not guarded.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ OF_VIEWS: WeakSet[Endpoint] = WeakSet()  # the rules that views have of their ow
 
 
 def rules(endpoint: Endpoint | None) -> Callable[[View], View]:
-    """Decorate a view with rules of its own; None: not guarded. For the adapters that know their views.
+    """Give a view its own rules; with None it is not guarded. For the adapters that know their views.
 
     A view is a function, a class of views, or one of its methods; a method's rules come before those of its class.
     """
@@ -37,7 +38,7 @@ def rules(endpoint: Endpoint | None) -> Callable[[View], View]:
 
 
 def rules_of(view: Any, otherwise: Any, method: str = "") -> Any:
-    """The rules of the handler for this method, of the view, of the class it was made of; else `otherwise`."""
+    """The rules of the handler for this method, of the view, or of the class of the view; else `otherwise`."""
     kind = getattr(view, "view_class", None) or getattr(view, "cls", None)
     if kind is None:
         return getattr(view, "__samekey__", otherwise)
@@ -50,18 +51,18 @@ def rules_of(view: Any, otherwise: Any, method: str = "") -> Any:
 
 
 def under_api_view(handler: Any) -> Any:
-    """The function that REST framework's `api_view` made this handler of: it is nowhere but in its closure."""
+    """The function that REST framework's `api_view` made this handler of: only the handler's closure has it."""
     if getattr(handler, "__qualname__", "") != "api_view.<locals>.decorator.<locals>.handler":
         return None
     return next((cell.cell_contents for cell in handler.__closure__ if callable(cell.cell_contents)), None)
 
 
 def check_rules(endpoint: Any, *, sends: bool = True) -> Rules:
-    """`sends`: the adapter sees the answer off, and so can settle before or after it."""
+    """The rules, checked; an adapter that `sends` the answer itself can settle before or after that."""
     if isinstance(endpoint, Endpoint) and not sends:
         check_settle(endpoint)
     if callable(endpoint) and (iscoroutinefunction(endpoint) or iscoroutinefunction(type(endpoint).__call__)):
-        raise Misconfigured("endpoint= takes a plain function of the request: what it chooses by must be known by then")
+        raise Misconfigured("endpoint= takes a plain function of the request, not an async one: it must not wait")
     if isinstance(endpoint, Endpoint) or (callable(endpoint) and not isinstance(endpoint, type)):
         rules: Rules = endpoint
         return rules
@@ -70,7 +71,7 @@ def check_rules(endpoint: Any, *, sends: bool = True) -> Rules:
 
 
 def check_settle(endpoint: Endpoint) -> None:
-    """Refuse an option that would do nothing: the view is done, and settled, before anything is sent."""
+    """Refuse an option that would do nothing: here the record is settled before anything is sent."""
     if endpoint.settle == "before-send":
         raise Misconfigured('settle="before-send" is for ASGI and WSGI: here a record settles before its answer anyway')
 

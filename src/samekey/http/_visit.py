@@ -1,7 +1,8 @@
-"""One guarded request on its way through the guard: the part that every adapter of a colour shares.
+"""One guarded request through the guard: what all sync adapters share, and what all async adapters share.
 
-`Door.enter` claims the key. It gives a `Reply` - the request is answered - or a `Visit`: the application must run
-now, and exactly one of `leave` and `fail` must be called when it is done. Sync above async, line by line.
+`Door.enter` claims the key. It returns a `Reply` if the request is answered already, or a `Visit`: then the application
+must run, and the adapter must call exactly one of `leave`, `fail` and `cut` when it is done. Sync above async, line by
+line.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ from samekey.http.endpoint import REPLAYED, Asked, BodyNotKept, Endpoint, Final
 
 _log = logging.getLogger("samekey")
 
-# What remember="stripe_v1" answers and keeps for an exception that nobody has made a page of.
+# What remember="stripe_v1" answers and keeps for an exception that the application has not made a page of.
 FAILURE = Reply(
     500, [(b"content-type", b"application/problem+json")], b'{"title": "Internal Server Error", "status": 500}'
 )
 
-CLAIMED = "samekey.claimed"  # in what a request carries along: the claim that was made for it, and its visit
+CLAIMED = "samekey.claimed"  # in the mapping that a request carries: the claim that was made for it, and its visit
 
 ENVELOPE_BYTES = 2  # version and codec
 SHORT = "the application's answer is shorter than its Content-Length"
-CUT = "its client left, or somebody dropped its answer, before it had come to its end"
+CUT = "its client left, or its answer was dropped, before the answer was complete"
 
 
 class Door:
-    """A sync guard, and the way of one request through it."""
+    """Claims keys for requests under a sync guard."""
 
     def __init__(self, guard: Guard) -> None:
         if not isinstance(guard, Guard):
@@ -71,7 +72,7 @@ class Door:
 
 
 class Visit:
-    """The application runs, and we hold its key."""
+    """The application runs, and this attempt holds its key."""
 
     stored = True
     over = False
@@ -81,9 +82,9 @@ class Visit:
         self.room = (endpoint.policy or guard.policy).result_max_bytes - ENVELOPE_BYTES  # for an answer as it is kept
 
     def leave(self, reply: Reply, size: int | None = None) -> Reply:
-        """The application answered this: settle, and hear what goes out. Raises if it is less than it said it was.
+        """The application gave this answer: settle, and return what goes out.
 
-        `size` is that of a body which is known, and too long to keep.
+        `size` is the length of a body that is too long to keep. A body shorter than its Content-Length raises.
         """
         if reply.body is not None:
             size = len(reply.body)
@@ -98,9 +99,9 @@ class Visit:
         return settled(self, reply, ended)
 
     def fail(self, error: BaseException, made: Reply | None = None) -> Reply | None:
-        """The application raised this, and `made` is the page it made of it, if any.
+        """The application raised this error, and `made` is the page it made of it, if any.
 
-        None: raise it on, or send that page; it is not ours to answer.
+        Returns None where the answer is not ours: raise the error again, or send that page.
         """
         if self.over:
             return None
@@ -112,9 +113,9 @@ class Visit:
         return after_failure(self, error, made, ended)
 
     def cut(self, reply: Reply) -> None:
-        """The answer was cut short on its way out, and with it the application: nobody knows how far it came.
+        """The answer was cut short on its way out, and the application with it: how far it came is unknown.
 
-        Unless the handler has said before that its answer stands.
+        A handler that called `current().keep()` before has its answer kept.
         """
         if self.held.decision == "keep":
             self.leave(reply)
@@ -129,7 +130,7 @@ def ends_with_view(visit: Any) -> bool:
 
 
 class Stream:
-    """An answer too long to keep, in place of its `source`: goes out as it is made, and settles when it is closed."""
+    """An answer that is too long to keep, in place of its `source`: sent as it is made, settled when it is closed."""
 
     def __init__(self, parts: Iterable[bytes], source: Any, visit: Visit, reply: Reply) -> None:
         self._parts, self._source = parts, source
@@ -143,14 +144,14 @@ class Stream:
                 size += len(part)
                 yield part
             self._ended = not falls_short(self._reply, size)
-        except GeneratorExit:  # the client's end
+        except GeneratorExit:  # the client left
             raise
         except BaseException as error:
             self._visit.fail(error)
             raise
 
     def close(self) -> None:
-        """Its end, or its client's before it. Whoever comes second finds nothing to close."""
+        """The stream ended, or its client left before. A second call finds nothing to close."""
         source, self._source = self._source, None
         try:
             if hasattr(source, "close"):
@@ -166,12 +167,12 @@ class Stream:
             self._visit.cut(self._reply)
 
     def __del__(self) -> None:
-        if not self._visit.over:  # replaced on its way out, and nobody closed it
+        if not self._visit.over:  # another answer was sent instead, and this one was not closed
             self._visit.running.keep()
 
 
 class AsyncDoor:
-    """An async guard, and the way of one request through it."""
+    """Claims keys for requests under an async guard."""
 
     def __init__(self, guard: AsyncGuard) -> None:
         if not isinstance(guard, AsyncGuard):
@@ -252,7 +253,7 @@ class AsyncVisit:
 
 
 class _Operations:
-    """The checked rules of each endpoint's operations: looked up by every request, made once."""
+    """The checked operations of each endpoint: made once, looked up by every request."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[Endpoint, str], Operation] = {}
@@ -305,11 +306,11 @@ def checked(guard: Any, endpoint: Endpoint, name: str) -> Operation:
     return operation
 
 
-# -- what both colours decide, once --------------------------------------------------------------------------------
+# -- decisions that sync and async share ---------------------------------------------------------------------------
 
 
 def carried_by(request: Request) -> Any:
-    """What goes along with this very request: an ASGI scope, a WSGI environ, what Flask and Django made of it."""
+    """The mapping that every adapter of this request sees: an ASGI scope, or a WSGI environ (Django's META)."""
     native = request.native
     if hasattr(native, "META"):
         return native.META
@@ -317,23 +318,23 @@ def carried_by(request: Request) -> Any:
 
 
 def once_only(call: Call, request: Request) -> Call:
-    """Refuse a request that an adapter around us has claimed already: it would wait for itself, then be told 409."""
+    """Refuse a request that an outer adapter has claimed already: it would wait for itself, and then answer 409."""
     around, seen = carried_by(request).get(CLAIMED, (None, None))
     if around is None or around.key != call.key or around.store_name != call.store_name:
         return call
     visit = seen()
     if visit is not None and not visit.over:
         if not visit.held.reached_out:
-            visit.held.release()  # as the 409 did: no provider has heard of it, and the key is free again
+            visit.held.release()  # no provider was reached, so the key is free again
         raise Misconfigured(
-            f"{call.key.operation} is guarded twice, by two adapters around each other: leave one of them out. "
-            "@rules(None) above @guarded(...) keeps Django's middleware away from that view"
+            f"{call.key.operation} is guarded twice, by two adapters around each other: remove one of them. "
+            "@rules(None) above @guarded(...) makes Django's middleware leave that view alone"
         )
     return call
 
 
 def answered(endpoint: Endpoint, key: str, error: Any) -> Reply:
-    """The answer to an error of the guard, or to the refusal on record; one that is not ours leaves as it came."""
+    """The answer to an error of the guard, or to the refusal in the record; any other error is raised again."""
     reply = endpoint.answer_to(error, key)
     if reply is None:
         raise error
@@ -362,16 +363,16 @@ def settled(visit: Any, reply: Reply, ended: Ended) -> Reply:
 
 
 def counts(visit: Any, error: Exception, status: int, *, answers: bool = False) -> bool:
-    """Whether an exception counts, and not the page of this status that was made of it.
+    """Whether the exception decides about the record, and not the page of this status that was made of it.
 
-    It does if it says something about the effect, whatever the page says; and if the page says no more than that
-    there was one - unless it is only a way to answer (`answers`: an HTTP exception).
+    The exception decides if its type means something for the effect, whatever the page is. It also decides if the page
+    is a 5xx, unless the exception is only a way to answer (`answers`: an HTTP exception).
     """
     return visit.held.meaning(error) != "unknown" or (status >= 500 and not answers)
 
 
 def own_page(error: BaseException, made: Reply | None) -> Reply | None:
-    """The page, if it is the answer to this exception: one that says no more than 500 makes room for what ours says."""
+    """The page, if it is the answer to this exception: our problem replaces a plain 500 for Refused and NotDone."""
     return None if made is not None and made.status == 500 and isinstance(error, (Refused, NotDone)) else made
 
 

@@ -1,10 +1,10 @@
 """Pure ASGI: for Starlette, FastAPI (see `fastapi` for routes), Quart, or a bare application.
 
-The application's answer is held back until the application has returned - a dependency may still fail its commit
-after it answered - then the record is settled, then the answer goes out. Only what is too long to keep goes out
-while it is made, and so does an event stream: both say `Idempotency-Stored: false`.
+samekey holds the application's answer back until the application has returned, because a dependency may still fail its
+commit after the answer was made. Then the record is settled, and then the answer goes out. An answer that is too long
+to keep, and an event stream, goes out while it is made, with `Idempotency-Stored: false`.
 
-A client that hangs up stops nothing: the application is told only when its answer can no longer be kept.
+A client that hangs up stops nothing: the application learns of it only when its answer can no longer be kept.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-# A list in the scope, where the adapter of a framework that answers exceptions itself puts it: what it makes pages of,
-# and whether that is only a way to answer.
+# A list in the scope, for frameworks that answer exceptions themselves: the adapter appends each exception that became
+# a page, and whether it is only a way to answer.
 RAISED = "samekey.raised"
 Raised = list[tuple[Exception, bool]]
 STARLETTE_HANDLERS = "starlette.exception_handlers"
@@ -49,7 +49,7 @@ STARLETTE_HANDLERS = "starlette.exception_handlers"
 RESPONSES = ("starlette.responses", "litestar.response")
 FRAMES_MAX = 20
 
-# Ways around `http.response.body`: an answer sent through them could not be kept.
+# Server extensions that replace `http.response.body`: an answer sent through one could not be kept.
 SHORTCUTS = ("http.response.pathsend", "http.response.zerocopysend", "http.response.trailers")
 
 
@@ -87,7 +87,7 @@ class SamekeyMiddleware:
 
 
 class Passage:
-    """One guard's way through any ASGI application, under any rules: what every ASGI framework's adapter uses."""
+    """Runs requests of any ASGI application under one guard: what the adapter of every ASGI framework uses."""
 
     def __init__(self, guard: AsyncGuard) -> None:
         self._door = AsyncDoor(guard)
@@ -150,7 +150,7 @@ class Passage:
             scope[STARLETTE_HANDLERS] = tuple([_Overheard(one, raised) for one in handlers])
         try:
             await app(scope, exchange.receive, exchange.send)
-        except BaseException as error:  # whatever it is, the core must hear of it
+        except BaseException as error:  # the core judges every exception
             await exchange.failed(error)
         else:
             await exchange.settle()
@@ -159,7 +159,7 @@ class Passage:
 
 
 def path_of(scope: Scope) -> str:
-    """The whole path that was asked for. What a mount of Litestar's cuts off is only in the raw one."""
+    """The whole path of the request. Litestar removes the mount from `path`; `raw_path` still has it."""
     path: str = scope["path"]
     raw = scope.get("raw_path")
     if raw is None or len(raw) <= len(path):
@@ -173,7 +173,7 @@ def whole_template(scope: Scope, whole: str, own: str, template: str) -> str:
 
 
 async def read_on(message: Message, receive: Receive, max_bytes: int) -> bytes | None:
-    """The whole body, or more of it than there may be; None if the client hung up before its end."""
+    """The whole body, or more bytes than are allowed; None if the client hung up before the end."""
     parts, size = [], 0
     while message["type"] == "http.request":
         part = message.get("body", b"")
@@ -220,7 +220,7 @@ class _Background:
 
 
 class _Overheard:
-    """Starlette's exception handlers, by class or by status: it looks for one while it handles the exception."""
+    """Starlette's exception handlers, by class or by status; notes the exception for which one is looked up."""
 
     __slots__ = ("_handlers", "_raised")
 
@@ -236,18 +236,18 @@ class _Overheard:
     def get(self, kind: Any) -> Any:
         error = sys.exc_info()[1]
         if isinstance(error, Exception):
-            self._raised.append((error, True))  # whatever status its handler answers, it answers on purpose
+            self._raised.append((error, True))  # a handler's answer is deliberate, whatever its status
         return self._handlers.get(kind)
 
 
 class _Exchange:
-    """The application's side of one guarded request: what it receives, and what becomes of what it sends."""
+    """One guarded request as the application sees it: what it receives, and what is done with what it sends."""
 
     _start: Message | None = None
     _headers: list[Header]
-    _complete = False  # the application has said its last word
-    _over = False  # and whoever listens for the end may hear of it
-    _flowing = False  # too long to keep, or endless: goes out as it comes
+    _complete = False  # the application has sent the last part of its answer
+    _over = False  # and `receive` may report the client's end
+    _flowing = False  # too long to keep, or endless: each part is sent at once
     _settled = False
     _gone = False
     _bell: Any = None
@@ -265,7 +265,7 @@ class _Exchange:
             body, self._body = self._body, None
             return {"type": "http.request", "body": body, "more_body": False}
         while not (self._over or self._flowing):
-            # To be told of the client's end now would cut an answer short that others may wait for.
+            # Reporting the client's end now would cut an answer short for which other requests may wait.
             self._bell = self._bell or running().bell()
             await self._bell.wait(None)
         if self._over:
@@ -298,17 +298,17 @@ class _Exchange:
             if not more:
                 self._complete = True
                 catch_background_errors(sys._getframe().f_back, self)
-                # Settled before anybody hears of the end: a framework that listens for it would cancel us.
+                # Settle before `receive` reports the end: a framework that listens for it would cancel this task.
                 if self._visit.endpoint.settle == "before-send":
                     await self.settle()
                 self._over = True
                 if self._bell is not None:
                     self._bell.ring()
-        else:  # early hints and the like are for this client alone
+        else:  # early hints and the like are for this client only
             await self._forward(message)
 
     async def _flow(self, *, more: bool) -> None:
-        """From now on it goes out as it comes."""
+        """Send each part at once from now on."""
         self._flowing = True
         if self._bell is not None:
             self._bell.ring()
@@ -329,13 +329,13 @@ class _Exchange:
             self._gone = True
 
     async def settle(self) -> None:
-        """The application came to its end."""
+        """The application has returned."""
         if self._settled:
             return
         self._settled = True
         start = self._start
         if start is None or not self._complete:
-            if self._flowing and start is not None:  # its framework stopped it: the client is gone
+            if self._flowing and start is not None:  # the framework stopped it: the client is gone
                 return await self._visit.cut(Reply(start["status"], self._headers, None))
             broken = RuntimeError("the application returned without a whole answer")
             await self._visit.fail(broken)
@@ -354,14 +354,14 @@ class _Exchange:
             await send_reply(self._send, reply, ours=False)
 
     async def failed(self, error: BaseException) -> None:
-        """The application raised: answer it if it is ours to answer, else it leaves as it came."""
+        """The application raised: answer the error if we can, else raise it again."""
         if self._settled:
             raise error
         self._settled = True
         made: Reply | None = None
         start = self._start
         if start is not None and self._complete and not self._flowing and start["status"] >= 500:
-            made = Reply(start["status"], self._headers, b"".join(self._parts))  # its page for this very exception
+            made = Reply(start["status"], self._headers, b"".join(self._parts))  # the page for this exception
         reply = await self._visit.fail(error, made)
         if made is not None and reply is None:
             reply = self._visit.endpoint.first(made, self._visit.key)
@@ -369,11 +369,11 @@ class _Exchange:
             raise error
         await send_reply(self._send, reply, ours=False)
         if made is not None and reply.body is made.body:
-            raise error  # it answered and raised, and so do we: the server writes it down
+            raise error  # the application answered and raised, and so do we: the server logs it
 
 
 async def send_reply(send: Send, reply: Reply, *, ours: bool = True) -> None:
-    """An answer and its length; the application's own may have said one, and it may be wrong by now."""
+    """Send an answer with its length; a length that the application set may be wrong by now."""
     status, headers, body = reply
     body = body or b""
     if status not in WITHOUT_BODY:

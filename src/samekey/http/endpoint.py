@@ -1,8 +1,8 @@
-"""What HTTP means for us: requests in, answers out. Pure - no framework, no guard, no I/O in here.
+"""What an endpoint promises over HTTP: requests in, answers out. Pure: no framework, no guard, no I/O.
 
-    opening   is this request guarded, and under which key?         before the body is read
-    asking    whose is it, which operation, what does it say?       after the body is complete, before the claim
-    meaning   what does the application's answer do to the key?     when the application is done
+    opening   is this request guarded, and under which key?             before the body is read
+    asking    whose is it, which operation, what is its content?        after the body is complete, before the claim
+    meaning   what does the application's answer mean for the key?      when the application is done
     answer    what goes out: the application's own, a replay, or a problem
 
 An adapter only carries these between its framework and the guard (see `_visit.py`).
@@ -66,7 +66,7 @@ NOT_STORED: Header = (b"idempotency-stored", b"false")  # a retry will not get t
 
 
 class Asked(NamedTuple):
-    """One guarded request, in the guard's words."""
+    """One guarded request, as the guard takes it."""
 
     operation: str
     tenant: str | None
@@ -76,15 +76,15 @@ class Asked(NamedTuple):
 
 
 class NotHeld(Exception):
-    """Why an answer is not kept, for the core to judge: nobody knows whether it happened."""
+    """An answer that is not kept, as an error for the core: whether the effect happened is unknown."""
 
 
 class Final(Refused):
-    """An answer that closes its key; `detail` is the answer as it is kept, None if it was too long."""
+    """An answer that closes its key; `detail` is the answer as it is kept, or None if it was too long."""
 
 
 class BodyNotKept:
-    """In place of an answer that went by too long to be kept."""
+    """In place of an answer that was too long to keep."""
 
 
 PrincipalRule = Callable[[Request], Any]
@@ -94,8 +94,8 @@ Settle = Literal["return", "before-send"]
 class Endpoint:
     """The rules of one endpoint, or of all of them; checked here, once.
 
-    `boundary` must be said. So must whose key it is: `principal` gives the authenticated caller's name (None: nobody,
-    and the request is refused), or `single_tenant=True` says that there is only one.
+    `boundary` is required. So is the owner of a key: `principal` returns the authenticated caller's name (with None the
+    request is refused), or `single_tenant=True` declares that there is only one caller.
     """
 
     def __init__(
@@ -125,8 +125,8 @@ class Endpoint:
             raise Misconfigured(f"boundary= takes Atomic, Keyed, Asks, Repeatable or Opaque, not {boundary!r}")
         if (principal is None) == (not single_tenant):
             raise Misconfigured(
-                "whose key is it? Give principal= (a function of the request), or say single_tenant=True, one of them: "
-                "without either one caller's key would answer another"
+                "whose key is it? Give principal= (a function of the request) or single_tenant=True, one of them: "
+                "without either, one caller would get the answer to another caller's key"
             )
         if principal is not None and not callable(principal):
             raise Misconfigured("principal= takes a function of the request")
@@ -135,7 +135,7 @@ class Endpoint:
             raise Misconfigured(f"remember= is one of {', '.join(PRESETS)}, not {remember!r}{v2}")
         if isinstance(boundary, Atomic) != (connection is not None):
             raise Misconfigured(
-                "Atomic and connection= belong together: connection(request) gives the transaction's connection"
+                "Atomic and connection= belong together: connection(request) returns the transaction's connection"
             )
         if connection is not None and not callable(connection):
             raise Misconfigured("connection= takes a function of the request")
@@ -163,7 +163,7 @@ class Endpoint:
     # -- opening: before the body is read --------------------------------------------------------------------------
 
     def opening(self, request: Request) -> str | Reply | None:
-        """The key, the problem with it, or None: not guarded."""
+        """The key, the problem with it, or None if the request is not guarded."""
         if request.method not in self.methods:
             return None
         named, name = request.named, self._header
@@ -186,20 +186,20 @@ class Endpoint:
         return self.problem(BODY_INCOMPLETE, "Nothing was done. Send it again with the same key.", key=key)
 
     def endless(self, key: str) -> Reply:
-        """Chunks, where the server does not tell their end: nobody could compare them."""
+        """A body in chunks whose end the server does not mark: it cannot be compared."""
         return self.problem(BODY_INCOMPLETE, "Nothing was done. Send it with a Content-Length, not in chunks.", key=key)
 
     # -- asking: before the claim ----------------------------------------------------------------------------------
 
     def asked(self, request: Request, key: str, who: Any) -> Asked | Reply:
-        """The request in the guard's words; `who` is what `principal` said."""
+        """The request as the guard takes it; `who` is what `principal` returned."""
         tenant = None
         if self.principal is not None:
             tenant = tenant_of(who)
             if tenant is None:
-                return self.problem(NO_PRINCIPAL, "A key belongs to somebody: authenticate first.", key=key)
+                return self.problem(NO_PRINCIPAL, "A key belongs to a caller. Authenticate first.", key=key)
         name = operation_name(request.method, request.host + request.path if request.host else request.path)
-        # Also where it is the operation's name: under an alias, or another route's template, it is still the same.
+        # The path is compared even where it is the operation's name: a record may be found by an alias or a template.
         beside: dict[int, Any] = {PATH: name}
         if request.query:
             beside[QUERY] = request.query.decode("latin-1")
@@ -207,7 +207,7 @@ class Endpoint:
             beside[VARIES] = [[value.decode("latin-1") for value in request.values(name)] for name in self._vary_on]
         named = request.named
         kind, encoding = named.get(b"content-type", b""), named.get(b"content-encoding")
-        if len(named) < len(request.headers):  # of several, each framework picks another one: together they are none
+        if len(named) < len(request.headers):  # of several content types each framework picks another: none counts
             kind = b", ".join(request.values(b"content-type"))
             encoding = b", ".join(request.values(b"content-encoding"))
         try:
@@ -223,14 +223,14 @@ class Endpoint:
     # -- meaning: when the application is done ---------------------------------------------------------------------
 
     def packed(self, reply: Reply, room: int) -> bytes | None:
-        """What the record keeps of an answer; None if that is more than `room` bytes."""
+        """What the record keeps of an answer; None if it is longer than `room` bytes."""
         if reply.body is None:
             return None
         kept = pack(reply, self._kept)
         return kept if len(kept) <= room else None
 
     def error_of(self, reply: Reply, kept: bytes | None, held: Any) -> Exception | None:
-        """What the core shall hear of an answer given under this hold; None: completed."""
+        """The error as which an answer under this hold is settled; None if it completes the key."""
         match meaning_of(reply.status, self.remember, self.final, held):
             case "keep":
                 return None
@@ -246,29 +246,29 @@ class Endpoint:
     def first(self, reply: Reply, key: str, *, stored: bool = True) -> Reply:
         """The application's own answer."""
         status, headers, body = reply
-        ours, said = self._header, list(headers)
+        ours, sent = self._header, list(headers)
         for one in headers:
             if one[0].lower() == ours:  # the application answers with the header itself
-                said.remove(one)
-        said.append((ours, key_header(key)))
+                sent.remove(one)
+        sent.append((ours, key_header(key)))
         if not stored:
-            said.append(NOT_STORED)
-        return new_tuple(Reply, (status, said, body))
+            sent.append(NOT_STORED)
+        return new_tuple(Reply, (status, sent, body))
 
     def replay(self, result: Any, key: str) -> Reply:
         """The answer a record keeps, marked as a replay."""
         try:
             reply = unpack(result)
-        except (ValueError, TypeError):  # damaged; or a lookup's result that is no JSON
+        except (ValueError, TypeError):  # damaged, or a lookup's result that cannot be written as JSON
             return self.problem(
-                NOT_KEPT, "It is done and is not done again, but what was kept cannot be read.", key=key
+                NOT_KEPT, "It is done and is not done again, but the kept answer cannot be read.", key=key
             )
         reply.headers.append((self._header, key_header(key)))
         reply.headers.append(REPLAYED)
         return reply
 
     def answer_to(self, error: Exception, key: str | None = None) -> Reply | None:
-        """The answer to an error of ours, or to an effect's word; None: not ours to answer."""
+        """The answer to an error of ours, or to Refused and NotDone; None if the application must answer it."""
         if isinstance(error, Final):
             if error.detail is not None:
                 return self.replay(error.detail, key or "")
@@ -297,7 +297,7 @@ class Endpoint:
 
 
 def tenant_of(who: Any) -> str | None:
-    """The name of whoever `principal` found; None: nobody a key could be kept for."""
+    """The caller's name as the key has it; None if there is no caller for whom a key could be kept."""
     if type(who) is str and who and len(who) <= SHOWN_BYTES and who.isascii() and who.isprintable():
         return who
     if who is None or who is False:
@@ -309,7 +309,7 @@ def tenant_of(who: Any) -> str | None:
             return None  # no parts, or an empty one
         if isinstance(who, Coroutine):
             who.close()
-        # Not a stranger but a mistake: it would be the same for everybody.
+        # A mistake in principal=, not an unknown caller: it would fail for every caller.
         raise Misconfigured(
             "principal= gives the caller's name (a str, an int, a UUID, or a tuple of them) or None, "
             f"not {shown_type(who)}"

@@ -1,7 +1,8 @@
-"""Flask: an extension around the dispatch of a request - after `before_request`, where callers are authenticated, and
-before `after_request`, where sessions set their cookies. Settled when the view has returned.
+"""Flask: an extension around the dispatch of a request.
 
-A commit in `teardown_request` comes later than that: use `samekey.http.wsgi` around `app.wsgi_app` for it.
+It runs after `before_request`, where callers are authenticated, and before `after_request`, where sessions set their
+cookies. The record is settled when the view has returned. A commit in `teardown_request` comes later than that: use
+`samekey.http.wsgi` around `app.wsgi_app` for it.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class Samekey:
 
 def request_of(asked: Any) -> Request:
     rule, host, route = asked.url_rule, "", None
-    where = rule.host or rule.subdomain  # of a view that answers at this host alone
+    where = rule.host or rule.subdomain  # set for a view that answers at this host only
     if where:
         host = "//" + (asked.host if "<" in where else where)
     if asked.view_args:
@@ -89,23 +90,23 @@ def request_of(asked: Any) -> Request:
 
 @lru_cache(maxsize=1024)
 def template_of(rule: str) -> str:
-    """A rule with braces for its parameters, whatever their names and converters."""
+    """A rule with braces for its parameters, without their names and converters."""
     return _VARIABLE.sub(PARAMETER, rule)
 
 
 def body_of(asked: Any, endpoint: Endpoint, key: str) -> bytes | Reply:
-    """The whole body, or why there is none; nothing is claimed before its end. The application's own limit stands."""
+    """The whole body, or the problem with it; nothing is claimed before its end. The application's own limit holds."""
     given, most, stream = asked.content_length, endpoint.body_max_bytes, asked.environ["wsgi.input"]
     terminated = asked.environ.get("wsgi.input_terminated")
     if (given or 0) > most:
         return endpoint.too_large(key)
     if not given and not terminated and has_unended_body(asked.environ):
-        return endpoint.endless(key)  # Werkzeug would read nothing
+        return endpoint.endless(key)  # Werkzeug would read an empty body
     own = asked.max_content_length
     asked.max_content_length = most if own is None else min(own, most)
     try:
         body: bytes = asked.get_data(cache=True)
-        # Werkzeug ends a body without a length at the limit: whatever comes behind it would be cut off unseen.
+        # Werkzeug ends a body without a length at the limit: more bytes would be cut off without notice.
         ended = given is not None or not terminated or not stream.read(1)
     except (ClientDisconnected, OSError):
         return endpoint.incomplete(key)
@@ -124,7 +125,7 @@ def run_view(app: Flask, dispatch: Any, visit: Visit) -> Any:
         try:
             response = app.make_response(dispatch())
         except Exception as error:
-            # What the application's own handlers make of it is its answer; without one it comes out again.
+            # The application's own error handlers answer it; without one this raises the error again.
             response = app.make_response(app.handle_user_exception(error))
             if counts(visit, error, response.status_code, answers=isinstance(error, HTTPException)):
                 return excused(app, response, visit, error)
@@ -137,7 +138,7 @@ def run_view(app: Flask, dispatch: Any, visit: Visit) -> Any:
 
 
 def excused(app: Flask, response: Response, visit: Visit, error: Exception) -> Response:
-    """A page for an exception: what the exception says counts, not that there is a page."""
+    """A page was made of an exception: the exception decides about the record, the page is the answer."""
     made = Reply(response.status_code, headers_of(response), None if response.is_streamed else response.get_data())
     reply = visit.fail(error, made)
     if reply is None or reply.body is made.body:
@@ -164,7 +165,7 @@ def answered(app: Flask, response: Response, visit: Visit) -> Response:
                 out = visit.leave(reply)
                 return mark(response, out) if out.body is None else response_of(app, out)
             response.response = stream = Stream(parts, source, visit, reply)
-            response.call_on_close(stream.close)  # also where somebody wraps what is streamed, to compress it
+            response.call_on_close(stream.close)  # also where a middleware wraps the stream, to compress it
             return mark(response, visit.endpoint.first(reply, visit.key, stored=False))
     body = response.get_data()
     reply = Reply(response.status_code, headers, body if len(body) <= visit.room else None)
@@ -175,14 +176,14 @@ def answered(app: Flask, response: Response, visit: Visit) -> Response:
 
 
 def gathered(response: Response, visit: Visit, *, endless: bool) -> Iterator[bytes] | None:
-    """The parts of a streamed answer that is too long to keep; None if it is not, and has become a plain one."""
+    """The parts of a streamed answer that is too long to keep; None if it was short and is a plain answer now."""
     parts = iter(response.iter_encoded())
     held: list[bytes] = []
     size = 0
     while not endless and size <= visit.room:
         part = next(parts, None)
         if part is None:
-            if hasattr(response.response, "close"):  # we take its place in the response, so nobody else closes it
+            if hasattr(response.response, "close"):  # we replace it in the response, so Flask will not close it
                 response.response.close()
             response.response = [b"".join(held)]
             return None
@@ -192,7 +193,7 @@ def gathered(response: Response, visit: Visit, *, endless: bool) -> Iterator[byt
 
 
 def mark(response: Response, reply: Reply) -> Response:
-    """The same response, with what we have to say about it."""
+    """The same response with our headers."""
     for name, value in as_text(reply):
         if name.startswith("idempot") or name not in response.headers:
             response.headers[name] = value
@@ -201,7 +202,7 @@ def mark(response: Response, reply: Reply) -> Response:
 
 def response_of(app: Flask, reply: Reply) -> Response:
     response = app.response_class(reply.body, reply.status)
-    del response.headers["Content-Type"]  # its own guess, where the answer has none
+    del response.headers["Content-Type"]  # Flask's guess, where the answer has none
     response.headers.extend(as_text(reply))
     return response
 

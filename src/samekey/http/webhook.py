@@ -3,17 +3,17 @@
                                   answer    the sender
     handled, or handled before    200       is done
     refused for good              200       is done: sending it again changes nothing
-    in doubt                      200       is done: it is parked here for a person or a reconciliation
+    in doubt                      200       is done: the event is kept here for a person or a reconciliation
     another delivery is running   409       sends it again later
     the hold was lost meanwhile   409       sends it again later
     not done, or to be run again  503       sends it again later
     the store is down             503       sends it again later
     no signature, no event id     401, 400  should look at itself
 
-A `verify` that raises has not verified: 401 too, and a line in the log in case it is the check that is broken.
+A `verify` that raises is answered with 401 too, and logged, in case the check itself is broken.
 
-Framework-free: give it the raw request, send what it answers. Under any framework's adapter, leave the webhook's
-own route unguarded - it has its own keys.
+No framework is needed: give `receive` the raw request, and send what it returns. Leave the webhook's route unguarded by
+the adapter of your framework: it has its own keys. The handler gets the `Request` that was received.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ EventId = Callable[[Request], Any]
 
 
 class _Events:
-    """What both colours share: the rules of one sender's events."""
+    """What the sync and async class share: the rules for one sender's events."""
 
     _colour: type
 
@@ -83,7 +83,9 @@ class _Events:
         if not isinstance(guard, self._colour):
             raise Misconfigured(f"{type(self).__name__} takes {self._colour.__name__}, not {type(guard).__name__}")
         if self._colour is Guard and is_async(verify):
-            raise Misconfigured("verify= is async, and a coroutine is true whatever it would say: use AsyncWebhook")
+            raise Misconfigured(
+                "verify= is async, and a coroutine counts as true before it has checked anything: use AsyncWebhook"
+            )
         if is_async(event_id):
             raise Misconfigured("event_id= is a plain function of the request")
         self._guard = cast(Any, guard)
@@ -96,7 +98,7 @@ class _Events:
         self._answers = Endpoint(boundary=Opaque(), single_tenant=True)  # for its problems only
 
     def _key(self, request: Request, verified: Any) -> str | Reply:
-        """The key of this event; the signature comes first: an unsigned event must not learn anything."""
+        """The key of this event. The signature is checked first: the sender of an unsigned event must learn nothing."""
         if not verified:
             return self._answers.problem(BAD_SIGNATURE, "Sign it with the secret that was agreed.")
         try:
@@ -106,13 +108,13 @@ class _Events:
             why = "more than 255 characters"
         except CallerError as error:
             why = str(error)
-        except (LookupError, ValueError, TypeError, AttributeError) as error:  # another shape than the event's
+        except (LookupError, ValueError, TypeError, AttributeError) as error:  # not an event as event_id= expects it
             why = type(error).__name__
-        _log.warning("an event of %s was refused, it has no id to know it by: %s", self._name, why)
+        _log.warning("an event of %s was refused because it has no usable id: %s", self._name, why)
         return self._answers.problem(EVENT_ID_MISSING, "Send the event with its id: a redelivery is recognised by it.")
 
     def _unverified(self, error: Exception) -> bool:
-        """Libraries raise on a bad signature; if it is a bug in the check, the log has its name."""
+        """Libraries raise on a bad signature. If the check has a bug instead, its type is in the log."""
         _log.warning("an event of %s did not verify: %s", self._name, type(error).__name__)
         return False
 
@@ -173,7 +175,7 @@ class _Events:
             raise error  # the next delivery runs it again, or asks: the sender gets a server error
         if ended.state is None:
             return self._log_and_come_again(error, NOT_DONE)
-        _log.error("an event of %s is parked in doubt: its handler raised", self._name, exc_info=error)
+        _log.error("an event of %s is in doubt: its handler raised", self._name, exc_info=error)
         return event("in doubt")
 
     def _problem(self, error: Any) -> Reply:
@@ -196,9 +198,9 @@ class Webhook(_Events):
     _colour = Guard
 
     def receive(self, request: Request, handle: Callable[[Request], Any]) -> Reply:
-        """Handle this event unless it was; what to answer."""
+        """Handle this event unless it was handled before; returns what to answer."""
         if is_async(handle):
-            raise Misconfigured("an async handler needs AsyncWebhook: here nobody would await it")
+            raise Misconfigured("the handler is async, and Webhook would not await it: use AsyncWebhook")
         try:
             verified = self._verify(request)
         except Exception as error:
@@ -247,8 +249,8 @@ class AsyncWebhook(_Events):
         return self._succeeded(await opened.succeed())
 
 
-def event(word: str) -> Reply:
-    return Reply(200, [(b"content-type", b"application/json")], json.dumps({"event": word}).encode())
+def event(outcome: str) -> Reply:
+    return Reply(200, [(b"content-type", b"application/json")], json.dumps({"event": outcome}).encode())
 
 
 def is_async(function: Any) -> bool:
@@ -256,12 +258,12 @@ def is_async(function: Any) -> bool:
 
 
 def _plain(made: Any) -> Any:
-    """What a plain function gave; a coroutine is no answer, and was not run."""
+    """What a plain function returned; a coroutine is refused, because it was not run."""
     if not inspect.isawaitable(made):
         return made
     if inspect.iscoroutine(made):
         made.close()
-    raise Misconfigured("this gave a coroutine, which nobody awaits here: use AsyncWebhook")
+    raise Misconfigured("this returned a coroutine, which Webhook does not await: use AsyncWebhook")
 
 
 async def _awaited(made: Any) -> Any:

@@ -1,4 +1,4 @@
-"""WSGI: any sync application. Settled when the application's iterable is closed, then answered."""
+"""WSGI: any sync application. The record is settled when the application's iterable is closed, then answered."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ def request_of(environ: Environ) -> Request:
 
 
 def read_body(environ: Environ, endpoint: Endpoint, key: str) -> bytes | Reply:
-    """The whole body, or why there is none; nothing is claimed before its end."""
+    """The whole body, or the problem with it; nothing is claimed before its end."""
     given = environ.get("CONTENT_LENGTH") or ""
     stream = environ["wsgi.input"]
     if not given:
         if not environ.get("wsgi.input_terminated"):
-            # Without a length, WSGI offers no more. Chunks are a body all the same, and there is no end to read to.
+            # Without a length, WSGI gives an empty body. A body in chunks has no end to which it could be read.
             return endpoint.endless(key) if has_unended_body(environ) else b""
         try:
             body: bytes = stream.read(endpoint.body_max_bytes + 1)
@@ -113,7 +113,7 @@ def run_app(app: App, environ: Environ, start_response: StartResponse, visit: Vi
 
 
 def finish(made: Any, started: _Started, start_response: StartResponse, visit: Visit) -> Iterable[bytes]:
-    """The application has said all: close it and settle, in the order the rules say; then answer."""
+    """The application has sent all parts: close it and settle, in the order that `settle=` gives; then answer."""
     early = visit.endpoint.settle == "before-send"
     reply = started.reply()
     if not early:
@@ -127,7 +127,7 @@ def finish(made: Any, started: _Started, start_response: StartResponse, visit: V
 
 
 class _Started:
-    """What the application gave to `start_response`, and what it has said since."""
+    """What the application gave to `start_response`, and the parts that it has sent since."""
 
     def __init__(self) -> None:
         self.status, self.headers = 0, list[Header]()
@@ -137,7 +137,7 @@ class _Started:
         self.out = self.closed = False
 
     def __call__(self, status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Callable[[bytes], Any]:
-        if exc_info and (self.out or self.size):  # too late for another answer, as at any server: the first one broke
+        if exc_info and (self.out or self.size):  # too late for another answer, as at any server: raise the error
             raise exc_info[1].with_traceback(exc_info[2])
         self.line, self.status = status, int(status[:3])
         self.headers = [(as_bytes(name), as_bytes(value)) for name, value in headers]
@@ -158,7 +158,7 @@ class _Started:
 
 
 class _Flowing:
-    """An answer too long to keep, or an event stream: goes out as it is made, and settles when it is closed."""
+    """An answer that is too long to keep, or an event stream: sent as it is made, settled when it is closed."""
 
     def __init__(
         self, made: Any, parts: Iterator[bytes], started: _Started, start_response: StartResponse, visit: Visit
@@ -188,7 +188,7 @@ class _Flowing:
             raise
 
     def close(self) -> None:
-        """Its end, or its client's before it."""
+        """The stream ended, or its client left before."""
         try:
             close(self._made)
         except BaseException as error:

@@ -3,9 +3,9 @@
     MIDDLEWARE = [..., "samekey.http.django.SamekeyMiddleware"]        # after authentication
     SAMEKEY = {"guard": Guard(...), "endpoint": Endpoint(...)}         # objects, or dotted names of them
 
-Under ASGI the middleware takes `"async_guard": AsyncGuard(...)`. The middleware stands outside ATOMIC_REQUESTS, so a
-record settles after the view's transaction did; the decorator stands inside it, which is what `Atomic` needs.
-Django REST framework's responses are rendered before they are kept.
+Under ASGI the middleware takes `"async_guard": AsyncGuard(...)`. The middleware runs outside ATOMIC_REQUESTS, so a
+record is settled after the view's transaction has ended; the decorator runs inside it, which `Atomic` needs.
+Responses of Django REST framework are rendered before they are kept.
 """
 
 from samekey.http.django._decorator import guarded

@@ -1,4 +1,4 @@
-"""The decorator: one view, sync or async, inside whatever stands around it - ATOMIC_REQUESTS, `login_required`."""
+"""The decorator: one view, sync or async, inside ATOMIC_REQUESTS, `login_required` and all that is around the view."""
 
 from __future__ import annotations
 
@@ -105,18 +105,18 @@ def _async_view(door: AsyncDoor, rules: Rules, view: Callable[..., Any]) -> Call
 def as_request(asked: Any) -> Any:
     if not hasattr(asked, "META"):
         raise Misconfigured(
-            f"guarded() stands on a view, and {type(asked).__name__} is no request: "
+            f"guarded() is for a view, and {type(asked).__name__} is not a request: "
             "on a method write @method_decorator(guarded(...))"
         )
     return asked
 
 
-# REST framework wraps the request before its views' methods see it, and makes answers of exceptions and responses
-# after them: inside it, both are still its to make.
+# REST framework wraps the request before the methods of its views run, and makes answers of their exceptions and
+# responses afterwards. Below it, we ask it to make them.
 
 
 def page_for(asked: Any, error: Exception) -> Any:
-    """The answer that Django, or REST framework, makes of this exception; raises it on if that is none."""
+    """The answer that Django, or REST framework, makes of this exception; raises it again if there is none."""
     inside = getattr(asked, "parser_context", None)
     if inside is not None and not isinstance(error, (BadRequest, SuspiciousOperation)):
         return inside["view"].handle_exception(error)

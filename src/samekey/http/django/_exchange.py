@@ -1,4 +1,4 @@
-"""Django's requests and responses in our words, and back."""
+"""Translates Django's requests and responses to ours, and back."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def request_of(asked: Any) -> Request:
 
 
 def body_of(asked: Any, endpoint: Endpoint, key: str) -> bytes | Reply:
-    """The whole body, or why there is none; nothing is claimed before its end."""
+    """The whole body, or the problem with it; nothing is claimed before its end."""
     given = asked.META.get("CONTENT_LENGTH") or "0"
     if given == "0" and "wsgi.input" in asked.META and has_unended_body(asked.META):
-        return endpoint.endless(key)  # under WSGI Django reads no body without a length: there is nothing to compare
+        return endpoint.endless(key)  # under WSGI Django reads no body without a length: nothing could be compared
     if given.isdigit() and (len(given) > 20 or int(given) > endpoint.body_max_bytes):
         return endpoint.too_large(key)
     try:
@@ -67,18 +67,18 @@ def response_of(reply: Reply) -> HttpResponse:
 
 
 def headers_of(response: Any) -> list[Header]:
-    # Cookies stand beside the headers in Django: they are never kept.
+    # Cookies are not among the headers in Django; they are never kept.
     return [(name.lower().encode("latin-1"), as_bytes(value)) for name, value in response.headers.items()]
 
 
 def page_of(response: Any) -> Reply:
-    """What was made of an exception."""
+    """The page that was made of an exception."""
     render(response)
     return Reply(response.status_code, headers_of(response), None if response.streaming else response.content)
 
 
 def settle(response: Any, visit: Visit) -> HttpResponseBase:
-    """The view's answer, settled; or the one the record says."""
+    """Settle the view's answer, and return it, or the other one that the record has."""
     render(response)
     status, headers = response.status_code, headers_of(response)
     if not response.streaming:
@@ -99,7 +99,7 @@ def settle(response: Any, visit: Visit) -> HttpResponseBase:
     if ends_with_view(visit):
         response.streaming_content = rest
         return chosen(response, reply, visit.leave(reply))
-    # The response closes the source by itself, and what stands in its place after it.
+    # The response closes the source by itself, and our stream after it.
     response.streaming_content = Stream(rest, None, visit, reply)
     return flowing(response, visit.endpoint.first(reply, visit.key, stored=False))
 
@@ -156,7 +156,7 @@ def render(response: Any) -> None:
 
 
 def chosen(response: HttpResponseBase, reply: Reply, out: Reply | None) -> HttpResponseBase:
-    """What goes out: the application's own response, or another if the record says so."""
+    """What goes out: the application's own response, or another one if the record has one."""
     if out is None:
         return response
     if out.status == reply.status and out.body is reply.body:
@@ -165,7 +165,7 @@ def chosen(response: HttpResponseBase, reply: Reply, out: Reply | None) -> HttpR
 
 
 def flowing(response: Any, reply: Reply) -> HttpResponseBase:
-    """The same response, with what we have to say about it."""
+    """The same response with our headers."""
     for name, value in reply.headers:
         text = name.decode("latin-1")
         if text.startswith("idempot") or text not in response.headers:

@@ -1,4 +1,4 @@
-"""The middleware: one class for sync and async, as Django asks for."""
+"""The middleware: one class for sync and async, as Django requires."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class SamekeyMiddleware:
         return chosen(response, page, await visit.fail(raised, page))
 
     def _check_view(self, asked: Any, view: Any, args: Any, kwargs: Any) -> None:
-        """The view that is about to run must be the one by which we judged: a later middleware may know another."""
+        """Check that the view about to run is the one whose rules we read: a later middleware may change it."""
         if getattr(asked, JUDGED, None) is view:
             return
         visit = getattr(asked, VISIT, None)
@@ -104,15 +104,15 @@ class SamekeyMiddleware:
             if endpoint is None or endpoint.opening(request) is None:
                 return
         raise Misconfigured(
-            f"{asked.path} became another view's behind SamekeyMiddleware: list it after whatever chooses languages "
-            "(LocaleMiddleware) or sets request.urlconf"
+            f"a middleware after SamekeyMiddleware changed the view of {asked.path}: list SamekeyMiddleware after "
+            "LocaleMiddleware and after every middleware that sets request.urlconf"
         )
 
     async def _acheck_view(self, *given: Any) -> None:
         self._check_view(*given)
 
     def process_exception(self, asked: Any, error: Exception) -> None:
-        """Django turns exceptions into pages before we see them; the core must hear of the exception itself."""
+        """Django turns exceptions into pages before we see them; the core needs the exception itself."""
         setattr(asked, RAISED, error)
 
     def _open(self, asked: Any) -> Any:
@@ -120,7 +120,7 @@ class SamekeyMiddleware:
         try:
             match = resolve(asked.path_info, getattr(asked, "urlconf", None))
         except Resolver404:
-            return None  # of nobody, or of a view that only a later middleware knows: see _check_view
+            return None  # no view has this path, or only a later middleware knows it: see _check_view
         setattr(asked, JUDGED, match.func)
         asked.resolver_match = match
         return opened(asked, rules_of(match.func, self._endpoint, asked.method))
@@ -143,15 +143,15 @@ def opened(asked: Any, rules: Any) -> tuple[Any, Request, str] | Reply | None:
 
 
 def failed(asked: Any, response: Any, visit: Any) -> Exception | None:
-    """The exception behind an answer, if it counts more than the answer that was made of it."""
+    """The exception of which this answer was made, if the exception decides about the record."""
     raised: Exception | None = getattr(asked, RAISED, None)
     return raised if raised is not None and counts(visit, raised, response.status_code) else None
 
 
-def _given(said: dict[str, Any], name: str) -> Any:
-    """What settings.SAMEKEY has under this name: itself, or where it can be imported from."""
-    if name not in said:
+def _given(options: dict[str, Any], name: str) -> Any:
+    """The option of settings.SAMEKEY with this name: the object itself, or imported from its dotted name."""
+    if name not in options:
         raise Misconfigured(
             f'settings.SAMEKEY has no "{name}": it needs "endpoint", and "guard" under WSGI or "async_guard" under ASGI'
         )
-    return import_string(said[name]) if isinstance(said[name], str) else said[name]
+    return import_string(options[name]) if isinstance(options[name], str) else options[name]

@@ -1,4 +1,4 @@
-"""The route of a view as the name of an operation: braces for its parameters, whatever they are called."""
+"""The route of a view as the name of an operation: braces for its parameters, without their names."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def template_of(route: str) -> str:
 
 
 def end_of_group(pattern: str, at: int) -> int:
-    """Where the group ends that opens here: parentheses that are escaped, or in a class, are none."""
+    """Where the group ends that opens here; parentheses that are escaped, or in a class, do not count."""
     depth, in_class = 0, False
     while at < len(pattern):
         char = pattern[at]

@@ -1,8 +1,8 @@
-"""An async view's answer that is too long to keep: it goes out as it is made, and is settled at its end.
+"""An async view's answer that is too long to keep: sent as it is made, and settled at its end.
 
-Its end comes in many ways. It runs out, or breaks: whoever iterates it sees that. Its client hangs up: Django then
-cancels whoever iterates it and closes the response, or cancels the view before there is a response to close. Or the
-response is dropped, because a middleware answers another one or the server cannot send it, and nobody tells of it.
+A stream can end in many ways. It ends, or raises: the iterator sees that. Its client hangs up: Django then cancels the
+task that iterates and closes the response, or cancels the view before there is a response to close. Or the response is
+dropped without notice, because a middleware returns another one or the server cannot send it.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from samekey.loops import running
 STREAM = "_samekey_stream"
 
 _ending = set[asyncio.Task[None]]()  # a loop itself does not keep its tasks alive
-_rests = set[object]()  # what a stream that is dropped is settled with
+_rests = set[object]()  # attempts with which dropped streams are settled
 
 
 class AsyncStream:
-    """The content of a response: what was gathered already, and the rest of it."""
+    """The content of a response: the parts that were gathered already, and the rest."""
 
     def __init__(self, gathered: list[bytes], rest: AsyncIterator[bytes], visit: AsyncVisit, reply: Reply) -> None:
         self._gathered, self._rest = gathered, rest
@@ -45,11 +45,11 @@ class AsyncStream:
             async for part in self._rest:
                 size += len(part)
                 yield part
-        except GeneratorExit:  # the client's end: Django closes the response
+        except GeneratorExit:  # the client left: Django closes the response
             raise
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
-            if task is None or not task.cancelling():  # not the client's: somebody's whom the source waited for
+            if task is None or not task.cancelling():  # not the client: a task that the source awaits was cancelled
                 await self._visit.fail(error)
             raise
         except BaseException as error:
@@ -61,7 +61,7 @@ class AsyncStream:
             await self._visit.leave(self._reply)
 
     def close(self) -> None:
-        """Django closes what it has sent, or can no longer send, from a thread."""
+        """Django calls this from a thread, after it has sent the response or when it cannot send it any more."""
         if not self._visit.over:
             async_to_sync(cut)(self._visit, self._reply)
 
@@ -69,11 +69,11 @@ class AsyncStream:
         await cut(self._visit, self._reply)
 
     def __del__(self) -> None:
-        if not self._visit.over:  # dropped: nobody would say what became of it
+        if not self._visit.over:  # dropped: no other code would settle it
             try:
                 self._loop.call_soon_threadsafe(_cut_soon, self._visit, self._reply, self._attempt)
                 return
-            except RuntimeError:  # the loop is closed: nobody can write any more
+            except RuntimeError:  # the loop is closed: the record cannot be written any more
                 self._visit.running.keep()
         _rests.discard(self._attempt)
 
@@ -91,7 +91,7 @@ def _cut_soon(visit: AsyncVisit, reply: Reply, attempt: object) -> None:
 
 
 async def to_its_end(view: Callable[[], Awaitable[Any]]) -> Any:
-    """The response of a view that holds a key. Django cancels a view whose client hung up; this one goes on."""
+    """The response of a view that holds a key. Django cancels a view whose client hung up; this view goes on."""
     made: list[Any] = []
 
     async def kept() -> None:
@@ -100,7 +100,7 @@ async def to_its_end(view: Callable[[], Awaitable[Any]]) -> Any:
     try:
         await running().shielded(kept)
     except BaseException:
-        for response in made:  # finished, and nobody to send it to
+        for response in made:  # finished, but its client is gone
             stream = getattr(response, STREAM, None)
             if stream is not None:
                 await running().shielded(stream.abandon)
