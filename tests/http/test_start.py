@@ -156,14 +156,16 @@ async def lifespan(app: Any) -> list[Any]:
     return sent
 
 
-@pytest.mark.parametrize("make", ["asgi", "litestar"])
+@pytest.mark.parametrize("make", ["asgi", "fastapi", "litestar"])
 async def test_an_asgi_application_with_a_broken_store_does_not_start(make: str):
     guard = AsyncGuard(AsyncUntabled())
-    app: Any = (
-        AsgiMiddleware(FastAPI(), guard=guard, endpoint=ENDPOINT)
-        if make == "asgi"
-        else Litestar(plugins=[SamekeyPlugin(guard=guard, endpoint=ENDPOINT)])
-    )
+    app: Any = FastAPI()
+    if make == "asgi":
+        app = AsgiMiddleware(app, guard=guard, endpoint=ENDPOINT)
+    elif make == "fastapi":
+        samekey_route(guard=guard, endpoint=ENDPOINT, app=app)
+    else:
+        app = Litestar(plugins=[SamekeyPlugin(guard=guard, endpoint=ENDPOINT)])
 
     sent = await lifespan(app)
 

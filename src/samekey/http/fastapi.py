@@ -46,8 +46,9 @@ _named = WeakSet[Any]()  # applications whose unguarded routes are in the log al
 def samekey_route(*, guard: AsyncGuard, endpoint: Rules, app: FastAPI | None = None) -> type[APIRoute]:
     """A route class that guards its routes; `@rules(...)` on a handler gives that one its own.
 
-    With `app` it becomes the route class of that application. Its `POST` and `PATCH` routes that are not guarded are
-    named in the log when it starts; without `app` they are named with the first request to a guarded route.
+    With `app` it becomes the route class of that application. When the application starts, the store is checked, and
+    `POST` and `PATCH` routes that are not guarded are named in the log. Without `app` the first request to a guarded
+    route names them.
     """
     passage, default = Passage(guard), check_rules(endpoint)
     passage.declare(default)
@@ -96,20 +97,21 @@ def samekey_route(*, guard: AsyncGuard, endpoint: Rules, app: FastAPI | None = N
 
     if app is not None:
         app.router.route_class = SamekeyRoute
-        name_at_start(app)
+        check_at_start(app, passage)
     return SamekeyRoute
 
 
-def name_at_start(app: FastAPI) -> None:
+def check_at_start(app: FastAPI, passage: Passage) -> None:
     lifespan = app.router.lifespan_context
 
     @asynccontextmanager
-    async def with_names(given: Any) -> AsyncIterator[Any]:
+    async def checked(given: Any) -> AsyncIterator[Any]:
+        await passage.start()
         name_unguarded(app)
         async with lifespan(given) as state:
             yield state
 
-    app.router.lifespan_context = with_names
+    app.router.lifespan_context = checked
 
 
 def name_unguarded(app: Any) -> None:
