@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ from fastapi import FastAPI
 from flask import Flask
 from litestar import Litestar
 
+import tests.django_settings  # noqa: F401
 from samekey import AsyncGuard, Guard, Keyed, Misconfigured, Opaque, Policy
 from samekey.http import Endpoint, rules
 from samekey.http.asgi import SamekeyMiddleware as AsgiMiddleware
@@ -19,8 +19,6 @@ from samekey.http.litestar import SamekeyPlugin
 from samekey.http.webhook import Webhook
 from samekey.http.wsgi import SamekeyMiddleware as WsgiMiddleware
 from samekey.stores.memory import AsyncMemoryStore, MemoryStore
-
-os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.django_settings")
 
 ENDPOINT = Endpoint(boundary=Opaque(), single_tenant=True)
 NAMED = Endpoint(boundary=Opaque(), single_tenant=True, operation="charge", aliases=["pay"])
