@@ -1,4 +1,4 @@
-"""Reading addresses: what every driver asks of one before it looks at its own parts."""
+"""Splitting the address of a store: what all drivers check before they read their own options."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from samekey.core.errors import Misconfigured
 
 
 def split(url: str) -> tuple[SplitResult, list[tuple[str, str]]]:
-    """The parts of an address, and its options in their order; each option may be said once."""
+    """The parts of an address, and its options in their order; each option may be given once."""
     try:
         parts = urlsplit(url)
         options = parse_qsl(parts.query, keep_blank_values=True)
-        unquote(url, errors="strict")  # else a password would be another one
+        unquote(url, errors="strict")  # or a password would be read as another one
     except UnicodeDecodeError:
-        raise Misconfigured("this address cannot be read: what stands behind a % in it is not UTF-8") from None
-    except ValueError as error:  # no word of the address: it may hold a password
+        raise Misconfigured("this address cannot be read: the bytes after a % in it are not UTF-8") from None
+    except ValueError as error:  # the message does not show the address, which may hold a password
         raise Misconfigured(f"this address cannot be read: {error}") from None
     if "#" in url or any("@" in name for name, _ in options) or not all(map(_has_port, _hosts(parts))):
-        # No word of the address here either: what looks like a port or an option is a part of the password.
+        # Nor does this one: what looks like a port or an option is a part of the password.
         raise Misconfigured(
-            "this address cannot be read: a # stands in it, or a port that is no number, or an @ behind the ?. "
+            "this address cannot be read: it has a #, or a port that is no number, or an @ after the ?. "
             "In a name or a password write %23 for #, %3F for ?, %2F for / and %40 for @"
         )
     for name, times in Counter(name for name, _ in options).items():
         if times > 1:
-            raise Misconfigured(f"the option {name!r} stands {times} times in this address")
+            raise Misconfigured(f"the option {name!r} is given {times} times in this address")
     return parts, options
 
 
@@ -35,7 +35,7 @@ def _hosts(parts: SplitResult) -> list[str]:
 
 
 def _has_port(host: str) -> bool:
-    """Whether what stands behind the colon is a number, or nothing; colons of IPv6 are in brackets."""
+    """Whether the part after the colon is a number, or empty; colons of IPv6 are in brackets."""
     port = host.rpartition("]")[2].partition(":")[2]
     return not port or port.isdecimal()
 

@@ -9,7 +9,7 @@ Threads that were answered together wake up one after the other. The first of th
 and send its command alone, before the others are awake: half of all commits carried one command. So a thread that is
 about to lead waits a moment while others are still waking up (`Waking`). Event loops do not need this.
 
-A signal handler may raise anywhere in here, in the main thread. So a leader is identified by its own list of jobs,
+A signal handler may raise anywhere in here, in the main thread. So a leader is identified by its own list of items,
 which the caller holds before it asks for the lead. A caller that leaves looks whether it leads, and passes the lead on;
 passing it on twice has no effect. A leader that was interrupted even at the second try leaves a lead that no thread
 has: the first caller in the queue takes it over after `TURN_SECONDS`.
@@ -31,29 +31,29 @@ WAKING_SECONDS = 0.001  # a thread wakes up in a tenth of it; on busy cores the 
 TURN_SECONDS = 60.0  # many times what the batches before us may take; reached only if the leader vanished
 
 
-class Job(Protocol):
-    """One command on its way."""
+class Item(Protocol):
+    """One command on its way to the server."""
 
     done: bool
 
 
-J = TypeVar("J", bound=Job)
+T = TypeVar("T", bound=Item)
 
 
-class Place(Generic[J]):
+class Place(Generic[T]):
     """The place of one caller in the queue."""
 
-    __slots__ = ("again", "bell", "finished", "gone", "jobs", "leader", "next")
+    __slots__ = ("again", "bell", "finished", "gone", "items", "leader", "next")
 
-    def __init__(self, jobs: Sequence[J], leader: Sequence[J]) -> None:
-        self.jobs = jobs
-        self.leader = leader  # the jobs of the caller that led when this one queued up
+    def __init__(self, items: Sequence[T], leader: Sequence[T]) -> None:
+        self.items = items
+        self.leader = leader  # the items of the caller that led when this one queued up
         self.bell = threading.Lock()  # locked until the caller is to wake up: nothing is cheaper to sleep on
         self.bell.acquire()
-        self.finished = False  # the leader carried out all of the jobs
+        self.finished = False  # the leader carried out all of the items
         self.again = False  # the leader was interrupted: carry out the rest yourself
         self.gone = False  # interrupted while it waited
-        self.next: Place[J] | None = None  # the caller to wake as soon as this one is awake
+        self.next: Place[T] | None = None  # the caller to wake as soon as this one is awake
 
 
 class Waking:
@@ -87,7 +87,7 @@ class Waking:
         bell.wait(WAKING_SECONDS)
 
 
-class Turns(ABC, Generic[J]):
+class Turns(ABC, Generic[T]):
     """Callers in threads, their queue, and the lead; a subclass adds the connection."""
 
     def __init__(self, name: str, *, batch_max: int, bytes_max: int = 0, waking: Waking | None = None) -> None:
@@ -95,64 +95,64 @@ class Turns(ABC, Generic[J]):
         self._batch_max, self._bytes_max = batch_max, bytes_max
         self._waking = waking or Waking()
         self._mutex = threading.Lock()
-        self._queue: deque[Place[J]] = deque()
-        self._leader: Sequence[J] | None = None  # the jobs of the caller that leads
+        self._queue: deque[Place[T]] = deque()
+        self._leader: Sequence[T] | None = None  # the items of the caller that leads
 
     @abstractmethod
-    def _carry_out(self, jobs: Sequence[J], turn: Sequence[J]) -> None:
-        """Carry out all these jobs. `turn` is the leader's own list: the connection is ours while `_leader is turn`."""
+    def _carry_out(self, items: Sequence[T], turn: Sequence[T]) -> None:
+        """Carry out all these items. `turn` is the leader's own list: it may send while `_leader is turn`."""
 
     @abstractmethod
     def _leave_connection(self) -> None:
         """Forget the connection: a leader that vanished, or is very late, still owns it. The mutex is held."""
 
-    def _weight(self, jobs: Sequence[J]) -> int:
-        """The bytes that these jobs carry, where `bytes_max` limits a batch."""
+    def _weight(self, items: Sequence[T]) -> int:
+        """The bytes that these items carry, where `bytes_max` limits a batch."""
         return 0
 
-    def _perform_rest(self, jobs: Sequence[J]) -> None:
-        """Carry out jobs whose leader was interrupted: the server may or may not have done them."""
-        self.perform(jobs)
+    def _perform_rest(self, items: Sequence[T]) -> None:
+        """Carry out items whose leader was interrupted: the server may or may not have done them."""
+        self.perform(items)
 
-    def perform(self, jobs: Sequence[J], work: Callable[[Sequence[J]], Any] | None = None) -> Any:
-        """Carry these jobs out, alone or together with those of other callers.
+    def perform(self, items: Sequence[T], work: Callable[[Sequence[T]], Any] | None = None) -> Any:
+        """Carry these items out, alone or together with those of other callers.
 
         With `work` (and an empty list of this caller's own) call it in a turn instead, and return its result.
         """
-        others: list[Place[J]] = []
+        others: list[Place[T]] = []
         try:
-            place: Place[J] | None = None
+            place: Place[T] | None = None
             with self._mutex:
                 if self._leader is None:
-                    self._leader = jobs
+                    self._leader = items
                 else:
-                    place = Place(jobs, self._leader)
+                    place = Place(items, self._leader)
                     self._queue.append(place)
             if place is not None:
                 self._await_turn(place)
                 if place.finished:
                     return None
                 if place.again:
-                    return self._perform_rest([job for job in jobs if not job.done])
+                    return self._perform_rest([item for item in items if not item.done])
             if work is not None:
-                return work(jobs)
+                return work(items)
             if self._waking.places:
                 self._waking.wait()
             if self._queue:  # a caller that queues up at this very moment comes with the next batch
-                self._gather(jobs, others)
-            self._carry_out([*jobs, *(job for one in others for job in one.jobs)] if others else jobs, jobs)
+                self._gather(items, others)
+            self._carry_out([*items, *(item for one in others for item in one.items)] if others else items, items)
         except BaseException:
-            self._withdraw(jobs)
+            self._withdraw(items)
             raise
         finally:
             try:
-                if self._leader is jobs:
-                    self._pass_on(jobs, others)
+                if self._leader is items:
+                    self._pass_on(items, others)
             except BaseException:  # interrupted in there
-                self._pass_on(jobs, others)
+                self._pass_on(items, others)
                 raise
 
-    def _await_turn(self, place: Place[J]) -> None:
+    def _await_turn(self, place: Place[T]) -> None:
         """Return when this caller leads, or when a leader has answered it."""
         try:
             self._await_bell(place)
@@ -160,56 +160,56 @@ class Turns(ABC, Generic[J]):
             if place.finished or place.again:
                 _wake(place.next)
                 self._waking.remove(place)
-            elif self._leader is place.jobs and self._queue and self._queue[0] is place:
+            elif self._leader is place.items and self._queue and self._queue[0] is place:
                 self._queue.popleft()  # the leader before us was interrupted before it did this
 
-    def _await_bell(self, place: Place[J]) -> None:
+    def _await_bell(self, place: Place[T]) -> None:
         try:
             if place.bell.acquire(timeout=TURN_SECONDS) or place.finished or place.again:
                 return
             # The leader may have been interrupted after it gave us the lead and before it woke us.
-            if self._leader is not place.jobs and not self._taken_over(place):
+            if self._leader is not place.items and not self._taken_over(place):
                 raise StoreUnavailable(f"no turn on a connection to {self._server_name} within {TURN_SECONDS:.0f} s")
         except BaseException:
             with self._mutex:
                 place.gone = True
             raise
 
-    def _taken_over(self, place: Place[J]) -> bool:
+    def _taken_over(self, place: Place[T]) -> bool:
         """Take the lead from a caller that has had it all the time: it vanished, or takes far too long."""
         with self._mutex:
             if self._leader is not place.leader or place not in self._queue:
                 return False
             self._queue.remove(place)
             self._leave_connection()
-            self._leader = place.jobs
+            self._leader = place.items
             return True
 
-    def _withdraw(self, jobs: Sequence[J]) -> None:
+    def _withdraw(self, items: Sequence[T]) -> None:
         """This caller was interrupted, or waited too long: no leader may hand it the lead."""
         if self._queue:
             with self._mutex:
-                for place in [one for one in self._queue if one.jobs is jobs]:
+                for place in [one for one in self._queue if one.items is items]:
                     place.gone = True
                     self._queue.remove(place)
 
-    def _gather(self, jobs: Sequence[J], others: list[Place[J]]) -> None:
-        """Move callers from the queue to `others`: as many as may travel in one batch with these jobs."""
-        count, weight = len(jobs), self._weight(jobs)
+    def _gather(self, items: Sequence[T], others: list[Place[T]]) -> None:
+        """Move callers from the queue to `others`: as many as may travel in one batch with these items."""
+        count, weight = len(items), self._weight(items)
         with self._mutex:
             while (
                 self._queue
-                and self._queue[0].jobs
+                and self._queue[0].items
                 and count < self._batch_max
                 and not (self._bytes_max and weight > self._bytes_max)
             ):
                 others.append(self._queue[0])  # noted before it leaves the queue: it is answered if we are interrupted
                 self._queue.popleft()
-                count += len(others[-1].jobs)
+                count += len(others[-1].items)
                 if self._bytes_max:
-                    weight += self._weight(others[-1].jobs)
+                    weight += self._weight(others[-1].items)
 
-    def _pass_on(self, jobs: Sequence[J], others: list[Place[J]]) -> None:
+    def _pass_on(self, items: Sequence[T], others: list[Place[T]]) -> None:
         """Wake those we did the work for, and give the lead to the first in the queue."""
         if others:
             with self._mutex:
@@ -218,21 +218,21 @@ class Turns(ABC, Generic[J]):
                 waiting = [one for one in others if not (one.gone or one.finished or one.again)]
                 for one, after in zip_longest(waiting, waiting[1:]):
                     one.next = after
-                    one.finished = all(job.done for job in one.jobs)
+                    one.finished = all(item.done for item in one.items)
                     one.again = not one.finished
             self._waking.add(waiting)
             _wake(next((one for one in others if one.finished or one.again), None))
             others.clear()
         with self._mutex:
-            if self._leader is jobs:
+            if self._leader is items:
                 self._heir = heir = self._queue[0] if self._queue else None
-                self._leader = None if heir is None else heir.jobs
+                self._leader = None if heir is None else heir.items
                 if heir is not None:
                     self._queue.popleft()
         if self._heir is not None:
             _wake(self._heir)
 
-    _heir: Place[J] | None = None  # the caller that got the lead last: it is woken again if we are interrupted here
+    _heir: Place[T] | None = None  # the caller that got the lead last: it is woken again if we are interrupted here
 
 
 def _wake(place: Place[Any] | None) -> None:

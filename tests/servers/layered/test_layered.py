@@ -98,7 +98,7 @@ def xids(back: str):
 def test_a_replay_costs_the_database_nothing(address, back):
     with Guard(address) as guard:
         guard.run("replayed", lambda: 7, key="o-1", payload=1)
-        gone = durable(guard)._links().claims
+        gone = durable(guard)._connections().claims
 
         def fail(*_):
             pytest.fail("the database was asked")
@@ -246,7 +246,7 @@ def test_after_a_promotion_of_the_database_old_entries_are_checked(front, databa
             connection.execute("DELETE FROM samekey_records")  # what a lost second of an async standby is
         assert guard.run("promoted", pytest.fail, key="o-1", payload=1).replayed  # within front_ttl
 
-        lane = durable(guard)._links().claims
+        lane = durable(guard)._connections().claims
         lane.facts = replace(lane.facts, incarnation="another timeline", lost_at=1e12)
         assert not guard.run("promoted", lambda: 8, key="o-1", payload=1).replayed
 

@@ -46,9 +46,9 @@ class Watched:
         self.tries: list[str] = []
         perform = connection.perform
 
-        def watched(jobs: Any, *more: Any) -> Any:
-            self.tries += [job.command.key.text for job in jobs]
-            return perform(jobs, *more)
+        def watched(items: Any, *more: Any) -> Any:
+            self.tries += [item.command.key.text for item in items]
+            return perform(items, *more)
 
         monkeypatch.setattr(connection, "perform", watched)
 
@@ -56,7 +56,7 @@ class Watched:
 def test_claims_of_keys_in_open_transactions_leave_the_connection_of_the_claims(store, url, scene, monkeypatch):
     """Each of them is tried there once. Its next tries have a connection of their own, until the key is free."""
     store.carry_out(scene.opening("connected"))
-    claims = Watched(store._links().claims, monkeypatch)
+    claims = Watched(store._connections().claims, monkeypatch)
 
     def claim(text: str) -> Any:
         with contextlib.suppress(StoreBusy):
@@ -72,7 +72,7 @@ def test_claims_of_keys_in_open_transactions_leave_the_connection_of_the_claims(
         assert sorted(claims.tries) == sorted(["one", "two", "unrelated", *BLOCKED])
 
     assert [store.carry_out(scene.opening(text)).attempt for text in BLOCKED] == [A] * 5
-    assert store._links().contended_keys == set()
+    assert store._connections().contended_keys == set()
     assert store.carry_out(scene.opening(BLOCKED[0])).attempt == A
     assert claims.tries[-1] == BLOCKED[0]
 
@@ -80,7 +80,7 @@ def test_claims_of_keys_in_open_transactions_leave_the_connection_of_the_claims(
 async def test_tasks_do_not_wait_for_keys_in_open_transactions_either(url, scene, monkeypatch):
     store = AsyncPostgresStore(url)
     await store.carry_out(scene.opening("connected"))
-    claims = Watched(store._links().claims, monkeypatch)
+    claims = Watched(store._connections().claims, monkeypatch)
     with claimed_in_a_transaction(url, [scene.key(text) for text in BLOCKED]):
         for _ in range(3):
             tried = await asyncio.gather(
@@ -93,20 +93,20 @@ async def test_tasks_do_not_wait_for_keys_in_open_transactions_either(url, scene
         assert [isinstance(one, StoreBusy) for one in replies] == [False, *[True] * 5, False]
 
     assert [(await store.carry_out(scene.opening(text))).attempt for text in BLOCKED] == [A] * 5
-    assert store._links().contended_keys == set()
+    assert store._connections().contended_keys == set()
     await store.close()
 
 
 def test_a_renewal_does_not_wait_for_claims(store, scene, monkeypatch):
     """The leader of the claims is stuck in a statement: a holder's lease is renewed all the same."""
     held = store.carry_out(scene.opening("held"))
-    claims = store._links().claims
+    claims = store._connections().claims
     carry_out, stuck, over = claims._carry_out, threading.Event(), threading.Event()
 
-    def slow(jobs: Any, turn: Any) -> None:
+    def slow(items: Any, turn: Any) -> None:
         stuck.set()
         assert over.wait(20)
-        carry_out(jobs, turn)
+        carry_out(items, turn)
 
     monkeypatch.setattr(claims, "_carry_out", slow)
     with ThreadPoolExecutor(2) as pool:
@@ -125,7 +125,7 @@ def test_a_renewal_does_not_wait_for_claims(store, scene, monkeypatch):
 async def test_a_task_s_renewal_does_not_wait_for_claims(url, scene, monkeypatch):
     store = AsyncPostgresStore(url)
     held = await store.carry_out(scene.opening("held"))
-    monkeypatch.setattr(store._links().claims, "flush", lambda: None)  # what is queued there is never sent
+    monkeypatch.setattr(store._connections().claims, "flush", lambda: None)  # what is queued there is never sent
     claim = asyncio.create_task(store.carry_out(scene.opening("other")))
     await asyncio.sleep(0)
 
@@ -135,7 +135,7 @@ async def test_a_task_s_renewal_does_not_wait_for_claims(url, scene, monkeypatch
     claim.cancel()
     assert renewed.version == held.version + 1
     monkeypatch.undo()
-    store._links().claims.flush()
+    store._connections().claims.flush()
     await store.close()
 
 
@@ -181,8 +181,8 @@ def test_the_spare_connection_is_left_when_the_server_has_room_again(one_connect
     with contextlib.closing(PostgresStore(one_connection)) as store:
         held = store.carry_out(scene.opening("held"))
         assert store.carry_out(Read(held.key)).attempt == A
-        assert not store._links().reads.is_open
+        assert not store._connections().reads.is_open
         sql(url, "ALTER ROLE narrow CONNECTION LIMIT 5")
 
         assert store.carry_out(Read(held.key)).attempt == A
-        assert store._links().reads.is_open
+        assert store._connections().reads.is_open

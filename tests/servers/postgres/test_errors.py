@@ -65,7 +65,7 @@ def test_each_thread_gets_an_exception_of_its_own(address, proxy):
         guard.run("shop", lambda: 1, key="warm", payload=1)
         proxy.hold()
         waiting = [pool.submit(shop, guard, name) for name in NAMES]
-        until(lambda: len(store._links().claims._queue) == len(NAMES) - 1)
+        until(lambda: len(store._connections().claims._queue) == len(NAMES) - 1)
         proxy.target = ("127.0.0.1", 1)
         proxy.cut()
         proxy.release()
@@ -104,7 +104,7 @@ def test_a_damaged_record_is_reported_to_its_caller_alone(address, url, proxy):
         sql(url, "UPDATE samekey_records SET moves = '{'")
         proxy.hold()
         waiting = [pool.submit(shop, guard, name) for name in NAMES]
-        until(lambda: len(store._links().claims._queue) == len(NAMES) - 1)
+        until(lambda: len(store._connections().claims._queue) == len(NAMES) - 1)
         proxy.release()
         errors = [(name, one.result()) for name, one in zip(NAMES, waiting, strict=True)]
 

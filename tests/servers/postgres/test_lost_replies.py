@@ -47,8 +47,8 @@ def test_every_command_whose_reply_was_lost_recognises_itself(wire, scene):
 
     def lost(command: Any) -> Any:
         store.carry_out(Read(scene.key()))
-        store._links().claims.ask(("SELECT 1", ()))
-        store._links().settles.ask(("SELECT 1", ()))
+        store._connections().claims.ask(("SELECT 1", ()))
+        store._connections().settles.ask(("SELECT 1", ()))
         wire.cut()
         return store.carry_out(command)
 
@@ -107,7 +107,7 @@ def test_a_silent_server_is_not_waited_for_for_ever(store, url, scene, monkeypat
     """A backend that hangs is left behind, and the same claim is asked over another connection."""
     monkeypatch.setattr(connection, "SILENCE_SECONDS", 0.3)
     store.carry_out(scene.opening("connected"))
-    ((pid,),) = store._links().claims.ask(("SELECT pg_backend_pid()", ()))
+    ((pid,),) = store._connections().claims.ask(("SELECT pg_backend_pid()", ()))
     os.kill(pid, signal.SIGSTOP)
     try:
         start = time.monotonic()
@@ -154,7 +154,7 @@ async def test_the_alarm_of_an_earlier_statement_cuts_no_later_one_off(url, scen
     """One alarm serves many statements: when it strikes, whoever is under way still has its own time."""
     store, key = AsyncPostgresStore(url), scene.opening().key
     await store.carry_out(scene.opening("earlier"))
-    connection = store._links().claims._connection
+    connection = store._connections().claims._connection
     assert connection is not None
     with psycopg.connect(url) as rival:
         rival.execute(
@@ -169,7 +169,7 @@ async def test_the_alarm_of_an_earlier_statement_cuts_no_later_one_off(url, scen
         held = await claim
 
     assert held.attempt == A
-    assert store._links().claims._connection is connection  # nobody hung up
+    assert store._connections().claims._connection is connection  # nobody hung up
     await store.close()
 
 

@@ -93,7 +93,7 @@ def test_nothing_is_prepared(store, straight, scene):
         list(pool.map(lambda number: store.carry_out(scene.opening(str(number))), range(40)))
 
     counted = ("SELECT count(*) FROM pg_prepared_statements", ())
-    assert [store._links().claims.ask(counted) for _ in range(4)] == [[(0,)]] * 4
+    assert [store._connections().claims.ask(counted) for _ in range(4)] == [[(0,)]] * 4
 
 
 def test_nothing_is_set_in_a_session(store, straight, behind, scene):
@@ -103,7 +103,7 @@ def test_nothing_is_set_in_a_session(store, straight, behind, scene):
     names = "'synchronous_commit', 'statement_timeout', 'lock_timeout', 'enable_seqscan'"
     changed = f"SELECT name, setting FROM pg_settings WHERE name IN ({names}) AND source = 'session'"
 
-    assert [store._links().claims.ask((changed, ())) for _ in range(4)] == [[]] * 4
+    assert [store._connections().claims.ask((changed, ())) for _ in range(4)] == [[]] * 4
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_a_client_of_pgbouncer_that_is_killed_leaves_nothing_open(store, behind,
     """Its statements were transactions of their own: the next client of the same server connection claims."""
     with contextlib.closing(PostgresStore(behind)) as other:
         other.carry_out(scene.opening("theirs"))
-        connection = other._links().claims._connection
+        connection = other._connections().claims._connection
         assert connection is not None
         connection.pgconn.finish()  # as kill -9 would
         assert store.carry_out(scene.opening("ours")).attempt == A

@@ -19,7 +19,7 @@ from samekey.core.record import Record
 from samekey.core.states import State
 from samekey.drivers.postgres import connection
 from samekey.stores.postgres import AsyncPostgresStore, PostgresStore
-from samekey.stores.postgres.store import _Loop
+from samekey.stores.postgres._connections import LoopConnections
 from samekey.testing.stores.scene import A, B
 from tests.servers.postgres.children import child, line, tell
 from tests.servers.postgres.helpers import sql
@@ -143,15 +143,15 @@ def test_loops_of_several_threads_may_end_at_once(url, scene, monkeypatch):
         loop.run_until_complete(store.carry_out(scene.opening(f"gone {number}")))
     for loop in gone:
         loop.close()
-    abandon = _Loop.abandon
+    abandon = LoopConnections.abandon
 
-    def meanwhile(links: _Loop) -> None:
-        monkeypatch.setattr(_Loop, "abandon", abandon)
+    def meanwhile(links: LoopConnections) -> None:
+        monkeypatch.setattr(LoopConnections, "abandon", abandon)
         abandon(links)
         with ThreadPoolExecutor(1) as pool:
             pool.submit(asyncio.run, store.carry_out(scene.opening("other"))).result()
 
-    monkeypatch.setattr(_Loop, "abandon", meanwhile)
+    monkeypatch.setattr(LoopConnections, "abandon", meanwhile)
 
     assert asyncio.run(store.carry_out(scene.opening("mine"))).attempt == A
     assert not set(gone) & set(store._loops)

@@ -30,7 +30,7 @@ def test_durability_is_said_for_claims_and_settles(url, durability, claims, sett
     """Whatever the role or the database is set to."""
     sql(url, f"ALTER DATABASE {url.rpartition('/')[2]} SET synchronous_commit = 'local'")
     with contextlib.closing(PostgresStore(f"{url}?durability={durability}")) as store:
-        links = store._links()
+        links = store._connections()
         show = ("SHOW synchronous_commit", ())
 
         assert [links.claims.ask(show), links.settles.ask(show)] == [[(claims,)], [(settles,)]]
@@ -106,7 +106,7 @@ def test_nothing_depends_on_the_session_behind_pgbouncer(url, scene):
             with contextlib.closing(PostgresStore(url)) as other:
                 other.carry_out(settling(held, State.COMPLETED, result=b"done"))
             found = waiting.result(5)
-        claims = store._links().claims
+        claims = store._connections().claims
 
         assert found is not None
         assert found.result == b"done"

@@ -160,7 +160,7 @@ def test_a_sweep_touches_what_it_deletes_and_little_else(store, url, scene):
         (),
     )
     with contextlib.closing(PostgresStore(url)) as sweeper:
-        desk = sweeper._links().operators
+        desk = sweeper._connections().operators
 
         def rows_read() -> int:
             desk.ask(("SELECT pg_stat_force_next_flush()", ()))

@@ -23,16 +23,16 @@ pytestmark = pytest.mark.slow
 def test_ctrl_c_in_the_leader_does_not_take_the_others_with_it(store, scene, monkeypatch):
     """The thread that sends for all is interrupted: those who stood behind it ask for themselves."""
     store.carry_out(scene.opening("connected"))
-    lane, send = store._links().claims, store._links().claims._carry_out
+    lane, send = store._connections().claims, store._connections().claims._carry_out
     entered, go = threading.Event(), threading.Event()
 
-    def interrupted(jobs: Any, turn: Any) -> Any:
+    def interrupted(items: Any, turn: Any) -> Any:
         entered.set()
         go.wait(5)
         monkeypatch.setattr(lane, "_carry_out", second)
-        return send(jobs, turn)
+        return send(items, turn)
 
-    def second(jobs: Any, turn: Any) -> Any:
+    def second(items: Any, turn: Any) -> Any:
         monkeypatch.setattr(lane, "_carry_out", send)
         raise KeyboardInterrupt
 
@@ -91,15 +91,15 @@ def test_a_lane_outlives_an_interrupt_anywhere(store, scene, monkeypatch, follow
     monkeypatch.setattr(_turns, "TURN_SECONDS", 1.0)  # whoever is forgotten is found out,
     monkeypatch.setattr(_turns.Turns, "_taken_over", lambda lane, asked: False)  # and does not help itself
     store.carry_out(scene.opening("connected"))
-    lane, send = store._links().claims, store._links().claims._carry_out
+    lane, send = store._connections().claims, store._connections().claims._carry_out
 
     with ThreadPoolExecutor(2) as pool:
 
-        def with_others_behind_us(jobs: Any, turn: Any) -> Any:
+        def with_others_behind_us(items: Any, turn: Any) -> Any:
             monkeypatch.setattr(lane, "_carry_out", send)
             behind.extend(pool.submit(store.carry_out, scene.opening(f"{number} {which}")) for which in "ab")
             until(lambda: len(lane._queue) == 2)
-            return send(jobs, turn)
+            return send(items, turn)
 
         for number in itertools.count(1):
             behind: list[Any] = []
@@ -119,7 +119,7 @@ def test_a_lane_outlives_an_interrupt_anywhere(store, scene, monkeypatch, follow
 def test_a_lead_that_nobody_has_any_more_is_taken_over(store, scene, monkeypatch):
     """Interrupted twice in the same instant; what it left on its connection is left to it."""
     store.carry_out(scene.opening("connected"))
-    lane = store._links().claims
+    lane = store._connections().claims
     connection, lane._leader = lane._connection, [object()]
     monkeypatch.setattr(_turns, "TURN_SECONDS", 0.01)
 
@@ -132,14 +132,14 @@ def test_a_lead_that_nobody_has_any_more_is_taken_over(store, scene, monkeypatch
 def test_whoever_took_too_long_leaves_the_lane_to_those_who_took_over(store, scene, monkeypatch):
     """It comes back in the middle of others' turn: it is told, and touches nothing of theirs."""
     store.carry_out(scene.opening("connected"))
-    lane = store._links().claims
+    lane = store._connections().claims
     left, send, slow, over = lane._connection, lane._carry_out, threading.Event(), threading.Event()
 
-    def sleeping(jobs: Any, turn: Any) -> Any:
+    def sleeping(items: Any, turn: Any) -> Any:
         monkeypatch.setattr(lane, "_carry_out", send)
         slow.set()
         assert over.wait(10)
-        return send(jobs, turn)
+        return send(items, turn)
 
     monkeypatch.setattr(lane, "_carry_out", sleeping)
     monkeypatch.setattr(_turns, "TURN_SECONDS", 0.01)

@@ -54,13 +54,13 @@ def test_waiters_of_one_process_cost_next_to_nothing(store, url, scene, monkeypa
     seen = other.carry_out(Read(held.key))
     assert seen is not None
     sent = []
-    send = other._links().reads._carry_out
+    send = other._connections().reads._carry_out
 
-    def counted(jobs: Any, turn: Any) -> Any:
+    def counted(items: Any, turn: Any) -> Any:
         sent.append(1)
-        return send(jobs, turn)
+        return send(items, turn)
 
-    monkeypatch.setattr(other._links().reads, "_carry_out", counted)
+    monkeypatch.setattr(other._connections().reads, "_carry_out", counted)
     with ThreadPoolExecutor(100) as pool:
         waiting = [pool.submit(other.wait, Wait(seen), 10.0) for _ in range(100)]
         until(lambda: sql(url, "SELECT waited_for FROM samekey_records"))
@@ -98,7 +98,7 @@ def test_a_listener_that_could_not_start_starts_with_the_next_who_waits(url, sce
             assert store.wait(Wait(held), 0.01) is not None
         until(lambda: not any(thread.name == "samekey-listener" for thread in threading.enumerate()))
         assert store.wait(Wait(held), 0.01) is not None
-        assert store._here.listener._listening.is_set()
+        assert store._process.listener._listening.is_set()
 
 
 def _no_files() -> Any:

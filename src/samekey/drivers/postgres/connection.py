@@ -1,8 +1,8 @@
 """Connections whose statements have a deadline on both sides, and are never cancelled.
 
-The server's deadline is its `statement_timeout` (which never strikes during a commit); ours comes a little later, for a
-server that says nothing any more. Ours closes the connection; it never sends a cancel, because a cancelled
-commit is kept by the primary and may be missing on its standby. Whoever asked asks again, by attempt id.
+The server's deadline is its `statement_timeout`, which never ends a commit. The client's deadline is a little later,
+for a server that does not answer at all. It closes the connection and never sends a cancel, because the primary keeps a
+cancelled commit that may be missing on its standby. The caller then sends the command again, by attempt id.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from psycopg import errors, waiting
 from samekey.drivers.postgres.errors import Silent
 from samekey.drivers.postgres.exchange import ROWS, Query, exchange
 
-SILENCE_SECONDS = 6.0  # after that the server is taken for gone, whatever the network says
-_WAIT_INTERVAL = 0.1  # how often a waiting thread looks up, for Ctrl-C and for its deadline
+SILENCE_SECONDS = 6.0  # after that the connection is given up, whatever the network reports
+_WAIT_INTERVAL = 0.1  # how often a waiting thread checks for Ctrl-C and for its deadline
 
 Landed = Callable[[Any, psycopg.Error | None], None]
 
@@ -34,7 +34,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     _poll: Any = None
 
     def ask(self, query: Query) -> Any:
-        """The rows of this query, as libpq has them; whoever sends others' statements too has no use for cursors."""
+        """The rows of this query, as libpq has them: there is no cursor, which would cost more than the rest."""
         if self._poll is None:
             self._poll = select.poll()
         socket, registered = self.pgconn.socket, 0
@@ -54,7 +54,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
             answer = stop.value
         except BaseException as error:
             if not isinstance(error, psycopg.Error) or isinstance(error, Silent):
-                self.pgconn.finish()  # in the middle of a statement: what it did is asked over another connection
+                self.pgconn.finish()  # in the middle of a statement: the caller sends it again over another connection
             raise
         return answer if answer.status == ROWS and not self.not_replicated else _checked(self, answer)
 
@@ -63,26 +63,28 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
             return waiting.wait(_bounded(gen, self.silence_seconds or SILENCE_SECONDS), self.pgconn.socket, interval)
         except BaseException as error:
             if not isinstance(error, psycopg.Error) or isinstance(error, Silent):
-                self.pgconn.finish()  # in the middle of a statement: what it did is asked over another connection
+                self.pgconn.finish()  # in the middle of a statement: the caller sends it again over another connection
             raise
 
 
 class AsyncConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
     """The same, awaited.
 
-    While `ask` is used the event loop watches the socket all the time: to begin and to end watching costs as much as a
-    statement. The driver's own cursors watch it too, so `rest` first.
+    While `ask` is used the event loop watches the socket all the time: adding and removing a reader costs as much as a
+    statement. The driver's own cursors add a reader too, so call `rest` first.
     """
 
     silence_seconds: float | None = None
     not_replicated = False
     prepared: set[bytes] | None = None
-    _loop: asyncio.AbstractEventLoop | None = None  # whose eyes are on the socket
+    _loop: asyncio.AbstractEventLoop | None = None  # that watches the socket
     _steps: Generator[bool, None, Any] | None = None
     _landed: Landed | None = None
     _deadline = 0.0
-    _alarm: asyncio.TimerHandle | None = None  # one for many statements: to set and to cancel one costs as much as one
-    _watched = -1  # libpq forgets its socket when the server hangs up
+    _alarm: asyncio.TimerHandle | None = (
+        None  # one for many statements: setting and cancelling a timer costs as much as a statement
+    )
+    _watched = -1  # the socket; libpq forgets it when the server closes the connection
     _writes = False
 
     async def ask(self, query: Query) -> Any:
@@ -102,7 +104,7 @@ class AsyncConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
             return await answered
         except BaseException as error:
             if not isinstance(error, psycopg.Error):
-                self.drop()  # in the middle of a statement: what it did is asked over another connection
+                self.drop()  # in the middle of a statement: the caller sends it again over another connection
             raise
 
     def start(self, query: Query, landed: Landed) -> None:
@@ -124,7 +126,7 @@ class AsyncConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
         self._step()
 
     def _struck(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The alarm of some statement, perhaps of one that was answered long ago."""
+        """The timer of a statement ended, perhaps of one that was answered long ago."""
         self._alarm = None
         if self._steps is None:
             return
@@ -134,7 +136,7 @@ class AsyncConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
             self._land(None, Silent(f"no answer within {self.silence_seconds or SILENCE_SECONDS:.0f} s"))
 
     def _called(self) -> None:
-        """By the event loop. Interrupted (a signal handler raised), the answer is lost: nobody waits for it in vain."""
+        """The event loop's callback. If a signal handler raises in it, the answer is lost: its caller gets an error."""
         landed = None
         try:
             landed = self._landed
@@ -147,10 +149,10 @@ class AsyncConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
             raise
 
     def _step(self) -> None:
-        """Something came, or the socket takes more."""
+        """Bytes arrived, or the socket takes more."""
         try:
             if self._steps is None:
-                self.pgconn.consume_input()  # nothing was asked: a notice, or the server's goodbye
+                self.pgconn.consume_input()  # no statement is under way: a notice, or the server closes the connection
                 return
             writes = self._steps.send(None)
         except StopIteration as stop:
@@ -179,7 +181,7 @@ class AsyncConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
             landed(answer, error)
 
     def rest(self) -> None:
-        """Let nobody watch the socket."""
+        """Stop watching the socket."""
         loop, self._loop = self._loop, None
         if loop is not None and not loop.is_closed():
             loop.remove_reader(self._watched)
@@ -187,7 +189,7 @@ class AsyncConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
         self._writes = False
 
     def drop(self) -> None:
-        """Hang up without a goodbye, and without a word to whoever waits."""
+        """Close the socket at once, without a message to the server and without calling `landed`."""
         self._landed = self._steps = None
         self._silence_alarm()
         self.rest()
@@ -219,7 +221,7 @@ def _checked(connection: Connection | AsyncConnection, answer: Any) -> Any:
         error = errors.error_from_result(answer)
         if (
             error.sqlstate is None
-        ):  # not the server's word but libpq's: the connection ended, and what it did is not known
+        ):  # libpq's own error and not the server's: the connection ended, and what it did is not known
             raise psycopg.OperationalError(str(error)) from error
         raise error
     check_replicated(connection)
@@ -227,7 +229,7 @@ def _checked(connection: Connection | AsyncConnection, answer: Any) -> Any:
 
 
 def _bounded(gen: Any, seconds: float) -> Generator[Any, Any, Any]:
-    """The driver's own steps; when nothing comes for too long, an error instead of the next one."""
+    """The driver's own steps, with an error when nothing arrives for too long."""
     deadline = time.monotonic() + seconds
     try:
         state = next(gen)
@@ -241,7 +243,7 @@ def _bounded(gen: Any, seconds: float) -> Generator[Any, Any, Any]:
 
 
 def check_replicated(connection: Connection | AsyncConnection) -> None:
-    """After each statement: a commit that its standby may not have is a lost reply, to be asked again by a write."""
+    """Raise after a commit that its standby may not have: it counts as a lost reply, which a write confirms."""
     if connection.not_replicated:
         connection.not_replicated = False
         raise Silent("the commit was cancelled while it waited for a synchronous standby")

@@ -80,10 +80,10 @@ def migrations(*, partitions: int = 0) -> list[Migration]:
 
 
 def _read(name: str, sql: str) -> Migration:
-    said = re.search(r"^-- Phase: (pre|post)\b", sql, re.MULTILINE)
-    if said is None:
-        raise ValueError(f"{name} does not say its phase")
-    phase: Phase = "pre" if said[1] == "pre" else "post"
+    found = re.search(r"^-- Phase: (pre|post)\b", sql, re.MULTILINE)
+    if found is None:
+        raise ValueError(f"{name} does not name its phase")
+    phase: Phase = "pre" if found[1] == "pre" else "post"
     return Migration(int(name[:4]), phase, name[5:-4].replace("_", " "), sql)
 
 

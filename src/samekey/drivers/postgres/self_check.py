@@ -22,7 +22,7 @@ SCHEMA = 1  # the newest migration this version knows
 STATEMENT_SECONDS = 5.0  # samekey's take milliseconds; the time a commit waits for a standby does not count
 OPERATOR_SECONDS = 60.0  # a list over millions of records, a sweep
 LOCK_SECONDS = 0.1  # for a row that a long transaction holds: all other callers of the connection wait meanwhile
-CLAIM_LOCK_SECONDS = 0.02  # claims wait for it less: longer than most commits take; then they change the connection
+CLAIM_LOCK_SECONDS = 0.05  # claims wait for it less, but longer than a commit takes; then they change the connection
 OPERATOR_LOCK_SECONDS = 1.0
 
 # The columns of the table of records, in order: replies are read by these positions. A newer schema may append some.

@@ -4,12 +4,12 @@ Sans-IO: `carrying` yields what is to be sent and is sent the rows, so that it e
 
 Theory. Commands about different keys do not touch each other, so a batch is carried out in waves: the first
 command of every key, then the second ones, and so on; within a wave all commands of one kind are one statement.
-A statement is one transaction, its keys are sorted (two batches in opposite order would deadlock), and one
-that fails is sent again row by row, so that one's failure is its own.
+A statement is one transaction. Its keys are sorted, because two batches in opposite order would deadlock. A statement
+that fails is sent again row by row, so that the failure of one command is not the failure of the others.
 
-A lost reply says nothing about the statement. Every command carries its attempt's id and recognises itself,
-so it is asked again over a new connection, for as long as a server takes to restart. A claim that finds itself
-there is confirmed by a write: it may have been committed by a primary whose standby never heard of it.
+A lost reply does not show whether the statement was carried out. Every command carries the id of its attempt and
+recognises its own earlier write, so it is sent again over a new connection, for as long as a server takes to restart. A
+claim that finds its own record is then confirmed by a write: a primary may have committed it without its standby.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from samekey.drivers.postgres.address import Address
 from samekey.drivers.postgres.errors import DriverError, is_conflict, is_lost, store_error
 from samekey.drivers.postgres.exchange import Query
 from samekey.stores._failures import own_copy
-from samekey.stores.postgres._rows import told
+from samekey.stores.postgres._rows import from_short
 from samekey.stores.postgres._wire import answers_in, many, record_in, single
 
-BATCH_MAX = 256  # commands in one go: bounds how long the first of them waits for the last
+BATCH_MAX = 256  # commands in one batch: bounds how long the first of them waits for the last
 BATCH_BYTES_MAX = 8 << 20  # results in one statement: bounds the memory on both sides
-REASK_SECONDS = 5.0  # how long a lost reply is asked after: what a server takes to restart or to fail over
+REASK_SECONDS = 5.0  # how long a lost reply is asked for again: a server restarts or fails over in that time
 REASK_PAUSE_SECONDS = 0.05
-CONFLICTS_MAX = 3  # deadlocks of one statement; each one means that somebody else went on
+CONFLICTS_MAX = 3  # deadlocks of one statement; at each one another transaction was carried out
 
 
 class Run(NamedTuple):
-    """Send this query; its rows come back, or the driver's error, or StoreUnavailable: nothing was sent."""
+    """Send this query. The reply is its rows, or the driver's error, or StoreUnavailable if nothing was sent."""
 
     query: Query
 
@@ -51,11 +51,11 @@ Steps = Generator[Run | Pause, Any, None]
 
 
 class Closed(StoreUnavailable):
-    """The store was closed: nothing to wait for."""
+    """The store was closed: trying again does not help."""
 
 
-class Job:
-    """One command, and what became of it."""
+class Item:
+    """One command, and its reply or error."""
 
     __slots__ = ("command", "digest", "done", "error", "reply")
 
@@ -83,95 +83,95 @@ class Job:
         return self.reply
 
 
-def plan(jobs: Sequence[Job]) -> tuple[list[list[Job]], list[tuple[Job, Job]]]:
-    """The jobs in groups, each of one kind and with each key once, in an order that keeps that of every key.
+def plan(items: Sequence[Item]) -> tuple[list[list[Item]], list[tuple[Item, Item]]]:
+    """The items in groups, each of one kind and with each key once, in an order that keeps that of every key.
 
-    And whoever asks what another one asked right before it: these two share an answer.
+    And pairs of an item and the one right before it that asks the same: the two share a reply.
     """
-    if len(jobs) == 1:
-        return [list(jobs)], []
-    if len(set(map(_digest, jobs))) == len(jobs):  # nobody stands behind anybody: the common case
-        return [part for group in _kinds(jobs) for part in _parts(group)], []
-    waves: list[dict[Any, list[Job]]] = []
-    last: dict[bytes, tuple[int, Job]] = {}
-    followers: list[tuple[Job, Job]] = []
-    for job in jobs:
-        wave, before = last.get(job.digest, (-1, None))
-        if before is not None and _same(before.command, job.command):
-            followers.append((job, before))
+    if len(items) == 1:
+        return [list(items)], []
+    if len(set(map(_digest, items))) == len(items):  # all keys are distinct, so one wave is enough (the common case)
+        return [part for group in _kinds(items) for part in _parts(group)], []
+    waves: list[dict[Any, list[Item]]] = []
+    last: dict[bytes, tuple[int, Item]] = {}
+    followers: list[tuple[Item, Item]] = []
+    for item in items:
+        wave, before = last.get(item.digest, (-1, None))
+        if before is not None and _same(before.command, item.command):
+            followers.append((item, before))
             continue
         wave += 1
         if wave == len(waves):
             waves.append({})
-        waves[wave].setdefault(_kind(job.command), []).append(job)
-        last[job.digest] = (wave, job)
+        waves[wave].setdefault(_kind(item.command), []).append(item)
+        last[item.digest] = (wave, item)
     return [part for wave in waves for group in wave.values() for part in _parts(group)], followers
 
 
-def _kinds(jobs: Sequence[Job]) -> Iterable[list[Job]]:
-    (kind, *others) = set(map(type, map(_command, jobs)))
+def _kinds(items: Sequence[Item]) -> Iterable[list[Item]]:
+    (kind, *others) = set(map(type, map(_command, items)))
     if not others and kind is not Settle:
-        return (list(jobs),)
-    if not others and Role.OPERATOR not in map(_role, jobs):
-        return (list(jobs),)
-    kinds: dict[Any, list[Job]] = {}
-    for job in jobs:
-        kinds.setdefault(_kind(job.command), []).append(job)
+        return (list(items),)
+    if not others and Role.OPERATOR not in map(_role, items):
+        return (list(items),)
+    kinds: dict[Any, list[Item]] = {}
+    for item in items:
+        kinds.setdefault(_kind(item.command), []).append(item)
     return kinds.values()
 
 
 def _kind(command: StoreCommand) -> Any:
-    """What may travel in one statement; people's settles are audited, so each of them is one of its own."""
+    """Items of equal kind travel in one statement; settles of operators are audited, so each has its own."""
     kind = type(command)
     return command.key.digest if kind is Settle and command.role is Role.OPERATOR else kind  # type: ignore[attr-defined]
 
 
 def _same(one: StoreCommand, other: StoreCommand) -> bool:
-    """Whether the answer to the one is the answer to the other that comes right after it."""
+    """Whether the reply to the one is also the reply to the other, which comes right after it."""
     if type(one) is not type(other) or one.key != other.key:
         return False
     if isinstance(one, Wait) and isinstance(other, Wait):
         return one.seen.token == other.seen.token
-    return isinstance(one, (Open, Read))  # an open that finds a record shows it, whoever asks
+    return isinstance(one, (Open, Read))  # an open that finds a record returns it, whichever attempt sent it
 
 
-def _parts(group: list[Job]) -> list[list[Job]]:
+def _parts(group: list[Item]) -> list[list[Item]]:
     group.sort(key=_digest)
     heavy = type(group[0].command) in _HEAVY
     if len(group) <= BATCH_MAX and not (heavy and sum(map(len, filter(None, map(_result, group)))) > BATCH_BYTES_MAX):
         return [group]
-    parts: list[list[Job]] = [[]]
+    parts: list[list[Item]] = [[]]
     size = 0
-    for job in group:
-        bytes_ = len(_result(job) or b"") if heavy else 0
+    for item in group:
+        bytes_ = len(_result(item) or b"") if heavy else 0
         if parts[-1] and (len(parts[-1]) >= BATCH_MAX or size + bytes_ > BATCH_BYTES_MAX):
             parts.append([])
             size = 0
-        parts[-1].append(job)
+        parts[-1].append(item)
         size += bytes_
     return parts
 
 
-_HEAVY = (Settle, Testify)  # they bring results
-# For map(): a loop of ours over each job of each batch is what a batch costs.
+_HEAVY = (Settle, Testify)  # they carry results
+# For map(): a Python loop over the items would be the largest cost of a batch.
 _command, _digest = attrgetter("command"), attrgetter("digest")
 _role, _result = attrgetter("command.role"), attrgetter("command.result")
 
 
-def carrying_all(jobs: Sequence[Job], address: Address, facts: Loss) -> Steps:
-    """Every job to its end; whoever stood behind another with the same question shares its answer."""
-    groups, followers = plan(jobs)
+def carrying_all(items: Sequence[Item], address: Address, facts: Loss) -> Steps:
+    """Carry out every item; an item that asks the same as the one before it shares its reply."""
+    groups, followers = plan(items)
     for group in groups:
         yield from carrying(group, address, facts)
-    for job, before in followers:
+    for item, before in followers:
         if before.error is None:
-            job.reply, job.done = before.reply, True
+            item.reply, item.done = before.reply, True
         else:
-            yield from carrying([job], address, facts)  # the failure was its own
+            yield from carrying([item], address, facts)  # the failure belongs to the other one
 
 
 class Loss:
-    """What a lane knows of its server: set when it connects."""
+    """When the server lost its memory, as the connection's self-check found it."""
 
     __slots__ = ("lost_at",)
 
@@ -179,12 +179,12 @@ class Loss:
         self.lost_at: float | None = None
 
 
-def carrying(jobs: list[Job], address: Address, facts: Loss) -> Steps:
-    """One group: sent together; on an error that is not the connection's, one by one."""
-    query, jobs = _query(jobs, address)
+def carrying(items: list[Item], address: Address, facts: Loss) -> Steps:
+    """Send one group together; after an error that is not the connection's, one by one."""
+    query, items = _query(items, address)
     if query is None:
         return
-    deadline: float | None = None  # for answers that were lost
+    deadline: float | None = None  # until when a lost reply is asked for again
     conflicts = 0
     pause = REASK_PAUSE_SECONDS
     while True:
@@ -192,84 +192,84 @@ def carrying(jobs: list[Job], address: Address, facts: Loss) -> Steps:
             answer = yield Run(query)
             break
         except (StoreUnavailable, Misconfigured) as unreachable:
-            # No connection. If nothing of ours was under way, that is the answer.
+            # There is no connection. If no earlier try was under way, the command failed.
             hopeless = isinstance(unreachable, (Misconfigured, Closed))
             if hopeless or deadline is None or time.monotonic() >= deadline:
-                _fail(jobs, unreachable)
+                _fail(items, unreachable)
                 return
             yield Pause(pause)
             pause = min(pause * 2, 0.5)
         except DriverError as error:
-            if is_lost(error) and not isinstance(jobs[0].command, Redact):  # a second one would be audited twice
+            if is_lost(error) and not isinstance(items[0].command, Redact):  # sent twice, it would be audited twice
                 deadline = deadline or time.monotonic() + REASK_SECONDS
                 if time.monotonic() < deadline:
                     continue
             elif is_conflict(error) and conflicts < CONFLICTS_MAX:
                 conflicts += 1
                 continue
-            elif len(jobs) > 1:
-                for job in jobs:
-                    yield from carrying([job], address, facts)
+            elif len(items) > 1:
+                for item in items:
+                    yield from carrying([item], address, facts)
                 return
-            _fail(jobs, _translated(address, error))
+            _fail(items, _translated(address, error))
             return
-    _answer(jobs, answer, facts.lost_at)
+    _answer(items, answer, facts.lost_at)
     if deadline is not None:
-        yield from _confirming(jobs, address, facts)
+        yield from _confirming(items, address, facts)
 
 
-def _query(jobs: list[Job], address: Address) -> tuple[Query | None, list[Job]]:
-    """The query, and whom it is for; one whose command cannot be said at all fails by itself."""
+def _query(items: list[Item], address: Address) -> tuple[Query | None, list[Item]]:
+    """The query, and the items in it; an item whose command cannot be written as a query fails alone."""
     try:
-        return _said(jobs), jobs
+        return _written(items), items
     except (SamekeyError, UnicodeError):
-        for job in jobs:
+        for item in items:
             try:
-                single(job.command)
+                single(item.command)
             except SamekeyError as error:
-                job.fail(error)
+                item.fail(error)
             except UnicodeError as error:
-                job.fail(Misconfigured(f"{address.name} cannot keep this text: {error}"))
-    left = [job for job in jobs if not job.done]
-    return (_said(left) if left else None), left
+                item.fail(Misconfigured(f"{address.name} cannot keep this text: {error}"))
+    left = [item for item in items if not item.done]
+    return (_written(left) if left else None), left
 
 
-def _said(jobs: list[Job]) -> Query:
-    return single(jobs[0].command) if len(jobs) == 1 else many(list(map(_command, jobs)))
+def _written(items: list[Item]) -> Query:
+    return single(items[0].command) if len(items) == 1 else many(list(map(_command, items)))
 
 
-def _answer(jobs: list[Job], answer: Any, lost_at: float | None) -> None:
-    if len(jobs) == 1:
-        return jobs[0].read(answer, lost_at)
-    tokens, told_at, rows = answers_in(answer)
-    for job in jobs:
-        if (token := tokens.get(job.digest)) is not None:
+def _answer(items: list[Item], answer: Any, lost_at: float | None) -> None:
+    if len(items) == 1:
+        return items[0].read(answer, lost_at)
+    tokens, written_at, rows = answers_in(answer)
+    for item in items:
+        if (token := tokens.get(item.digest)) is not None:
             try:
-                job.reply = told(job.command, token, told_at, lost_at)
+                item.reply = from_short(item.command, token, written_at, lost_at)
             except SamekeyError as error:
-                job.fail(error)
-        elif (row := rows.get(job.digest)) is not None:
-            job.read(answer, lost_at, row)
-        job.done = True
+                item.fail(error)
+        elif (row := rows.get(item.digest)) is not None:
+            item.read(answer, lost_at, row)
+        item.done = True
 
 
-def _confirming(jobs: list[Job], address: Address, facts: Loss) -> Steps:
-    for job in jobs:
-        command, record = job.command, job.reply
+def _confirming(items: list[Item], address: Address, facts: Loss) -> Steps:
+    for item in items:
+        command, record = item.command, item.reply
         if (
             isinstance(command, (Open, Take))
             and record is not None
             and record.attempt == command.attempt
             and record.state is State.STARTED
         ):
-            touch = Job(Renew(record, command.lease_seconds))
+            touch = Item(Renew(record, command.lease_seconds))
             yield from carrying([touch], address, facts)
-            job.reply, job.error = touch.reply, touch.error
+            item.reply, item.error = touch.reply, touch.error
 
 
-def _fail(jobs: list[Job], error: Exception) -> None:
-    for job in jobs:
-        job.fail(error)
+def _fail(items: list[Item], error: Exception) -> None:
+    for item in items:
+        item.fail(error)
 
 
 def _translated(address: Address, error: BaseException) -> Exception:

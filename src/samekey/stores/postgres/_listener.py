@@ -1,9 +1,9 @@
-"""One listener per process: a thread that hears what other connections notify, and rings the bells here.
+"""One listener per process: a thread that receives the notifications of the server and wakes the waiters here.
 
 An event loop is woken once, however many of its tasks wait for a record (`LoopBells`).
 
-A notification is a hint and never the truth: whoever is rung for reads the record. While the listener has no
-connection waiters look again by themselves, and when it has one again everybody is rung.
+A notification is a hint and never the truth: a waiter that is woken reads the record. While the listener has no
+connection, waiters read again from time to time; when it has one again, it wakes all of them.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from samekey.drivers.postgres.connect import CONNECT_SECONDS, connect_listener
 from samekey.drivers.postgres.errors import DriverError
 from samekey.loops import Bell, Bells, started
 
-LISTEN_SECONDS = 1.0  # how long a first waiter waits for the listener before it goes without
+LISTEN_SECONDS = 1.0  # how long a first waiter waits for the listener before it goes on without
 RECONNECT_SECONDS = 0.25  # as often as waiters look again by themselves
-IDLE_SECONDS = 60.0  # nobody waited for so long: the listener goes home, and its connection with it
+IDLE_SECONDS = 60.0  # after this long without a waiter the listener ends and closes its connection
 
 _log = logging.getLogger("samekey")
 
 
 class Listener:
-    """Started by the first who waits; goes home when nobody does for a while."""
+    """Started by the first waiter; ends when there was no waiter for a while."""
 
     def __init__(self, address: Address, bells: Bells) -> None:
         self._address, self._bells = address, bells
@@ -42,19 +42,19 @@ class Listener:
         self._wake: int | None = None
 
     def start(self) -> None:
-        """Make sure that somebody listens, or at least tried for a moment: flag a row only after that."""
+        """Start listening, and wait a moment until it works: a waiter flags its row only after that."""
         if self._address.pgbouncer:
             return
         self.start_soon()
         self._listening.wait(LISTEN_SECONDS)
 
     def start_soon(self) -> threading.Event:
-        """The same without waiting; the event says when."""
+        """The same without waiting; the event is set when it listens."""
         with self._starting:
             self._used_at = time.monotonic()
             if not (self._closed or self._address.pgbouncer or (self._thread and self._thread.is_alive())):
                 self._thread = threading.Thread(target=self._run, name="samekey-listener", daemon=True)
-                started(self._thread)  # or waiters look again by themselves
+                started(self._thread)  # if no thread can be started, waiters read again from time to time
         return self._listening
 
     def close(self) -> None:
@@ -80,7 +80,7 @@ class Listener:
                     continue
                 try:
                     self._listening.set()
-                    self._bells.ring_all()  # what was notified while nobody listened
+                    self._bells.ring_all()  # for notifications that were sent while there was no connection
                     self._hear(connection, ears)
                 except (DriverError, OSError) as error:
                     _log.debug("samekey stopped listening to %s: %s", self._address.name, error)
@@ -107,7 +107,7 @@ class Listener:
                 return
 
     def _idle(self) -> bool:
-        """Whoever starts to wait right now finds no listener and looks again by itself: that is all it costs."""
+        """A caller that starts to wait right now finds no listener and reads again from time to time: no more."""
         if len(self._bells):
             self._used_at = time.monotonic()
         return time.monotonic() - self._used_at >= IDLE_SECONDS
@@ -139,7 +139,7 @@ class LoopBells(Bells):
         try:
             self._loop.call_soon_threadsafe(self.ring, digest)
         except RuntimeError:
-            pass  # the loop is closed: nobody waits any more
+            pass  # the loop is closed: it has no waiters
 
 
 class _Relay:
@@ -156,4 +156,4 @@ def _digest(payload: bytes) -> bytes:
     try:
         return bytes.fromhex(payload.decode())
     except ValueError:
-        return b""  # somebody else's word on our channel
+        return b""  # another program uses the channel too

@@ -1,8 +1,8 @@
-"""PostgreSQL's rows: what each command says, and the record in each row.
+"""PostgreSQL's rows: the values of each command, and the record in each row.
 
-`single` gives a command as one statement with `%s` parameters and plain values, so that any connection which a caller
-brings can carry it out: see `execute`. Our own connections speak binary: see `_postgres_wire`. Either way
-`record_of` reads what comes back.
+`single` gives a command as one statement with `%s` parameters and plain values, so that any connection of a caller can
+carry it out: see `execute`. samekey's own connections use the binary form: see `_wire`. `record_of` reads the rows of
+both.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ COLUMNS = tuple([_name + ("::text" if _kind in ("uuid", "jsonb") else "") for _n
 NOW = "date_part('epoch', clock_timestamp())"
 ROW = ", ".join(f"r.{column}" for column in COLUMNS) + f", {NOW}"
 TOKEN, CHANGED_AT, STATE = COLUMNS.index("token"), COLUMNS.index("changed_at"), COLUMNS.index("state")
-COMMIT = "/*commit*/"  # where the driver may say how the statement commits
+COMMIT = "/*commit*/"  # where the driver may set how the statement commits
 
 
 class Call:
-    """One of our functions: the types of its parameters, and the values that a command gives them.
+    """One SQL function: the types of its parameters, and the values that a command gives them.
 
-    A `word` is a text of which there are few. Where many commands of a kind come together, `together` names a function
-    that takes them as arrays; without one the function is called for one after the other, in the same statement.
+    An `enum` is a text with few different values. `together` names a function that takes many commands of this kind as
+    arrays; without one the function is called for one command after the other, in the same statement.
     """
 
     def __init__(self, function: str, types: str, values: Callable[[Any], Values], *, together: str = "") -> None:
@@ -66,7 +66,7 @@ class Call:
         )
 
 
-SQL_TYPE = {"word": "text"}
+SQL_TYPE = {"enum": "text"}
 _PLAIN: dict[str, Callable[[Any], Any]] = {
     "uuid": bytes.hex,
     "bigint": str,
@@ -74,7 +74,7 @@ _PLAIN: dict[str, Callable[[Any], Any]] = {
 }
 
 
-# -- what each command says --------------------------------------------------------------------------------
+# -- the values of each command ----------------------------------------------------------------------------
 
 
 def _open(command: Open) -> Values:
@@ -125,14 +125,14 @@ def _settle(command: Settle) -> Values:
     fence = _fence(seen)
     where = _FROM[role, state]
     holder, person = role is Role.HOLDER, role is Role.OPERATOR
-    if person:  # who decided about what was shown, and about nothing else
+    if person:  # an operator decides about the state that was shown, and no other
         where = seen.state.value if seen.state.value in where.split() else ""
     if holder and by == seen.attempt:
-        who = f'"{by}"'  # digits, as was seen to with the fence
+        who = f'"{by}"'  # hexadecimal digits: `_fence` has checked that
     else:
         by = mended(by)
         who = _quoted(by if holder or role is Role.PASSER_BY else f"{role}:{by}")
-    # Whoever settles what it held knows what becomes of it; of a text that we mend the server knows better.
+    # A holder can compute the settled record itself, unless a text was mended: then the server sends it.
     known = holder and not ("\x00" in why or (error is not None and "\x00" in error))
     return (
         *fence,
@@ -157,9 +157,9 @@ def _ask(command: Ask) -> Values:
 
 
 def _testify(command: Testify) -> Values:
-    key, said = command.key, None if command.result is None else command.result.hex()
-    word = (mended(command.attempt), command.token, command.state.value, said, mended(command.why))
-    return (key.digest, key.operation, key.tenant, key.text, *word)
+    key, result = command.key, None if command.result is None else command.result.hex()
+    evidence = (mended(command.attempt), command.token, command.state.value, result, mended(command.why))
+    return (key.digest, key.operation, key.tenant, key.text, *evidence)
 
 
 def _redact(command: Redact) -> Values:
@@ -179,16 +179,16 @@ _FENCE = "uuid bigint uuid"  # the digest, and the fence
 CALLS: dict[type[StoreCommand], Call] = {
     Open: Call(
         "samekey_open",
-        "uuid word word text uuid bytea word text word float8 boolean text",
+        "uuid enum enum text uuid bytea enum text enum float8 boolean text",
         _open,
         together="samekey_open_many",
     ),
-    Take: Call("samekey_take", f"{_FENCE} word uuid word float8 boolean", _take),
+    Take: Call("samekey_take", f"{_FENCE} enum uuid enum float8 boolean", _take),
     Begin: Call("samekey_begin", _FENCE, _begin),
     Renew: Call("samekey_renew", f"{_FENCE} float8", _renew),
     Settle: Call(
         "samekey_settle",
-        f"{_FENCE} word boolean boolean word text bytea text text text float8 boolean text integer",
+        f"{_FENCE} enum boolean boolean enum text bytea text text text float8 boolean text integer",
         _settle,
         together="samekey_settle_many",
     ),
@@ -222,9 +222,9 @@ def execute(cursor: Any, command: StoreCommand, lost_at: float | None = None) ->
 def record_of(row: Sequence[Any] | None, command: StoreCommand | None, lost_at: float | None = None) -> Record | None:
     """The row as a record, checked; a digest hit must be the very key that was asked for."""
     if row is None or row[TOKEN] is None:
-        return None  # a function that found nothing answers with a row of nulls
+        return None  # a function that found nothing returns a row of nulls
     if row[STATE] is None:
-        return told(command, row[TOKEN], row[CHANGED_AT], lost_at)
+        return from_short(command, row[TOKEN], row[CHANGED_AT], lost_at)
     key: Key | None = None
     created_at = None
     try:
@@ -287,13 +287,16 @@ def record_of(row: Sequence[Any] | None, command: StoreCommand | None, lost_at: 
 _NEWLINE = "\n"
 
 
-def told(command: StoreCommand | None, token: int, wall: float, lost_at: float | None) -> Record:
-    """The record of a write that the server tells in short: nothing was there, or nothing but what was seen."""
+def from_short(command: StoreCommand | None, token: int, wall: float, lost_at: float | None) -> Record:
+    """Rebuild the record from a short reply (digest, token, changed_at).
+
+    The server sends one when a claim found no record, or when a settle hit exactly the record that the client knew.
+    """
     moment = Moment(wall, wall, "", token)
     seen = command.seen if type(command) is Settle else None
     record = None if command is None else apply(seen, command, moment)
     if record is None or record is seen:
-        raise RecordUnreadable(f"the server carried out what it should have refused: {command!r}")
+        raise RecordUnreadable(f"the server carried out a command that it should have refused: {command!r}")
     record = seen_at(record, moment)
     if lost_at is not None and after_loss(record.created_at, lost_at):
         return record.changed(after_loss=True)
@@ -302,10 +305,10 @@ def told(command: StoreCommand | None, token: int, wall: float, lost_at: float |
 
 # -- values ------------------------------------------------------------------------------------------------
 
-_quoted: Callable[[str], str] = json.encoder.encode_basestring_ascii  # ASCII: any text at all can be kept
+_quoted: Callable[[str], str] = json.encoder.encode_basestring_ascii  # ASCII: so any text can be stored
 
 
-# JSON of what is known to be pairs: a general encoder takes three times as long for these few.
+# JSON of pairs: a general encoder takes three times as long for these few.
 
 
 def _attributes(pairs: Sequence[tuple[str, str]]) -> str:
@@ -323,7 +326,7 @@ _scan = json.JSONDecoder().raw_decode
 
 
 def _parsed(text: str) -> Any:
-    """As json.loads, less what it does around every value."""
+    """As json.loads, without what it does around every value."""
     value, end = _scan(text)
     if end != len(text):
         raise ValueError(f"more than JSON: {text[:80]!r}")
@@ -335,7 +338,7 @@ def _fence(seen: Record) -> Values:
 
 
 def _attempt(attempt: str) -> bytes:
-    """An attempt id as the column keeps it: 128 bits; another spelling would come back as a stranger's."""
+    """An attempt id as the column keeps it: 128 bits. Another spelling would come back as another attempt's."""
     try:
         raw = bytes.fromhex(attempt)
     except ValueError:
@@ -346,5 +349,5 @@ def _attempt(attempt: str) -> bytes:
 
 
 def mended(text: str) -> str:
-    """Foreign text as the server can keep it: besides what no store can keep, PostgreSQL's texts have no NUL."""
+    """A text as the server can keep it: besides what no store can keep, a text in PostgreSQL has no NUL."""
     return storable(text).replace("\x00", "\\x00")

@@ -28,7 +28,7 @@ from samekey.drivers.postgres.errors import DriverError, is_spent, translated
 from samekey.drivers.postgres.exchange import Query
 from samekey.drivers.postgres.self_check import LOCK_SECONDS, Facts
 from samekey.stores._failures import own_copy
-from samekey.stores.postgres._batches import BATCH_MAX, Closed, Job, Loss, Pause, Run, Steps, carrying_all
+from samekey.stores.postgres._batches import BATCH_MAX, Closed, Item, Loss, Pause, Run, Steps, carrying_all
 from samekey.stores.postgres._rows import Statement
 from samekey.stores.postgres._threads import SPARE_SECONDS
 
@@ -77,7 +77,7 @@ class AsyncSharedConnection:
         self._spare, self._spare_until = spare, 0.0
         self._connection: AsyncConnection | None = None
         self._asked: deque[tuple[Callable[[], Awaitable[None]], asyncio.Future[None]]] = deque()
-        self._wanted: list[tuple[Sequence[Job], asyncio.Future[None]]] = []
+        self._wanted: list[tuple[Sequence[Item], asyncio.Future[None]]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._busy = False
         self._under_way: list[asyncio.Future[None]] | None = None  # of the callers whose commands were sent
@@ -91,11 +91,11 @@ class AsyncSharedConnection:
     def is_open(self) -> bool:
         return self._connection is not None and not self._connection.closed
 
-    def perform(self, jobs: Sequence[Job]) -> asyncio.Future[None]:
+    def perform(self, items: Sequence[Item]) -> asyncio.Future[None]:
         """Carry these out together with the commands of other tasks; the future is done when all have answers."""
         loop = self._loop or self._begin()
         future: asyncio.Future[None] = loop.create_future()
-        self._wanted.append((jobs, future))
+        self._wanted.append((items, future))
         if not self._busy:
             self._line_up(loop)
         return future
@@ -158,11 +158,11 @@ class AsyncSharedConnection:
                 self._asked.popleft()
                 self._go_slowly(work, self._under_way)
             elif self._wanted:
-                jobs, futures = self._gather()
+                items, futures = self._gather()
                 if self._connection is None or self._connection.closed:
-                    self._go_slowly(lambda: self._connect_and_drive(jobs), futures)
+                    self._go_slowly(lambda: self._connect_and_drive(items), futures)
                 else:
-                    self._advance(carrying_all(jobs, self._address, self._loss), futures, None)
+                    self._advance(carrying_all(items, self._address, self._loss), futures, None)
             else:
                 self._busy = False
                 if self._idle is not None and not self._idle.done():
@@ -171,15 +171,15 @@ class AsyncSharedConnection:
             self._interrupted()
             raise
 
-    def _gather(self) -> tuple[list[Job], list[asyncio.Future[None]]]:
-        """The jobs of as many callers as may travel in one batch, and their futures."""
+    def _gather(self) -> tuple[list[Item], list[asyncio.Future[None]]]:
+        """The items of as many callers as may travel in one batch, and their futures."""
         wanted = self._wanted[: self._batch_max]
-        jobs = [job for some, _ in wanted for job in some]
-        while len(jobs) > self._batch_max and len(wanted) > 1:  # a caller brought several
-            del jobs[-len(wanted.pop()[0]) :]
+        items = [item for some, _ in wanted for item in some]
+        while len(items) > self._batch_max and len(wanted) > 1:  # a caller brought several
+            del items[-len(wanted.pop()[0]) :]
         futures = self._under_way = [future for _, future in wanted]
         del self._wanted[: len(wanted)]
-        return jobs, futures
+        return items, futures
 
     def _interrupted(self) -> None:
         """Fail those under way, because their replies are lost. Calling it twice has no effect."""
@@ -265,12 +265,12 @@ class AsyncSharedConnection:
             self._interrupted()
             raise
 
-    async def _connect_and_drive(self, jobs: Sequence[Job]) -> None:
+    async def _connect_and_drive(self, items: Sequence[Item]) -> None:
         error = await self._connect()
         if error is not None and self._may_use_spare(error):
-            await self._spare.perform(jobs)  # type: ignore[union-attr]
+            await self._spare.perform(items)  # type: ignore[union-attr]
             return
-        steps = carrying_all(jobs, self._address, self._loss)
+        steps = carrying_all(items, self._address, self._loss)
         try:
             step = next(steps) if error is None else _thrown(steps, error)
         except StopIteration:

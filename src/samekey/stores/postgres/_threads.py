@@ -18,14 +18,14 @@ from samekey.drivers.postgres.errors import DriverError, is_spent, translated
 from samekey.drivers.postgres.exchange import Query
 from samekey.drivers.postgres.self_check import LOCK_SECONDS, Facts
 from samekey.stores._turns import Turns, Waking
-from samekey.stores.postgres._batches import BATCH_MAX, Closed, Job, Loss, Pause, Steps, carrying_all
+from samekey.stores.postgres._batches import BATCH_MAX, Closed, Item, Loss, Pause, Steps, carrying_all
 from samekey.stores.postgres._rows import Statement
 from samekey.stores.postgres._wire import single
 
 SPARE_SECONDS = 1.0  # how long the spare connection is used before we try to connect again
 
 
-class SharedConnection(Turns[Job]):
+class SharedConnection(Turns[Item]):
     """A connection that threads take turns on.
 
     `durable=False`: an acknowledged write may be lost in a crash of the server. `lock_seconds`: how long a command
@@ -60,7 +60,7 @@ class SharedConnection(Turns[Job]):
     def ask(self, statement: Statement) -> list[Any]:
         """The rows of one statement that is no command, in a turn of its own."""
 
-        def fetch(turn: Sequence[Job]) -> list[Any]:
+        def fetch(turn: Sequence[Item]) -> list[Any]:
             connection = self._connected(turn)
             try:
                 return connection.execute(*statement, binary=True).fetchall()
@@ -80,18 +80,18 @@ class SharedConnection(Turns[Job]):
     def _leave_connection(self) -> None:
         self._connection = None
 
-    def _carry_out(self, jobs: Sequence[Job], turn: Sequence[Job]) -> None:
+    def _carry_out(self, items: Sequence[Item], turn: Sequence[Item]) -> None:
         connection = self._connection
         error: Exception | None = None
         if connection is None or connection.closed:
             error = self._connect(turn)
             if error is not None and self._may_use_spare(error):
-                self._spare.perform(jobs)  # type: ignore[union-attr]
+                self._spare.perform(items)  # type: ignore[union-attr]
                 return
-        elif len(jobs) == 1 and not self._closed and self._leader is turn:
-            (job,) = jobs
+        elif len(items) == 1 and not self._closed and self._leader is turn:
+            (item,) = items
             try:
-                query = single(job.command)
+                query = single(item.command)
                 if self._address.pgbouncer:
                     query = with_settings(self._address, query, self._durable)
                 reply = connection.ask(query)
@@ -101,10 +101,10 @@ class SharedConnection(Turns[Job]):
                 self._close_spent(connection, failed)
                 error = failed
             else:
-                return job.read(reply, self._loss.lost_at)
-        self._drive(carrying_all(jobs, self._address, self._loss), turn, error)
+                return item.read(reply, self._loss.lost_at)
+        self._drive(carrying_all(items, self._address, self._loss), turn, error)
 
-    def _drive(self, steps: Steps, turn: Sequence[Job], error: Exception | None) -> None:
+    def _drive(self, steps: Steps, turn: Sequence[Item], error: Exception | None) -> None:
         """Carry out the steps; `error` is how the first statement ended, where it was sent already."""
         try:
             step = next(steps)
@@ -126,7 +126,7 @@ class SharedConnection(Turns[Job]):
         finally:
             steps.close()
 
-    def _send(self, query: Query, turn: Sequence[Job]) -> Any:
+    def _send(self, query: Query, turn: Sequence[Item]) -> Any:
         connection = self._connected(turn)
         try:
             return connection.ask(with_settings(self._address, query, self._durable))
@@ -136,7 +136,7 @@ class SharedConnection(Turns[Job]):
 
     # -- connecting ----------------------------------------------------------------------------------------
 
-    def _connect(self, turn: Sequence[Job]) -> Exception | None:
+    def _connect(self, turn: Sequence[Item]) -> Exception | None:
         """Open the connection; the error where that fails."""
         if self._spare_until and time.monotonic() < self._spare_until:
             return StoreUnavailable(f"{self._address.name} refused a connection less than {SPARE_SECONDS:.0f} s ago")
@@ -151,7 +151,7 @@ class SharedConnection(Turns[Job]):
         self._spare_until = time.monotonic() + SPARE_SECONDS if usable else 0.0
         return usable
 
-    def _connected(self, turn: Sequence[Job]) -> Connection:
+    def _connected(self, turn: Sequence[Item]) -> Connection:
         if self._closed:
             raise Closed(f"{self._address.name} was closed")
         if self._leader is not turn:

@@ -1,11 +1,11 @@
-"""How our own connections speak with PostgreSQL: commands as binary parameters, records out of binary rows.
+"""The binary form of commands and rows on samekey's own connections.
 
 One command is one call of its function. Several of a kind are one statement too: one array for each parameter,
-one transaction for all. Values are the same that `_postgres_rows` gives to any other connection; only their form
+one transaction for all. The values are the same that `_rows` gives to any other connection. Only their form
 differs, because a text has to be written, quoted, sent, parsed and thrown away, once per value.
 
-A record comes back as one value, the row of the table as it is. As thirty columns it would have to be unpacked, named
-and described by the server each time, for a client that knows all that.
+A record comes back as one value, the row of the table as it is. As thirty columns the server would have to unpack, name
+and describe it each time, for a client that knows all that.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 from samekey.core.commands import Open, Read, Settle, StoreCommand
 from samekey.core.record import Record
 from samekey.drivers.postgres.exchange import Query
-from samekey.stores.postgres._rows import CALLS, COLUMNS, COMMIT, SQL_TYPE, record_of, told
+from samekey.stores.postgres._rows import CALLS, COLUMNS, COMMIT, SQL_TYPE, from_short, record_of
 
 
 class Shape:
-    """A statement, and how its values are put together."""
+    """A statement, and how its values are encoded."""
 
     def __init__(self, name: str, types: Sequence[str], columns: str, source: str = "", *, many: bool = False) -> None:
         holes = ", ".join(
@@ -51,7 +51,7 @@ def single(command: StoreCommand) -> Query:
     return _SINGLE[kind].one(values)
 
 
-# What every transaction of a caller's asks: the claim, which waits so many milliseconds, and the holder's settle.
+# The two commands in every transaction of a caller's: the claim with its lock timeout, and the holder's settle.
 
 
 def open_inside(command: Open, table: int, lock_timeout: str) -> Query:
@@ -63,7 +63,7 @@ def settle_inside(command: Settle) -> Query:
 
 
 def many(commands: Sequence[StoreCommand]) -> Query:
-    """Several commands of one kind, each about another key, as one query; rows come back in any order."""
+    """Several commands of one kind, each about another key, as one query; the rows come back in any order."""
     kind = type(commands[0])
     if kind is Read:
         return _MANY[kind].many([(command.key.digest,) for command in commands])
@@ -73,10 +73,10 @@ def many(commands: Sequence[StoreCommand]) -> Query:
 
 # -- rows --------------------------------------------------------------------------------------------------
 
-# The answer: a record and when it was read, and to many claims or settles also what all of them are told in short.
-_ROW, _NOW, _DIGESTS, _TOKENS, _TOLD_AT = range(5)
+# The answer: a record and when it was read; to many claims or settles also the short replies of all of them.
+_ROW, _NOW, _DIGESTS, _TOKENS, _WRITTEN_AT = range(5)
 _ROWS = "CASE WHEN r.state IS NOT NULL THEN r END, clock_timestamp()"
-_TOLD = "shown, clock_timestamp(), told_digests, told_tokens, told_at"
+_SHORT_AND_ROWS = "shown, clock_timestamp(), told_digests, told_tokens, told_at"
 
 
 def record_in(answer: Any, command: StoreCommand, lost_at: float | None, row: int = 0) -> Record | None:
@@ -87,35 +87,35 @@ def record_in(answer: Any, command: StoreCommand, lost_at: float | None, row: in
     digest_size, attempt_size, token, changed_at = _short(raw)
     if digest_size == _NOTHING:
         return None
-    if attempt_size == _NOTHING:  # told in short: most answers are, so nothing else is looked at
-        return told(command, token, changed_at, lost_at)
+    if attempt_size == _NOTHING:  # a short reply, as most are: the other columns are null
+        return from_short(command, token, changed_at, lost_at)
     return record_of([*_values(raw), _time(answer.get_value(row, _NOW))], command, lost_at)
 
 
 class Answers(NamedTuple):
-    """What came back for many commands: digests and tokens of those told in short, and rows of those shown."""
+    """The reply to many commands: tokens of those with a short reply by digest, and rows of the others."""
 
     tokens: dict[bytes, int]
-    told_at: float
-    rows: dict[bytes, int]  # where there were two, the later one: it is the newer
+    written_at: float
+    rows: dict[bytes, int]  # of two rows for one digest the later one, which is the newer
 
 
 def answers_in(answer: Any) -> Answers:
     value = answer.get_value
-    tokens, told_at, rows = {}, 0.0, {}
+    tokens, written_at, rows = {}, 0.0, {}
     for row in range(answer.ntuples):
         raw = value(row, _ROW)
         if raw is not None:
             rows[raw[_DIGEST]] = row
-        elif answer.nfields > _TOLD_AT and (digests := value(row, _DIGESTS)) is not None:
+        elif answer.nfields > _WRITTEN_AT and (digests := value(row, _DIGESTS)) is not None:
             count = _count(digests)[0]
-            told_at = _float(value(row, _TOLD_AT))
+            written_at = _float(value(row, _WRITTEN_AT))
             tokens = dict(zip(_items("16s", count)(digests), _items("q", count)(value(row, _TOKENS)), strict=True))
-    return Answers(tokens, told_at, rows)
+    return Answers(tokens, written_at, rows)
 
 
-# A row is the number of its columns, and for each of them its type, its size and so many bytes. What is never null has
-# its fixed place, and is read in one go.
+# A row is the number of its columns, and for each of them its type, its size and so many bytes. Columns that are never
+# null have a fixed place and are read together.
 _NOTHING = -1  # the size of a null
 _short = struct.Struct(">8xi16x4xi4x4xq4x4x4x4xd").unpack_from  # digest, attempt, token, created_at (null), changed_at
 _DIGEST = slice(12, 28)  # of a row
@@ -130,12 +130,12 @@ def _values(raw: bytes) -> list[Any]:
     values[:0] = digest.hex(), attempt.hex()
     at = _sized(raw, _first.size, _BEFORE_COUNTS, values)
     values += _counts.unpack_from(raw, at)
-    _sized(raw, at + _counts.size, _BEHIND_COUNTS, values)
+    _sized(raw, at + _counts.size, _AFTER_COUNTS, values)
     return values
 
 
 def _sized(raw: bytes, at: int, loads: Sequence[Callable[[bytes], Any]], values: list[Any]) -> int:
-    """The columns from here on, whose sizes are known only here; and where they end."""
+    """Read the columns from here on, whose sizes vary; returns where they end."""
     for load in loads:
         (size,) = _size(raw, at + 4)
         at += 8
@@ -180,11 +180,11 @@ _LOADS: dict[str, Callable[[bytes], Any]] = {
     **dict.fromkeys(("begun_at", "first_sent_at", "settled_at", "retain_until", "ask_until"), _float),
     "waited_for": _long,
     **dict.fromkeys(("fingerprint", "result"), bytes),
-    "evidence::text": lambda raw: raw[1:].decode(),  # behind the version of the form
+    "evidence::text": lambda raw: raw[1:].decode(),  # the first byte is the version of the form
 }
 _LOADERS = [_LOADS.get(column, bytes.decode) for column in COLUMNS]
 _BEFORE_COUNTS = _LOADERS[COLUMNS.index("begun_at") : COLUMNS.index("version")]
-_BEHIND_COUNTS = _LOADERS[COLUMNS.index("state") :]
+_AFTER_COUNTS = _LOADERS[COLUMNS.index("state") :]
 
 
 # -- values ------------------------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ _ONE: dict[str, Callable[[Any], bytes]] = {
     "uuid": bytes,
     "bytea": bytes,
     "text": str.encode,
-    "word": str.encode,
+    "enum": str.encode,
     "float8": _pack_float,
     "bigint": _pack_long,
     "integer": _pack_int,
@@ -210,7 +210,7 @@ _OIDS = {
     "uuid": 2950,
     "bytea": 17,
     "text": 25,
-    "word": 25,
+    "enum": 25,
     "float8": 701,
     "bigint": 20,
     "integer": 23,
@@ -225,13 +225,13 @@ def _array(kind: str) -> Callable[[tuple[Any, ...]], bytes]:
 
     def array(values: tuple[Any, ...]) -> bytes:
         first, count = values[0], len(values)
-        if values[-1] == first and values.count(first) == count:  # most columns say the same for all of a batch
+        if values[-1] == first and values.count(first) == count:  # most columns are the same for a whole batch
             body = (_NULL if first is None else _sized_bytes(code(first))) * count
         elif None in values:
             body = b"".join([_NULL if value is None else _sized_bytes(code(value)) for value in values])
         else:
             coded = values if plain else [code(value) for value in values]
-            if len(set(map(len, coded))) == 1:  # digests, ids, numbers, and mostly keys: their size stands between them
+            if len(set(map(len, coded))) == 1:  # digests, ids, numbers, and mostly keys: one size for all
                 size = _pack_int(len(coded[0]))
                 body = size + size.join(coded)
             else:
@@ -252,7 +252,7 @@ _ARRAYS = {kind: _array(kind) for kind in _OIDS}
 
 
 def _each(function: str, types: Sequence[str]) -> str:
-    """One call after the other, in one statement."""
+    """The function called for one row after the other, in one statement."""
     names = [f"a{number}" for number in range(len(types))]
     return f"FROM unnest($*) AS u ({', '.join(names)}), {function}({', '.join('u.' + name for name in names)}) AS r"
 
@@ -269,7 +269,7 @@ _MANY: dict[type[StoreCommand], Shape] = {
     kind: Shape(
         f"{call.function}s",
         call.types,
-        _TOLD if call.together else _ROWS,
+        _SHORT_AND_ROWS if call.together else _ROWS,
         f"FROM {call.together}($*)" if call.together else _each(call.function, call.types),
         many=True,
     )

@@ -1,42 +1,39 @@
-"""Records in PostgreSQL: the truth in production, shared by every process of every machine.
+"""Records in PostgreSQL: the store for production, shared by every process of every machine.
 
-Theory. Each command is one call of one function, and so one round trip and one transaction; the functions say in
-SQL what `core.register` says (see migrations/postgres). A claim reads first: a replay writes nothing, not even
-a transaction id. What the server's clock says is the time, what its sequence says is the token, and the fence is
-(token, attempt): after a failover the same numbers came again.
+Theory. Each command is one call of one function, and so one round trip and one transaction. The functions do in SQL
+what `core.register` defines (see migrations/postgres). A claim reads first: a replay writes nothing, not even a
+transaction id. The server's clock gives the time and its sequence the token. The fence is (token, attempt), because
+after a failover the same token may be drawn again.
 
-Each process has a few connections of its own, each a lane on which callers take turns (see `_postgres_lanes` and
-`_postgres_tasks`): claims, settles and reads do not wait for each other. A lost reply is asked again by attempt id
-(`_postgres_batches`).
+Each process has a few connections of its own (`_connections`), on which callers take turns: threads by `_threads`,
+tasks by `_tasks`. Commands that queue up travel together. A lost reply is asked for again by attempt id (`_batches`).
 
-Waiting: one connection per process listens. A waiter flags the row it waits for, and only flagged rows are
-notified about; a slow re-read is the truth (`_postgres_listen`, `_waiting`).
+Waiting: one connection per process listens (`_listener`). A waiter flags the row it waits for, and the server notifies
+only about flagged rows. A notification may be lost, so waiters also read again from time to time (`stores._waiting`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from samekey.core.commands import Ask, Free, Read, Renew, Settle, StoreCommand, Take, Wait
+from samekey.core.commands import Read, Renew, Settle, StoreCommand, Wait
 from samekey.core.errors import SamekeyError, StoreBusy, StoreUnavailable
 from samekey.core.ports import Audits, Health, Query, Records, Replies, Reply, listed
 from samekey.core.record import Record
 from samekey.core.states import Role
 from samekey.drivers.postgres.address import Address, parse_url
-from samekey.drivers.postgres.self_check import CLAIM_LOCK_SECONDS, Facts
-from samekey.loops import Bells, aside
-from samekey.stores._turns import Waking
+from samekey.drivers.postgres.self_check import Facts
+from samekey.loops import aside
 from samekey.stores._waiting import async_wait, asyncio_loop, wait
-from samekey.stores.postgres._batches import BATCH_MAX, Job
-from samekey.stores.postgres._listener import LISTEN_SECONDS, Listener, LoopBells
+from samekey.stores.postgres._batches import BATCH_MAX, Item
+from samekey.stores.postgres._connections import MOVES, LoopConnections, ProcessConnections
 from samekey.stores.postgres._operators import audit_of, audit_statement, list_statement, sweep_statement
 from samekey.stores.postgres._rows import record_of
-from samekey.stores.postgres._tasks import AsyncSharedConnection, Round
+from samekey.stores.postgres._tasks import AsyncSharedConnection
 from samekey.stores.postgres._threads import SharedConnection
 from samekey.stores.postgres._transaction import (
     IDENTITY,
@@ -47,12 +44,7 @@ from samekey.stores.postgres._transaction import (
     link_of,
 )
 
-_INHERITED: list[Any] = []  # what a forked child got from its parent and must not touch
-
-_MOVES = frozenset({Take, Settle, Ask, Free})  # what those who wait, wait for
-
-CONTENDED_MAX = 1000  # keys in open transactions that are remembered; more are only slower
-LISTEN_LOOK_SECONDS = 0.01  # how often a first waiter looks whether the listener is there: connecting takes about that
+_INHERITED: list[Any] = []  # connections that a forked child got from its parent: kept, so that it never closes them
 
 
 class PostgresStore:
@@ -61,12 +53,12 @@ class PostgresStore:
     def __init__(self, url: str) -> None:
         self._address = parse_url(url)
         self.name = self._address.name
-        self._here = _Here(self._address)
+        self._process = ProcessConnections(self._address)
         self._identity: str | None = None
 
     @property
     def incarnation(self) -> str:
-        return _incarnation(self._here.connections)
+        return _incarnation(self._process.all)
 
     def __repr__(self) -> str:
         return f"<PostgresStore {self.name}>"
@@ -74,73 +66,73 @@ class PostgresStore:
     # -- the port ------------------------------------------------------------------------------------------
 
     def carry_out(self, command: StoreCommand) -> Reply:
-        links = self._links()
-        kind, job = type(command), Job(command)
+        connections = self._connections()
+        kind, item = type(command), Item(command)
         if kind is Settle and command.role is not Role.OPERATOR:  # type: ignore[attr-defined]
-            links.settles.perform((job,))
+            connections.settles.perform((item,))
         elif kind is Read or kind is Renew:  # a renewal never waits for a claim
-            links.reads.perform((job,))
+            connections.reads.perform((item,))
         else:
-            if job.digest not in links.contended_keys:
-                links.claims.perform((job,))
-            if not job.done or type(job.error) is StoreBusy:
-                links.contend(job)
-        if kind in _MOVES and links.bells:
-            links.ring((job,))
-        return job.reply or job.outcome()
+            if item.digest not in connections.contended_keys:
+                connections.claims.perform((item,))
+            if not item.done or type(item.error) is StoreBusy:
+                connections.contend(item)
+        if kind in MOVES and connections.bells:
+            connections.ring((item,))
+        return item.reply or item.outcome()
 
     def wait(self, command: Wait, timeout: float) -> Record | None:
-        links = self._links()
-        links.listener.start()  # listen, flag the row, read, sleep: in this order no wake-up is lost
+        connections = self._connections()
+        connections.listener.start()  # listen, flag the row, read, sleep: in this order no wake-up is lost
         asking: list[StoreCommand] = [command]
 
         def look() -> Record | None:
-            record = self._do(links.reads, asking[0] if asking else Read(command.key))
-            asking.clear()  # flagged, where it still goes on; not so where the table was locked
+            record = self._do(connections.reads, asking[0] if asking else Read(command.key))
+            asking.clear()  # the row is flagged now; not if the table was locked
             return record
 
-        return wait(command.seen, timeout, look, links.bells)
+        return wait(command.seen, timeout, look, connections.bells)
 
     def batch(self, commands: Sequence[StoreCommand]) -> Replies:
-        links = self._links()
-        jobs = [Job(command) for command in commands]
-        for start in range(0, len(jobs), BATCH_MAX):
-            some = jobs[start : start + BATCH_MAX]
+        connections = self._connections()
+        items = [Item(command) for command in commands]
+        for start in range(0, len(items), BATCH_MAX):
+            some = items[start : start + BATCH_MAX]
             if _only_settles(some):
-                links.settles.perform(some)
+                connections.settles.perform(some)
             else:
-                if free := [job for job in some if job.digest not in links.contended_keys]:
-                    links.claims.perform(free)
-                for job in some:
-                    if not job.done or type(job.error) is StoreBusy:
-                        links.contend(job)
-            links.ring(some)
-        return [job.error or job.reply for job in jobs]
+                if free := [item for item in some if item.digest not in connections.contended_keys]:
+                    connections.claims.perform(free)
+                for item in some:
+                    if not item.done or type(item.error) is StoreBusy:
+                        connections.contend(item)
+            connections.ring(some)
+        return [item.error or item.reply for item in items]
 
     def list(self, query: Query) -> Records:
-        rows = self._links().operators.ask(list_statement(query))
+        rows = self._connections().operators.ask(list_statement(query))
         return listed(lambda row: record_of(row, None), rows)
 
     def sweep(self, limit: int) -> int:
-        ((count,),) = self._links().operators.ask(sweep_statement(limit))
+        ((count,),) = self._connections().operators.ask(sweep_statement(limit))
         return int(count)
 
     def audit(self, limit: int) -> Audits:
-        return [audit_of(row) for row in self._links().operators.ask(audit_statement(limit))]
+        return [audit_of(row) for row in self._connections().operators.ask(audit_statement(limit))]
 
     def health(self) -> Health:
-        here = self._links()
+        here = self._connections()
         here.operators.ask(("SELECT 1", ()))
-        return _health(self._address, here.operators.facts, here.connections)
+        return _health(self._address, here.operators.facts, here.all)
 
     def join(self, connection: Any) -> PostgresTransaction:
         """This store inside the transactions of a caller's connection to the same database."""
         return PostgresTransaction(self.name, link_of(connection, asynchronous=False), self.identity)
 
     def identity(self, seen: str = "") -> str:
-        """Which tables these are, whatever the address calls them; looked at again where others were seen."""
+        """An id of the tables, whatever the address calls them; read again if the caller saw another one."""
         if self._identity is None or seen not in ("", self._identity):
-            operators = self._links().operators
+            operators = self._connections().operators
             try:
                 ((self._identity,),) = operators.ask((IDENTITY, ()))
             except SamekeyError as error:
@@ -150,160 +142,116 @@ class PostgresStore:
         return str(self._identity)
 
     def close(self) -> None:
-        self._here.close()
+        self._process.close()
 
     # -- connections: one set per process ------------------------------------------------------------------
 
-    def _links(self) -> _Here:
-        here = self._here
+    def _connections(self) -> ProcessConnections:
+        here = self._process
         if here.pid != os.getpid():
-            # Forked: the parent's connections are its own, and a goodbye from here would end them.
+            # A forked child must neither use nor close the parent's connections: that would end them for the parent.
             _INHERITED.append(here)
-            here = self._here = _Here(self._address)
+            here = self._process = ProcessConnections(self._address)
         if here.closed:
             raise StoreUnavailable(f"{self.name} was closed")
         return here
 
     def _do(self, connection: SharedConnection, command: StoreCommand) -> Record | None:
-        job = Job(command)
-        connection.perform((job,))
-        self._here.ring((job,))
-        return job.outcome()
-
-
-class _Here:
-    """Everything that belongs to one process; connections are made when they are first needed."""
-
-    def __init__(self, address: Address) -> None:
-        self.pid = os.getpid()
-        self.closed = False
-        waking = Waking()
-        claims_durable = address.durability != "fast"
-        self.claims = claims = SharedConnection(
-            address, waking, durable=claims_durable, lock_seconds=CLAIM_LOCK_SECONDS
-        )
-        self.settles = SharedConnection(address, waking, durable=address.durability == "durable", spare=claims)
-        self.reads = SharedConnection(address, waking, spare=claims)
-        self.operators = SharedConnection(address, operator=True)
-        self.contended = SharedConnection(address, durable=claims_durable, batch_max=1, spare=claims)
-        self.contended_keys: set[bytes] = set()
-        self.connections = (claims, self.settles, self.reads, self.operators, self.contended)
-        self.bells = Bells()
-        self.listener = Listener(address, self.bells)
-
-    def contend(self, job: Job) -> None:
-        """Carry out a claim whose row another transaction holds, on a connection of its own.
-
-        A key that is claimed in an open transaction of a caller's (`Atomic`) stays locked until that transaction ends.
-        On the connection of the claims every try would make all other claims wait.
-        """
-        _contended(self.contended_keys, job)
-        self.contended.perform((job,))
-        if type(job.error) is not StoreBusy:
-            self.contended_keys.discard(job.digest)
-
-    def ring(self, jobs: Sequence[Job]) -> None:
-        """Those who wait in this process need no notification."""
-        if len(self.bells):
-            for job in jobs:
-                if type(job.command) in _MOVES:
-                    self.bells.ring(job.command.key.digest)
-
-    def close(self) -> None:
-        self.closed = True
-        if self.pid == os.getpid():
-            self.listener.close()
-            for connection in self.connections:
-                connection.close()
+        item = Item(command)
+        connection.perform((item,))
+        self._process.ring((item,))
+        return item.outcome()
 
 
 class AsyncPostgresStore:
     """A store for `AsyncGuard`, on asyncio: a set of connections for each event loop that uses it."""
 
     def __init__(self, url: str) -> None:
-        # The sync twin listens, and renews leases from the timer's thread while a loop is busy; it connects
-        # only when it has something to do.
+        # The sync twin listens, and renews leases from the timer's thread while a loop is busy. It connects only when
+        # it has something to do.
         self.sync = PostgresStore(url)
         self._address = self.sync._address
         self.name = self.sync.name
-        self._loops: dict[asyncio.AbstractEventLoop, _Loop] = {}
+        self._loops: dict[asyncio.AbstractEventLoop, LoopConnections] = {}
         self._closed = False
 
     @property
     def incarnation(self) -> str:
-        return _incarnation([connection for links in list(self._loops.values()) for connection in links.connections])
+        return _incarnation(
+            [connection for connections in list(self._loops.values()) for connection in connections.all]
+        )
 
     def __repr__(self) -> str:
         return f"<AsyncPostgresStore {self.name}>"
 
     async def carry_out(self, command: StoreCommand) -> Reply:
-        links = self._links()
-        kind, job = type(command), Job(command)
+        connections = self._connections()
+        kind, item = type(command), Item(command)
         if kind is Settle and command.role is not Role.OPERATOR:  # type: ignore[attr-defined]
-            await links.settles.perform((job,))
+            await connections.settles.perform((item,))
         elif kind is Read or kind is Renew:  # a renewal never waits for a claim
-            await links.reads.perform((job,))
+            await connections.reads.perform((item,))
         else:
-            if job.digest not in links.contended_keys:
-                await links.claims.perform((job,))
-            if not job.done or type(job.error) is StoreBusy:
-                await links.contend(job)
-        if kind in _MOVES and self.sync._here.bells:
-            self.sync._here.ring((job,))
-        return job.reply or job.outcome()
+            if item.digest not in connections.contended_keys:
+                await connections.claims.perform((item,))
+            if not item.done or type(item.error) is StoreBusy:
+                await connections.contend(item)
+        if kind in MOVES and self.sync._process.bells:
+            self.sync._process.ring((item,))
+        return item.reply or item.outcome()
 
     async def wait(self, command: Wait, timeout: float) -> Record | None:
-        links, here = self._links(), self.sync._links()
+        connections, here = self._connections(), self.sync._connections()
         listening = here.listener.start_soon()
         if not listening.is_set() and not self._address.pgbouncer:
-            await links.hearing(listening)
+            await connections.hearing(listening)
         asking: list[StoreCommand] = [command]
 
         async def look() -> Record | None:
-            record = await self._do(links.reads, asking[0] if asking else Read(command.key))
+            record = await self._do(connections.reads, asking[0] if asking else Read(command.key))
             asking.clear()
             return record
 
-        return await async_wait(command.seen, timeout, look, links.bells(here))
+        return await async_wait(command.seen, timeout, look, connections.bells(here))
 
     async def batch(self, commands: Sequence[StoreCommand]) -> Replies:
-        links = self._links()
-        jobs = [Job(command) for command in commands]
-        for start in range(0, len(jobs), BATCH_MAX):
-            some = jobs[start : start + BATCH_MAX]
+        connections = self._connections()
+        items = [Item(command) for command in commands]
+        for start in range(0, len(items), BATCH_MAX):
+            some = items[start : start + BATCH_MAX]
             if _only_settles(some):
-                await links.settles.perform(some)
+                await connections.settles.perform(some)
             else:
-                if free := [job for job in some if job.digest not in links.contended_keys]:
-                    await links.claims.perform(free)
-                for job in some:
-                    if not job.done or type(job.error) is StoreBusy:
-                        await links.contend(job)
-            self.sync._here.ring(some)
-        return [job.error or job.reply for job in jobs]
+                if free := [item for item in some if item.digest not in connections.contended_keys]:
+                    await connections.claims.perform(free)
+                for item in some:
+                    if not item.done or type(item.error) is StoreBusy:
+                        await connections.contend(item)
+            self.sync._process.ring(some)
+        return [item.error or item.reply for item in items]
 
     async def list(self, query: Query) -> Records:
-        rows = await self._links().operators.ask(list_statement(query))
+        rows = await self._connections().operators.ask(list_statement(query))
         return listed(lambda row: record_of(row, None), rows)
 
     async def sweep(self, limit: int) -> int:
-        ((count,),) = await self._links().operators.ask(sweep_statement(limit))
+        ((count,),) = await self._connections().operators.ask(sweep_statement(limit))
         return int(count)
 
     async def audit(self, limit: int) -> Audits:
-        return [audit_of(row) for row in await self._links().operators.ask(audit_statement(limit))]
+        return [audit_of(row) for row in await self._connections().operators.ask(audit_statement(limit))]
 
     async def health(self) -> Health:
-        links = self._links()
-        await links.operators.ask(("SELECT 1", ()))
-        return _health(self._address, links.operators.facts, links.connections)
+        connections = self._connections()
+        await connections.operators.ask(("SELECT 1", ()))
+        return _health(self._address, connections.operators.facts, connections.all)
 
     def join(self, connection: Any) -> AsyncPostgresTransaction:
         """This store inside the transactions of a caller's async connection to the same database."""
         return AsyncPostgresTransaction(self.name, link_of(connection, asynchronous=True), self.identity)
 
     async def identity(self, seen: str = "") -> str:
-        """Which tables these are; the sync twin knows, and needs a connection for it only once."""
+        """An id of the tables; the sync twin keeps it, and needs a connection for it only once."""
         known = self.sync._identity
         if known is None or seen not in ("", known):
             known = await asyncio.to_thread(self.sync.identity, seen)
@@ -313,97 +261,42 @@ class AsyncPostgresStore:
         self._closed = True
         running = asyncio._get_running_loop()  # none under trio, where nothing was opened
         while self._loops:
-            loop, links = self._loops.popitem()
-            if loop is running and links.pid == os.getpid():
-                await links.close()
+            loop, connections = self._loops.popitem()
+            if loop is running and connections.pid == os.getpid():
+                await connections.close()
             else:
-                links.abandon()
+                connections.abandon()
         await aside(self.sync.close)()
 
-    def _links(self) -> _Loop:
+    def _connections(self) -> LoopConnections:
         if self._closed:
             raise StoreUnavailable(f"{self.name} was closed")
         loop = asyncio_loop(self.name)
-        links = self._loops.get(loop)
-        if links is not None and links.pid == os.getpid():
-            return links
+        connections = self._loops.get(loop)
+        if connections is not None and connections.pid == os.getpid():
+            return connections
         for one in list(self._loops):  # other threads begin and end theirs meanwhile
             gone = self._loops.pop(one, None) if one.is_closed() else None
             if gone is not None:
                 gone.abandon()
-        if links is not None:
-            _INHERITED.append(links)
-        links = self._loops[loop] = _Loop(self._address)
-        return links
+        if connections is not None:
+            _INHERITED.append(connections)
+        connections = self._loops[loop] = LoopConnections(self._address)
+        return connections
 
     async def _do(self, connection: AsyncSharedConnection, command: StoreCommand) -> Record | None:
-        job = Job(command)
-        await connection.perform((job,))
-        self.sync._here.ring((job,))
-        return job.outcome()
+        item = Item(command)
+        await connection.perform((item,))
+        self.sync._process.ring((item,))
+        return item.outcome()
 
 
-class _Loop:
-    """Everything that belongs to one event loop of one process."""
-
-    def __init__(self, address: Address) -> None:
-        self.pid = os.getpid()
-        self._bells: LoopBells | None = None
-        round = Round()
-        claims_durable = address.durability != "fast"
-        self.claims = claims = AsyncSharedConnection(
-            address, round, durable=claims_durable, lock_seconds=CLAIM_LOCK_SECONDS
-        )
-        self.settles = AsyncSharedConnection(address, round, durable=address.durability == "durable", spare=claims)
-        self.reads = AsyncSharedConnection(address, round, spare=claims)
-        self.operators = AsyncSharedConnection(address, round, operator=True)
-        self.contended = AsyncSharedConnection(address, round, durable=claims_durable, batch_max=1, spare=claims)
-        self.contended_keys: set[bytes] = set()
-        self.connections = (claims, self.settles, self.reads, self.operators, self.contended)
-
-    async def contend(self, job: Job) -> None:
-        """As `_Here.contend`."""
-        _contended(self.contended_keys, job)
-        await self.contended.perform((job,))
-        if type(job.error) is not StoreBusy:
-            self.contended_keys.discard(job.digest)
-
-    def bells(self, here: _Here) -> LoopBells:
-        if self._bells is None:
-            self._bells = LoopBells(asyncio.get_running_loop(), here.bells)
-        return self._bells
-
-    async def hearing(self, listening: threading.Event) -> None:
-        """Wait for the listener, in no thread of the loop's own: others may keep those busy, or have ended them."""
-        for _ in range(round(LISTEN_SECONDS / LISTEN_LOOK_SECONDS)):
-            if listening.is_set():
-                return
-            await asyncio.sleep(LISTEN_LOOK_SECONDS)
-
-    async def close(self) -> None:
-        for connection in self.connections:
-            await connection.close()
-
-    def abandon(self) -> None:
-        if self.pid == os.getpid():
-            for connection in self.connections:
-                connection.abandon()
-
-
-def _contended(keys: set[bytes], job: Job) -> None:
-    """Note the key as contended, and make the job ready for its next try."""
-    if len(keys) >= CONTENDED_MAX:
-        keys.clear()  # each of them is noted again at its next try
-    keys.add(job.digest)
-    job.error, job.done = None, False
-
-
-def _only_settles(jobs: Sequence[Job]) -> bool:
-    return all(isinstance(job.command, Settle) and job.command.role is not Role.OPERATOR for job in jobs)
+def _only_settles(items: Sequence[Item]) -> bool:
+    return all(isinstance(item.command, Settle) and item.command.role is not Role.OPERATOR for item in items)
 
 
 def _incarnation(connections: Sequence[SharedConnection | AsyncSharedConnection]) -> str:
-    """As whichever connection learned last; "" before there is one."""
+    """That of the connection with the latest loss; "" before there is a connection."""
     known = [connection.facts for connection in connections if connection.facts is not None]
     return _newest(known).incarnation if known else ""
 
@@ -417,12 +310,12 @@ def _health(
 ) -> Health:
     if facts is None:
         raise StoreUnavailable(f"{address.name} was closed")
-    # A loss that another connection heard of is one for all.
+    # A loss that the self-check of another connection found counts for all.
     newest = _newest([facts, *(connection.facts for connection in connections if connection.facts is not None)])
     facts = replace(facts, incarnation=newest.incarnation, lost_at=newest.lost_at)
     warnings = facts.warnings(address.durability)
     if address.pgbouncer:
-        warnings = (*warnings, "behind PgBouncer nobody is notified: waiters look again every 250 ms")
+        warnings = (*warnings, "through PgBouncer there are no notifications: waiters read again every 250 ms")
     return Health(
         store=address.name,
         guarantee=facts.guarantee(address.durability),

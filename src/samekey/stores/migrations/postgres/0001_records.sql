@@ -1,10 +1,10 @@
 -- samekey 0001: records, tokens, audit, and one function for each command.
 -- Phase: pre (before the first deploy). It makes new objects only and takes no lock on anything of yours.
 --
--- `samekey.core.register` says what each command does; a function here says the same in one statement, and the
--- conformance suite holds the two together. A refused command changes nothing and answers with what is there.
+-- `samekey.core.register` defines what each command does; a function here does the same in one statement, and the
+-- conformance suite compares the two. A refused command changes nothing and returns the record as it is.
 -- Every time is clock_timestamp(): now() is the start of the transaction, and a lease must not start in the past.
--- Where the client knows the whole record already - a claim it won, a settle of what it had seen - it is told in
+-- Where the client knows the whole record already - a claim it won, a settle of the record it had seen - the reply is
 -- short: digest, token and changed_at, and null for the rest.
 --
 -- The role that runs the application needs: SELECT, INSERT, UPDATE, DELETE on samekey_records; SELECT, INSERT on
@@ -15,7 +15,7 @@ CREATE TABLE samekey_meta (
   value text NOT NULL
 );
 
-CREATE SEQUENCE samekey_tokens AS bigint CACHE 1;  -- no cache: a key that was freed must get a higher token
+CREATE SEQUENCE samekey_tokens AS bigint CACHE 1;  -- one by one: a key that was freed must get a higher token
 
 CREATE TABLE samekey_records (
   digest        uuid PRIMARY KEY,           -- 128 bits of operation, tenant and key
@@ -29,12 +29,12 @@ CREATE TABLE samekey_records (
   settled_at    double precision,
   retain_until  double precision,           -- null exactly while started or in_doubt: unknown is never forgotten
   ask_until     double precision,
-  waited_for    bigint,                     -- the token of the hold that somebody waits for: its end is notified
+  waited_for    bigint,                     -- the token of the hold that a caller waits for: its end is notified
   version       integer NOT NULL,
   attempts      integer NOT NULL,
   round         integer NOT NULL,
   unsure        boolean NOT NULL,
-  happened      boolean NOT NULL,           -- a word in evidence says so: nobody may run it again
+  happened      boolean NOT NULL,           -- evidence shows that the effect happened: it must not run again
   state         text NOT NULL,
   operation     text NOT NULL,
   tenant        text,
@@ -51,7 +51,7 @@ CREATE TABLE samekey_records (
   moves         text NOT NULL,              -- one JSON array on each line, the last 16
   evidence      jsonb                       -- [[at, token, attempt, state, hex result, why], ...]
 ) WITH (
-  fillfactor = 70,                          -- room for the settled row beside its claim, on the same page
+  fillfactor = 70,                          -- room for the settled row on the same page as its claim
   autovacuum_vacuum_scale_factor = 0.05     -- two of three row versions are dead soon: a fifth of the table is late
 );
 
@@ -83,9 +83,9 @@ CREATE FUNCTION samekey_last_15(p_moves text) RETURNS text LANGUAGE sql STABLE A
   END
 $$;
 
--- Somebody waits for this record: tell them when we commit. The flag is spent; null comes back. The queue is the whole
--- server's, and whoever listens and never ends a transaction fills it: then every commit that notifies fails. They look
--- again by themselves, so a full queue costs a moment, and never what was to be written.
+-- Callers wait for this record: notify them when this transaction commits. The flag is then cleared: null is returned.
+-- The queue belongs to the whole server. A session that listens and never ends its transaction fills it, and then every
+-- commit that notifies fails. Waiters read again by themselves, so a full queue costs them a moment, and never a write.
 CREATE FUNCTION samekey_ring(p_digest uuid) RETURNS bigint LANGUAGE plpgsql AS $$
 BEGIN
   IF pg_notification_queue_usage() < 0.5 THEN
@@ -120,7 +120,7 @@ BEGIN
         p_boundary, 1, 1, wall, wall, wall + p_lease, false, false, CASE WHEN p_sends THEN wall END, 0, p_attributes,
         concat('[', wall, ',', fresh, ',"","started","', replace(p_attempt::text, '-', ''), '",""]')
       )
-      ON CONFLICT (digest) DO NOTHING;  -- the write is the check: whoever inserts holds the key
+      ON CONFLICT (digest) DO NOTHING;  -- the write is the check: the attempt that inserts holds the key
       IF FOUND THEN
         short.digest := p_digest;
         short.token := fresh;
@@ -128,7 +128,7 @@ BEGIN
         RETURN short;
       END IF;
     ELSIF (r.state IN ('completed', 'closed', 'released') AND r.retain_until <= wall) IS NOT TRUE
-      OR (r.operation, r.key) <> (p_operation, p_key) OR r.tenant IS DISTINCT FROM p_tenant  -- the client will tell
+      OR (r.operation, r.key) <> (p_operation, p_key) OR r.tenant IS DISTINCT FROM p_tenant  -- the client reports it
     THEN
       RETURN r;
     ELSE
@@ -142,7 +142,7 @@ BEGIN
         attributes = p_attributes, evidence = NULL,
         moves = concat('[', wall, ',', fresh, ',"","started","', replace(p_attempt::text, '-', ''), '",""]')
       WHERE digest = p_digest
-        AND version = r.version    -- nobody wrote since we looked,
+        AND version = r.version    -- no write since this read,
         AND token = r.token        -- and it is not a later life of the key that reached the same version
         AND attempt = r.attempt
       RETURNING * INTO r;
@@ -150,7 +150,7 @@ BEGIN
         RETURN r;
       END IF;
     END IF;
-    -- Lost the race. The next SELECT has a new snapshot, so it sees who won.
+    -- Lost the race. The next SELECT has a new snapshot, so it sees the winner.
   END LOOP;
   RAISE EXCEPTION 'the key changes faster than it can be claimed' USING ERRCODE = 'lock_not_available';
 END
@@ -169,8 +169,8 @@ END
 $$;
 
 
--- The same inside a transaction of the caller's: waits for whoever holds the key as long as it is told, and leaves the
--- caller's lock_timeout as it was. An error on the way is rolled back to a savepoint, and the setting with it.
+-- The same inside a transaction of the caller's: waits p_lock_timeout for a transaction that holds the key, and leaves
+-- the caller's lock_timeout as it was. An error on the way is rolled back to a savepoint, and the setting with it.
 CREATE FUNCTION samekey_open_waiting(
   p_table oid, p_lock_timeout text, p_digest uuid, p_operation text, p_tenant text, p_key text, p_attempt uuid, p_fingerprint bytea,
   p_form text, p_fields text, p_boundary text, p_lease double precision, p_sends boolean, p_attributes text
@@ -180,7 +180,7 @@ DECLARE
   before text := current_setting('lock_timeout');
 BEGIN
   IF to_regclass('samekey_records')::oid IS DISTINCT FROM p_table THEN
-    PERFORM samekey_here(p_table);  -- raises; compared in here first, because the call costs more than the answer
+    PERFORM samekey_here(p_table);  -- raises; compared here first, because a call costs more than the comparison
   END IF;
   p_lock_timeout := set_config('lock_timeout', p_lock_timeout, true);  -- PERFORM would run a query for it
   r := samekey_open(
@@ -194,8 +194,8 @@ $$;
 
 
 -- Many claims as one transaction, and so one flush to disk. Each digest once, sorted by the caller: two batches in
--- opposite order would deadlock. What the client can tell for itself comes in one row for all of it: whose claims were
--- won, with which tokens, when. The others are shown, each in a row; one may come twice, and the later one is the newer.
+-- opposite order would deadlock. The short replies to all claims that were won come in one row: digests, tokens, and the
+-- time. The other records come whole, each in a row; one may come twice, and the later one is the newer.
 CREATE FUNCTION samekey_open_many(
   p_digests uuid[], p_operations text[], p_tenants text[], p_keys text[], p_attempts uuid[], p_fingerprints bytea[],
   p_forms text[], p_fields text[], p_boundaries text[], p_leases double precision[], p_sends boolean[],
@@ -240,7 +240,7 @@ BEGIN
   told_at := wall;
   RETURN NEXT;
   IF there + made < cardinality(p_digests) THEN
-    -- Somebody was faster, or a record is past its retention: one by one, each with a new snapshot.
+    -- Another claim was faster, or a record is past its retention: one by one, each with a new snapshot.
     RETURN QUERY
       SELECT r, NULL::uuid[], NULL::bigint[], NULL::double precision
       FROM unnest(
@@ -281,17 +281,17 @@ BEGIN
       || '","started","' || replace(p_attempt::text, '-', '')
       || CASE WHEN state = 'released' THEN '",""]' ELSE '","taken over"]' END
   WHERE digest = p_digest
-    AND token = p_seen_token       -- nobody took it since we looked
-    AND attempt = p_seen_attempt   -- and the number did not come again
+    AND token = p_seen_token       -- no attempt took it since the caller read it
+    AND attempt = p_seen_attempt   -- and the number was not drawn again
     AND state = p_seen_state
-    AND NOT happened               -- whoever could take it must not run it again
+    AND NOT happened               -- the effect must not run again
     AND (
       state IN ('released', 'in_doubt')
       OR state = 'started'
         AND lease_until <= date_part('epoch', clock_timestamp())
         AND ' ' || boundary || ' ' LIKE '% marked %'
         AND begun_at IS NULL
-        AND NOT unsure             -- "this attempt had not begun" says nothing about the one before it
+        AND NOT unsure             -- that this attempt had not begun proves nothing about the one before it
     )
   RETURNING * INTO r;
   IF NOT FOUND THEN
@@ -314,7 +314,7 @@ BEGIN
     AND token = p_seen_token
     AND attempt = p_seen_attempt
     AND state = 'started'
-    AND begun_at IS NULL           -- else our own earlier try got through
+    AND begun_at IS NULL           -- or an earlier try of this command was carried out
     AND lease_until > date_part('epoch', clock_timestamp())
     AND NOT happened
   RETURNING * INTO r;
@@ -347,11 +347,11 @@ END
 $$;
 
 
--- p_from: the states this role may leave for p_state, as `samekey.core.states.NEXT` says; p_who and p_why are JSON
+-- p_from: the states this role may leave for p_state, from `samekey.core.states.NEXT`; p_who and p_why are JSON
 -- strings for the move, p_by is the plain name; p_operator_why is null except for people, whose actions are audited.
--- p_seen_version: told in short if nothing happened to the record between what was seen and this write.
--- p_or_fail: in a caller's transaction the holder's record is there, or these are other tables, or it is another
--- transaction: then nothing of the effect may be committed, and a COMMIT may travel right behind us.
+-- p_seen_version: the reply is short if the record was not written to between the client's read and this write.
+-- p_or_fail: in a caller's transaction the holder's record must be there. If it is not, these are other tables or it is
+-- another transaction: then nothing of the effect may be committed, and a COMMIT may follow in the same packet.
 CREATE FUNCTION samekey_settle(
   p_digest uuid, p_seen_token bigint, p_seen_attempt uuid, p_from text, p_spares_live boolean, p_for_all boolean,
   p_state text, p_by text, p_result bytea, p_error text, p_who text, p_why text, p_retain double precision,
@@ -383,8 +383,8 @@ BEGIN
     moves = concat(
       samekey_last_15(moves), chr(10), '[', wall, ',', token, ',"', state, '","', p_state, '",', p_who, ',', p_why, ']')
   WHERE digest = p_digest
-    AND token = p_seen_token       -- nobody took it since we looked
-    AND attempt = p_seen_attempt   -- and the number did not come again after a failover
+    AND token = p_seen_token       -- no attempt took it since the caller read it
+    AND attempt = p_seen_attempt   -- and the number was not drawn again after a failover
     AND state = ANY (string_to_array(p_from, ' '))
     AND NOT (p_spares_live AND lease_until > date_part('epoch', clock_timestamp()))
   RETURNING version INTO became;
@@ -407,7 +407,7 @@ END
 $$;
 
 
--- Many settles as one transaction; not for operators, whose actions are audited one by one. Told as many claims are.
+-- Many settles as one transaction; not for operators, whose actions are audited one by one. It replies as samekey_open_many does.
 CREATE FUNCTION samekey_settle_many(
   p_digests uuid[], p_seen_tokens bigint[], p_seen_attempts uuid[], p_froms text[], p_spares_lives boolean[],
   p_for_alls boolean[], p_states text[], p_bys text[], p_results bytea[], p_errors text[], p_whos text[],
@@ -456,7 +456,7 @@ BEGIN
   told_at := wall;
   RETURN NEXT;
   IF told < cardinality(p_digests) THEN
-    -- Refused, or written to since it was seen: shown as they stand now.
+    -- Refused, or written to since the client's read: the records as they are now.
     RETURN QUERY
       SELECT known, NULL::uuid[], NULL::bigint[], NULL::double precision FROM samekey_records known
       WHERE digest = ANY (p_digests);
@@ -483,7 +483,7 @@ BEGIN
     AND attempt = p_seen_attempt
     AND state = 'in_doubt'
     AND (asker IS NULL OR asker = p_asker OR ask_until <= date_part('epoch', clock_timestamp()))
-    AND (p_lease <> 0 OR asker IS NOT DISTINCT FROM p_asker)  -- nobody ends another's asking
+    AND (p_lease <> 0 OR asker IS NOT DISTINCT FROM p_asker)  -- only the asker ends its asking
   RETURNING * INTO r;
   IF NOT FOUND THEN
     SELECT * INTO r FROM samekey_records WHERE digest = p_digest;
@@ -508,12 +508,12 @@ BEGIN
     version = version + 1,
     changed_at = wall
   WHERE digest = p_digest
-    AND operation = p_operation    -- a word has no fence: at least it must be about this very key
+    AND operation = p_operation    -- evidence has no fence: at least it must be about this very key
     AND tenant IS NOT DISTINCT FROM p_tenant
     AND key = p_key
-    AND NOT (settled_by IS NOT DISTINCT FROM p_attempt AND state = p_state)  -- the record's own word
+    AND NOT (settled_by IS NOT DISTINCT FROM p_attempt AND state = p_state)  -- the record shows this already
     AND NOT EXISTS (SELECT FROM jsonb_array_elements(evidence) said WHERE said ->> 2 = p_attempt)
-    AND coalesce(jsonb_array_length(evidence), 0) < 64  -- the first ones are never pushed out
+    AND coalesce(jsonb_array_length(evidence), 0) < 64  -- the first ones are never replaced
   RETURNING * INTO r;
   IF NOT FOUND THEN
     SELECT * INTO r FROM samekey_records WHERE digest = p_digest;
@@ -581,8 +581,8 @@ END
 $$;
 
 
--- Somebody waits for the end of this hold, or of this asking: flag it where it still goes on, and show the record.
--- The flag and the settle want the same row: whichever comes second sees the other, so no wake-up is lost.
+-- A caller waits for the end of this hold, or of this asking: flag it if it still goes on, and return the record.
+-- The flag and the settle write the same row: the second of them sees the first, so no wake-up is lost.
 CREATE FUNCTION samekey_watch(p_digest uuid, p_seen_token bigint)
 RETURNS samekey_records LANGUAGE plpgsql AS $$
 DECLARE
@@ -591,8 +591,8 @@ BEGIN
   SELECT * INTO r FROM samekey_records WHERE digest = p_digest;
   IF r.token = p_seen_token AND r.state IN ('started', 'in_doubt') AND r.waited_for IS DISTINCT FROM p_seen_token THEN
     PERFORM set_config('synchronous_commit', 'off', true);  -- a lost flag costs one slow re-read
-    PERFORM set_config('lock_timeout', '100', true);        -- a settle commits in milliseconds; who takes longer is
-    BEGIN                                                   -- not waited for, but looked at again
+    PERFORM set_config('lock_timeout', '100', true);        -- a settle commits in milliseconds; for a longer one
+    BEGIN                                                   -- the waiter reads again instead
       UPDATE samekey_records SET waited_for = p_seen_token
       WHERE digest = p_digest
         AND token = p_seen_token
@@ -607,7 +607,7 @@ END
 $$;
 
 
--- Paced deletes: rows that somebody is writing are left for the next time. One by one: as a join the planner may read
+-- Paced deletes: rows that are being written are left for the next sweep. One by one: as a join the planner may read
 -- the whole table for each of them, and in partitions it did.
 CREATE FUNCTION samekey_sweep(p_limit integer) RETURNS integer LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_sort = off  -- by the index, however large the table is
@@ -623,7 +623,7 @@ BEGIN
   LOOP
     DELETE FROM samekey_records
     WHERE digest = past.digest
-      AND token = past.token      -- said again by the delete itself: the key may have been made anew
+      AND token = past.token      -- checked again by the delete: the key may have been made anew
       AND attempt = past.attempt
       AND retain_until <= wall
       AND state IN ('completed', 'closed', 'released');
@@ -636,9 +636,9 @@ END
 $$;
 
 
--- Which incarnation of the data is this? When it is not the one that was here before, records may be missing: say
--- since when. Kept in the table, so that a process started after the failover knows it too. p_before is what this client
--- knew of: where the tables were made anew, the clients are the only ones who remember that there were others.
+-- Notes the incarnation of the data. When it is another one than before, records may be missing: returns since when.
+-- It is kept in the table, so that a process that starts after the failover reads it too. p_before is the incarnation
+-- that this client knew: where the tables were made anew, only the clients remember that there were others.
 CREATE FUNCTION samekey_greet(p_incarnation text, p_before text) RETURNS double precision LANGUAGE plpgsql AS $$
 DECLARE
   known text;
@@ -653,7 +653,7 @@ BEGIN
       ON CONFLICT (name) DO UPDATE SET value = excluded.value;
     END IF;
   END IF;
-  IF p_before <> p_incarnation THEN  -- found out by somebody else already, or never: then since these tables are there
+  IF p_before <> p_incarnation THEN  -- noted by another client already, or never: then since these tables exist
     INSERT INTO samekey_meta (name, value) SELECT 'lost_at', value FROM samekey_meta WHERE name = 'born'
     ON CONFLICT (name) DO NOTHING;
   END IF;
