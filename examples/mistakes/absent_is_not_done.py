@@ -1,4 +1,4 @@
-"""The provider has not heard of it yet, so it is done again: and then both requests land."""
+"""The provider does not have the charge yet, so it is sent again: then both requests arrive."""
 
 from samekey import Absent, Asks, Declined, Happened, current
 
@@ -16,7 +16,7 @@ def broken(shop):
 def repaired(shop):
     def find(record):
         found = shop.provider.find(record.provider_key())
-        return Happened(found.id) if found else Absent()  # not on the books *yet*: in doubt until somebody knows
+        return Happened(found.id) if found else Absent()  # not on the books *yet*: in doubt until a person knows
 
     return charging(shop, Asks(find))
 

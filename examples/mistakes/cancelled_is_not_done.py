@@ -13,7 +13,7 @@ def broken(shop):
         try:
             return await charged(shop, order_id, amount)
         except asyncio.CancelledError:
-            raise NotDone("nobody waits for it any more") from None
+            raise NotDone("the caller does not wait any more") from None
 
     return charge
 

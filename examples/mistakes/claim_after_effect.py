@@ -9,7 +9,7 @@ def broken(shop):
     def charge(order_id: str, amount: int, client_ts: int = 0) -> str:
         if keys.find(order_id) is not None:
             return keys.replay(order_id, amount)
-        receipt = provider.charge(amount, order=order_id).id  # nobody knows of us yet
+        receipt = provider.charge(amount, order=order_id).id  # no other caller sees this attempt yet
         if not keys.insert(order_id, amount, receipt):
             return keys.replay(order_id, amount)
         return receipt

@@ -1,4 +1,4 @@
-"""Keys in a dict: the next process, and this one after a restart, has never heard of them."""
+"""Keys in a dict: the next process, and this one after a restart, does not have them."""
 
 import threading
 

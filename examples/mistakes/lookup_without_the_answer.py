@@ -1,4 +1,4 @@
-"""The provider says that it happened, and nobody asks what: who comes again gets nothing for a receipt."""
+"""The lookup asks whether it happened, and not with which receipt: the next caller gets none."""
 
 from samekey import Absent, Asks, Happened, current
 

@@ -1,4 +1,4 @@
-"""The provider dedups, so there is one charge; but each caller is told his own confirmation number."""
+"""The provider dedups, so there is one charge; but each caller gets a confirmation number of its own."""
 
 from uuid import uuid4
 
@@ -13,7 +13,7 @@ def broken(shop):
             return keys.replay(order_id, amount)
         receipt = provider.charge(amount, order=order_id, key=order_id).id
         answer = f"{receipt}, confirmation {uuid4().hex[:6]}"
-        keys.insert(order_id, amount, answer)  # somebody else may have been first
+        keys.insert(order_id, amount, answer)  # another caller may have been first
         return answer
 
     return charge

@@ -1,4 +1,4 @@
-"""The key alone decides: whoever asks for 500 under it is told that 200 were paid."""
+"""Only the key is compared: a caller that asks for 500 under it gets the answer that 200 were paid."""
 
 BREAKS = {"Intent"}
 

@@ -1,4 +1,4 @@
-"""A repetition is noticed, and told nothing: who lost the first answer never gets one."""
+"""A repetition is noticed and gets no answer: a caller that lost the first answer never gets one."""
 
 BREAKS = {"Memory", "Boundary"}
 

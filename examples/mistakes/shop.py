@@ -1,7 +1,7 @@
 """What the handlers in this folder share: a table of keys in a real database, a provider with books, a clock.
 
 Each file beside this one has one classic mistake: `broken(shop)` makes it, `repaired(shop)` does not, and `BREAKS`
-names the assumptions that give way. `python examples/mistakes check_then_insert` tells the story.
+names the assumptions that give way. `python examples/mistakes check_then_insert` prints the story.
 """
 
 import sqlite3
@@ -17,7 +17,7 @@ from samekey.testing import InsufficientFunds, LedgerProvider, ManualClock, Repo
 
 class Row(NamedTuple):
     intent: str  # what was asked for under this key
-    answer: str | None  # None: somebody is at it, or died at it
+    answer: str | None  # None: a caller works on it, or died while it did
     until: float  # a time, for those who use one
 
 
@@ -47,7 +47,7 @@ class Keys:
         """What a key that is taken says."""
         row = self.check(key, intent)
         if row is None or row.answer is None:
-            raise RuntimeError(f"{key} is in somebody's hands, or in doubt: ask a person, do not charge")
+            raise RuntimeError(f"{key} is held by another caller, or in doubt: ask a person, do not charge")
         return row.answer
 
     def check(self, key: str, intent: Any) -> Row | None:

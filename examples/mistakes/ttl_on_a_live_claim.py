@@ -1,4 +1,4 @@
-"""A claim that ends by itself: whoever was only slow, or died after the charge, is charged again."""
+"""A claim that ends by itself: the order of a caller that was slow, or died after the charge, is charged again."""
 
 BREAKS = {"Claim", "Boundary"}
 
@@ -9,7 +9,7 @@ def broken(shop):
     def charge(order_id: str, amount: int, client_ts: int = 0) -> str:
         row = keys.find(order_id)
         if row is not None and row.answer is None and row.until <= shop.clock():
-            keys.delete(order_id)  # half a minute is over, so nobody is at it any more
+            keys.delete(order_id)  # half a minute is over, so the holder is taken for dead
         if not keys.insert(order_id, amount, until=shop.clock() + 30):
             return keys.replay(order_id, amount)
         try:
