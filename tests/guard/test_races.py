@@ -42,7 +42,7 @@ def test_a_bug_in_the_writer_answers_its_callers_and_the_next_ones_still_write(s
     side = sqlite.side(colour)
     side.run("charge", lambda: 1, key="warm", payload={})
     store = getattr(side.guard.store, "sync", side.guard.store)
-    told = store._told
+    told = store._reply
     broken: list[object] = []
 
     def breaks(here, before, after, moment):
@@ -51,7 +51,7 @@ def test_a_bug_in_the_writer_answers_its_callers_and_the_next_ones_still_write(s
             raise RuntimeError("a bug in here")
         return told(here, before, after, moment)
 
-    monkeypatch.setattr(store, "_told", breaks)
+    monkeypatch.setattr(store, "_reply", breaks)
     with pytest.MonkeyPatch.context() as quiet:
         quiet.setattr(threading, "excepthook", lambda args: None)
         with store._process.turn:

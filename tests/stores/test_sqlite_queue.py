@@ -13,7 +13,7 @@ import pytest
 
 from samekey.core.commands import Read
 from samekey.stores.sqlite import AsyncSqliteStore, SqliteStore
-from samekey.stores.sqlite._process import Job
+from samekey.stores.sqlite._process import Item
 from samekey.testing.stores.scene import A, B, Scene
 from tests.guard.helpers import Thread, until
 
@@ -58,9 +58,9 @@ def test_the_writer_waits_for_as_many_as_it_answered(file: Path, commits: list[i
     gathering.start()
     until(lambda: process._wanted == 2)
 
-    process.enqueue(Job(scene.opening("o-1"), None))
+    process.enqueue(Item(scene.opening("o-1"), None))
     assert not process._work.is_set()
-    process.enqueue(Job(scene.opening("o-2"), None))
+    process.enqueue(Item(scene.opening("o-2"), None))
     gathering.join()
 
     assert len(process.queue) == 2

@@ -76,7 +76,7 @@ def check_path(path: Path) -> None:
     """One clear sentence for each way in which a file cannot be the store."""
     try:
         _check_path(path)
-    except OSError as error:  # a folder on the way that is closed to us, a name that is too long
+    except OSError as error:  # a directory that may not be read, or a name that is too long
         raise Misconfigured(f"{path} cannot be looked at: {error.strerror}") from error
 
 
@@ -88,7 +88,7 @@ def _check_path(path: Path) -> None:
     if path.exists() and not os.access(path, os.R_OK | os.W_OK):
         raise Misconfigured(f"{path} cannot be read and written by this user")
     if not os.access(path.parent, os.W_OK):
-        raise Misconfigured(f"the directory {path.parent} is not writable, and SQLite keeps its log beside the file")
+        raise Misconfigured(f"the directory {path.parent} is not writable, and SQLite writes its log there")
 
 
 def connect(path: Path, *, synchronous: Synchronous, read_only: bool = False) -> sqlite3.Connection:
@@ -125,7 +125,7 @@ def file_id(path: Path) -> tuple[int, int] | None:
 
 
 def require_one_name(path: Path) -> None:
-    """SQLite keeps a log beside the name a file was opened by: two who open it by two names do not see each other."""
+    """SQLite names the log after the name of the file: two processes that open one file by two names have two logs."""
     try:
         found = os.stat(path)
     except OSError:
@@ -133,13 +133,13 @@ def require_one_name(path: Path) -> None:
     names = found.st_nlink
     if names > 1 and stat.S_ISREG(found.st_mode):
         raise Misconfigured(
-            f"{path} has {names} names (hard links): whoever opens it by another one does not see what is claimed by "
-            "this one, and both would run. Leave it one name; a symbolic link does no harm"
+            f"{path} has {names} names (hard links): a process that opens it by another name does not see the "
+            "claims made by this one, and both would run. Leave it one name; a symbolic link does no harm"
         )
 
 
 def open_files() -> set[tuple[int, int]]:
-    """Which files this process has open, where the system tells."""
+    """Which files this process has open, where the operating system lists them."""
     found = set()
     folder = next((one for one in ("/proc/self/fd", "/dev/fd") if os.path.isdir(one)), None)
     for name in os.listdir(folder) if folder else ():
@@ -152,7 +152,7 @@ def open_files() -> set[tuple[int, int]]:
 
 
 def require_ours(path: Path, name: str) -> None:
-    """For those who only look: the file must be there and have our tables; nothing of it is changed."""
+    """For operator commands: the file must exist and have our tables; nothing in it is changed."""
     check_path(path)
     if not path.exists():
         raise Misconfigured(f"{path} does not exist")
@@ -203,14 +203,14 @@ def translated(name: str) -> Iterator[None]:
 
 @contextmanager
 def needing_the_file(name: str) -> Iterator[None]:
-    """Making it ours, once: whoever holds the file then may be our own caller, who would wait for us for ever."""
+    """While our tables are made: our own caller may hold the file, and would wait for us for ever."""
     try:
         yield
     except sqlite3.OperationalError as error:
         if not is_busy(error):
             raise
         raise StoreUnavailable(
-            f"{name} has no samekey tables yet, and they cannot be made while somebody holds the file. "
+            f"{name} has no samekey tables yet, and they cannot be made while a transaction holds the file. "
             "If that is your own transaction, make them before it begins: `samekey migrate --store sqlite:///...`, once"
         ) from error
 
@@ -330,7 +330,7 @@ def lease_clock() -> tuple[str, Callable[[], float]]:
 
 
 def boot_id() -> str | None:
-    """Which boot of this machine this is, where the system tells."""
+    """Which boot of this machine this is, where the operating system knows it."""
     try:
         return BOOT_ID.read_text().strip() or None
     except OSError:

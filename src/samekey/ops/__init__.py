@@ -1,7 +1,7 @@
-"""What an operator may do: look, hear the story of a key, and say how a doubt ended.
+"""What an operator may do: look, read the story of a key, and decide how a doubt ended.
 
-Looking changes nothing. A word is written only if the record still stands as the operator saw it, and always
-with a name and a reason; the store keeps it in its audit log. A holder that is alive is never spoken over.
+Looking changes nothing. A decision is written only if the record is still as the operator saw it, and always with a
+name and a reason; the store keeps it in its audit log. A decision never overrules a holder that is alive.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ __all__ = [
     "whose_turn",
 ]
 
-# A record does not know its policy's retention, and forgetting too early is a second effect: a person's word
-# is kept longer than any usual policy says (24-72 h).
+# A record does not know its policy's retention, and forgetting too early means a second effect. So a person's decision
+# is kept longer than under any usual policy (24-72 h).
 RESOLVED_RETAIN_SECONDS = 30 * 24 * 3600.0
-WORDS_MAX_CHARS = 500  # of a name or a reason: a record carries its last 16 moves in every read
+TEXT_MAX_CHARS = 500  # of a name or a reason: a record carries its last 16 moves in every read
 STATS_MAX = 10_000  # records of each kind that one `stats` looks at: bounds its time, and how long a store is kept busy
 
 
@@ -74,7 +74,7 @@ class NoSuchKey(CallerError):
 
 
 class CannotResolve(CallerError):
-    """This record does not wait for anybody's word, or contradicts it; nothing was written."""
+    """This record needs no decision, or contradicts this one; nothing was written."""
 
     record: Record
 
@@ -113,7 +113,7 @@ class Stats:
     overdue: list[Record] = field(default_factory=list)  # held past their lease, the longest held first
     unsettled_complete: bool = True  # every started and in_doubt record was looked at
     settled_complete: bool = True
-    unreadable: dict[Any, RecordUnreadable] = field(default_factory=dict)  # by where it stands
+    unreadable: dict[Any, RecordUnreadable] = field(default_factory=dict)  # by its place in the order
 
 
 class Ops:
@@ -149,7 +149,7 @@ class Ops:
         return record
 
     def check(self, record: Record, word: Word, *, mark_seen: str | None = None) -> None:
-        """Raise what `resolve` would raise about this record as it stands; `mark_seen` is from an earlier look."""
+        """Raise what `resolve` would raise about this record; `mark_seen` is from an earlier look."""
         if mark_seen is not None and mark(record) != mark_seen:
             raise _moved_on(record, record)
         reason = objection(record, word)
@@ -157,12 +157,12 @@ class Ops:
             raise CannotResolve(f"{record.key} cannot be resolved as {word.value}: {reason}", record=record)
 
     def resolve(self, seen: Record, word: Word, *, who: str, why: str, result: Any = NOT_GIVEN) -> Record:
-        """Write down how a doubt ended, and return the record as it then stands.
+        """Write down how a doubt ended, and return the record after that.
 
-        `seen` is the record the operator was shown. Raises CannotResolve if it does not wait for a word, MovedOn
-        if it is no longer the record that was shown; then nothing of it is written.
+        `seen` is the record the operator was shown. Raises CannotResolve if it needs no decision, MovedOn if
+        it is no longer the record that was shown; then nothing is written.
         """
-        who, why = _words("name (who)", who), _words("reason (why)", why)
+        who, why = _text("name (who)", who), _text("reason (why)", why)
         self.check(seen, word)
         envelope, error = _kept(seen, word, result)
         terms = parse_terms(seen.boundary)
@@ -182,8 +182,8 @@ class Ops:
                 error=error,
                 why=why,
                 retain_seconds=max(RESOLVED_RETAIN_SECONDS, terms.window or 0.0),
-                # The doubt may have been a decline that nobody heard. It stays on the provider's books, so the next
-                # try needs another reference: a lookup would find the old decline and speak it for the new request.
+                # The doubt may have been a decline whose reply was lost. It is still on the provider's books, so the
+                # next try needs another reference: a lookup would take the old decline for the new request's.
                 next_round=word is Word.NOT_DONE and terms.new_round_after_decline,
             )
         )
@@ -194,7 +194,7 @@ class Ops:
 
     def redact(self, seen: Record, *, who: str, why: str) -> Record:
         """Drop the stored results of a settled record; the record stays, so nothing can run twice."""
-        who, why = _words("name (who)", who), _words("reason (why)", why)
+        who, why = _text("name (who)", who), _text("reason (why)", why)
         after: Record | None = self.store.carry_out(Redact(seen, by=who, why=why))
         if after is None or after.fence != seen.fence:
             raise _moved_on(seen, after)
@@ -205,10 +205,10 @@ class Ops:
     def free(self, seen: Record, *, who: str, why: str) -> None:
         """Remove a settled or released record: the key may run again.
 
-        `seen` is the record the operator was shown. Raises MovedOn if it is no longer that one: what was said about it
-        since, such as a late word that it happened, would go with it, read by nobody.
+        `seen` is the record the operator was shown. Raises MovedOn if anything was written since: a late "it
+        happened" would be deleted unread.
         """
-        who, why = _words("name (who)", who), _words("reason (why)", why)
+        who, why = _text("name (who)", who), _text("reason (why)", why)
         now: Record | None = self.store.carry_out(Read(seen.key))
         if now is None or (mark(now) != mark(seen) and now.state in EXPIRES):
             raise _moved_on(seen, now)
@@ -252,7 +252,7 @@ class Ops:
         return not self._more(query)
 
     def _doubt(self, held: Record, who: str) -> Record:
-        """The holder is gone: as any passer-by would, write the doubt down before anything is said about it."""
+        """The holder is gone: write the doubt down first, as any passer-by would, and then the decision."""
         doubted: Record | None = self.store.carry_out(
             Settle(
                 held,
@@ -268,11 +268,11 @@ class Ops:
         return doubted
 
 
-# -- what may be said about a record -----------------------------------------------------------------------------
+# -- what may be decided about a record -----------------------------------------------------------------------------
 
 
 def _kept(record: Record, word: Word, result: Any) -> tuple[bytes | None, str | None]:
-    """What callers will be answered with: the envelope, or why there is none."""
+    """What callers will get: the envelope, or why there is none."""
     if word is not Word.HAPPENED:
         if result is not NOT_GIVEN:
             raise Misconfigured(f"a result goes with happened, not with {word.value}")
@@ -290,24 +290,24 @@ def _kept(record: Record, word: Word, result: Any) -> tuple[bytes | None, str | 
         raise Misconfigured(f"the result cannot be kept: {not_storable}") from not_storable
 
 
-def _words(what: str, given: str) -> str:
-    words = given.strip()
-    if not words:
-        raise Misconfigured(f"an operator's word needs a {what}")
-    if not words.isprintable():  # also lone surrogates, which a terminal's broken bytes become
+def _text(what: str, given: str) -> str:
+    text = given.strip()
+    if not text:
+        raise Misconfigured(f"an operator's decision needs a {what}")
+    if not text.isprintable():  # also lone surrogates, which a terminal's broken bytes become
         raise Misconfigured(f"the {what} holds characters that cannot be printed")
-    if len(words) > WORDS_MAX_CHARS:
-        raise Misconfigured(f"the {what} is {len(words)} characters long; {WORDS_MAX_CHARS} is the limit")
-    return words
+    if len(text) > TEXT_MAX_CHARS:
+        raise Misconfigured(f"the {what} is {len(text)} characters long; {TEXT_MAX_CHARS} is the limit")
+    return text
 
 
 def _moved_on(seen: Record, now: Record | None) -> MovedOn:
-    stands = "it is gone" if now is None else f"it is now {now.state}, {last_move(now)}"
-    return MovedOn(f"{seen.key} moved on since you looked: {stands}; nothing was written", record=now)
+    state = "it is gone" if now is None else f"it is now {now.state}, {last_move(now)}"
+    return MovedOn(f"{seen.key} moved on since you looked: {state}; nothing was written", record=now)
 
 
 def _place(one: Record | RecordUnreadable) -> tuple[float, bytes] | None:
-    """Where the next page begins: behind this one."""
+    """The cursor of the page that follows this one."""
     return one.cursor if isinstance(one, RecordUnreadable) else (one.created_at, one.key.digest)
 
 

@@ -1,7 +1,7 @@
 """The story of a key, from its record alone: who claimed it, what happened, whose turn it is, what to do next.
 
-Pure: a record in, words out. The record carries the store's clock (`now`), so every age is told on that clock.
-What a caller would do next is decided in `core/recovery.py`; here it is only said, and the tests hold the two
+Pure: a record in, text out. The record carries the store's clock (`now`), so every age is shown on that clock.
+What a caller would do next is decided in `core/recovery.py`; here it is only described, and the tests hold the two
 together.
 """
 
@@ -89,7 +89,7 @@ def explain(record: Record, *, store: str = "") -> Explanation:
         title=str(record.key),
         summary=_summary(record),
         story=tuple(_story(record)),
-        boundary=f"{record.boundary}: {_behind(terms)}",
+        boundary=f"{record.boundary}: {_described(terms)}",
         turn=turn,
         truth=terms.truth,
         warnings=tuple(_warnings(record, terms)),
@@ -115,7 +115,7 @@ _MEANING = {
 
 
 def whose_turn(record: Record) -> Turn:
-    """Who moves next, and what they will do: what `recover` will decide, said beforehand."""
+    """Who moves next, and what they will do: what `recover` will decide, described in advance."""
     terms = parse_terms(record.boundary)
     if record.state is State.RELEASED and record.happened is None:
         return Turn(Whose.CALLER, "the next call with this key runs")
@@ -142,8 +142,8 @@ def whose_turn(record: Record) -> Turn:
 
 def _recovery(record: Record, terms: Terms) -> Turn:
     if record.happened is not None:
-        said = f"attempt {record.happened.attempt[:SHORT]} told, too late, that it happened"
-        return Turn(Whose.CALLER, f"{said}: the next call adopts that")
+        seen = f"attempt {record.happened.attempt[:SHORT]} told, too late, that it happened"
+        return Turn(Whose.CALLER, f"{seen}: the next call adopts that")
     if record.being_asked:
         return Turn(
             Whose.ASKER,
@@ -177,18 +177,18 @@ def _absent(terms: Terms) -> str:
 
 
 def _story(record: Record) -> Iterator[str]:
-    told: list[tuple[float, str]] = []
+    lines: list[tuple[float, str]] = []
     if record.moves and record.moves[0].before:
-        told.append((record.created_at, "claimed for the first time (its first moves are no longer kept)"))
+        lines.append((record.created_at, "claimed for the first time (its first moves are no longer kept)"))
     starts = [number for number, move in enumerate(record.moves) if move.after == State.STARTED]
     for number, move in enumerate(record.moves):
         under = f", under {record.boundary}" if starts and number == starts[-1] else ""
-        told.append((move.at, f"{_moved(move)}{under}"))
+        lines.append((move.at, f"{_moved(move)}{under}"))
     if record.begun_at is not None:
-        told.append((record.begun_at, "the holder marked that it now sends (held.sending)"))
-    told += [(one.at, _testified(one)) for one in record.evidence]
-    told.sort(key=lambda one: one[0])  # stable: moves of the same moment keep their order
-    return (f"{when(at)}  {span(record.now - at):>9} ago  {line}" for at, line in told)
+        lines.append((record.begun_at, "the holder marked that it now sends (held.sending)"))
+    lines += [(one.at, _testified(one)) for one in record.evidence]
+    lines.sort(key=lambda one: one[0])  # stable: moves of the same moment keep their order
+    return (f"{when(at)}  {span(record.now - at):>9} ago  {line}" for at, line in lines)
 
 
 def _moved(move: Move) -> str:
@@ -224,21 +224,21 @@ def speaker(who: str) -> str:
     return f"attempt {who[:SHORT]}" if _ATTEMPT.fullmatch(who) else who
 
 
-def _behind(terms: Terms) -> str:
+def _described(terms: Terms) -> str:
     match terms.kind:
         case Kind.ATOMIC:
-            said = "effect and record commit together"
+            text = "effect and record commit together"
         case Kind.KEYED:
-            said = f"the provider dedups on our key for {span(terms.window or 0.0)}"
+            text = f"the provider dedups on our key for {span(terms.window or 0.0)}"
         case Kind.ASKS:
-            said = "the provider can be asked"
+            text = "the provider can be asked"
         case Kind.REPEATABLE:
-            said = "running twice is harmless"
+            text = "running twice is harmless"
         case Kind.OPAQUE:
-            said = "after a crash nobody can tell"
+            text = "after a crash nobody can tell"
         case _:
             assert_never(terms.kind)
-    return f"{said}; the holder marks before it sends" if terms.marked else said
+    return f"{text}; the holder marks before it sends" if terms.marked else text
 
 
 def _warnings(record: Record, terms: Terms) -> Iterator[str]:
@@ -297,7 +297,7 @@ def resolve_line(record: Record, word: Word, *, store: str = "") -> str:
 
 
 def objection(record: Record, word: Word) -> str | None:
-    """Why an operator may not say this about the record; None: it may be said."""
+    """Why an operator may not decide this about the record; None if it is allowed."""
     if record.lease_live:
         until = when(record.now + record.lease_left)
         return f"the holder is alive until {until}, or longer if it renews: wait for its own word"
@@ -305,7 +305,7 @@ def objection(record: Record, word: Word) -> str | None:
     if not may(Role.OPERATOR, before, word.state):
         return f"it is already {before}: there is no doubt to resolve"
     if record.happened is not None and word is not Word.HAPPENED:
-        # The core would adopt the evidence anyway: whoever holds "it happened" never lets the key run again.
+        # The core would adopt the evidence anyway: with "it happened" in the record the key never runs again.
         return (
             f"attempt {record.happened.attempt[:SHORT]} has told that it happened: resolve it as happened, "
             "and undo the effect itself if it must not stand"
@@ -326,12 +326,12 @@ def mark(record: Record) -> str:
 
 
 def overdue(record: Record) -> bool:
-    """Held past its lease: the holder is gone, or so slow that nobody may count on it."""
+    """Held past its lease: the holder is gone, or too slow to be relied on."""
     return record.state is State.STARTED and not record.lease_live
 
 
 def waits(record: Record) -> bool:
-    """Whether nobody knows how it ended: a doubt, written down or not yet."""
+    """Whether it is unknown how it ended: a doubt, written down or not yet."""
     return record.state is State.IN_DOUBT or overdue(record)
 
 

@@ -1,8 +1,8 @@
-"""Sweeping: what is past its retention is deleted, in small pieces and at a measured pace.
+"""Sweeping: delete records past their retention, in small pieces and at a measured pace.
 
-A piece is one short transaction of the store, and takes only what nobody else is writing: no claim waits for it. What
-is held or in doubt is never past its retention, and a key that was made anew is not what the delete was about.
-No clock here: each piece says how long to pause after it, and whoever sweeps does that.
+A piece is one short transaction of the store. It skips rows that another transaction is writing, so no claim waits for
+it. A record that is held or in doubt is never past its retention, and the delete spares a key that was claimed anew.
+There is no clock here: each piece carries the pause after it, and the caller makes that pause.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from samekey.core.ports import LIST_MAX, Store
 
 PIECE = 500  # records in one transaction: a few milliseconds, on a slow disk some tens
-PACE = 5000.0  # records in a second at most: 400 million in a day, beside which claims hardly notice
+PACE = 5000.0  # records in a second at most: 400 million in a day, which claims hardly notice
 
 
 class Swept(NamedTuple):
@@ -32,7 +32,7 @@ def sweeping(store: Store, *, limit: int | None = None, piece: int = PIECE, pace
         wanted = min(piece, LIST_MAX, *(() if limit is None else (limit - total,)))
         gone = store.sweep(wanted)
         total += gone
-        left = gone >= wanted  # what somebody was writing is left out, and due again at the next round
+        left = gone >= wanted  # rows that were being written are left for the next round
         yield Swept(gone, total, left, gone / pace if left else 0.0)
         if not left:
             return

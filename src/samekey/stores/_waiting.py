@@ -82,7 +82,7 @@ async def async_wait(
 
 
 def asyncio_loop(store: str) -> asyncio.AbstractEventLoop:
-    """The loop whose connections we use; a driver that knows only asyncio cannot help anybody else."""
+    """The loop whose connections we use; a driver that knows only asyncio works in no other loop."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:

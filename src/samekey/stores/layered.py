@@ -1,7 +1,7 @@
-"""Two stores as one: a fast front that may forget, before a durable store that says "go".
+"""Two stores as one: a fast front that may forget, before a durable store that alone lets an effect run.
 
-What goes through which layer is decided in `core.layers`; here it is carried out. The front has a circuit breaker:
-while it is away nobody waits for it, and one caller at a time tries whether it is back.
+`core.layers` decides which command goes through which layer; this module carries it out. The front has a circuit
+breaker: while the front is away no caller waits for it, and one caller at a time tries whether it is back.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from samekey.stores._waiting import async_wait, wait
 
 _log = logging.getLogger("samekey")
 
-LINGER_SECONDS = 0.05  # how long to wait for the entry of whoever left a mark, before looking again
+LINGER_SECONDS = 0.05  # how long to wait for the entry of the caller that left a mark, before looking again
 BREAK_SECONDS = 0.5  # how long the front is left alone after it failed, half as much more or less
-ASKED_SECONDS = 5.0  # how long to wait for whoever asks the durable store who it is, before asking oneself
-FRONT_TTL_MAX_SECONDS = 24 * 3600.0  # what was freed or redacted may be replayed for as long
-TRUTH_SECONDS = 1.0  # how often somebody who waits at the front looks at the durable store
+ASKED_SECONDS = 5.0  # how long a caller waits for another one that reads the incarnation, before it reads it itself
+FRONT_TTL_MAX_SECONDS = 24 * 3600.0  # a freed or redacted answer may be replayed for as long
+TRUTH_SECONDS = 1.0  # how often a waiter at the front looks at the durable store
 
 
 class Breaker:
@@ -57,7 +57,7 @@ class Breaker:
         now = time.monotonic()
         if now < self._until:
             return False
-        self._until = now + BREAK_SECONDS  # ours is the try; the others stay away meanwhile
+        self._until = now + BREAK_SECONDS  # this caller tries; the others do not use the front meanwhile
         return True
 
     def worked(self) -> None:
@@ -65,7 +65,7 @@ class Breaker:
 
     def failed(self, name: str, error: SamekeyError) -> None:
         _log.warning("the front %s is away: slower, never wrong (%s)", name, error)
-        # With jitter: or all processes would come back at the same moment.
+        # With jitter, so that the processes do not all come back at the same moment.
         self._until = time.monotonic() + BREAK_SECONDS * random.uniform(0.5, 1.5)  # noqa: S311
 
 
@@ -83,7 +83,7 @@ class _Layers:
         self._front_time: float | None = None  # what its clock showed when we last looked
         self._seal: Front | None = None
         self._mutex = threading.Lock()
-        self._asking: list[Bell] | None = None  # who waits for whoever asks the durable store who it is
+        self._asking: list[Bell] | None = None  # bells of callers that wait while one reads the incarnation
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"
@@ -100,7 +100,7 @@ class _Layers:
         return seal
 
     def _is_asked(self, bell: Bell) -> bool:
-        """Whether somebody asks the durable store already, and will ring; else it is for the caller to ask."""
+        """Whether another caller already reads the incarnation, and will ring; if not, this caller must read it."""
         with self._mutex:
             if self._asking is None:
                 self._asking = []
@@ -179,7 +179,7 @@ class LayeredStore(_Layers):
         return self._health(self._back.health())
 
     def join(self, connection: Any) -> Any:
-        """The durable store inside the caller's transaction: what is not committed is nothing for a front."""
+        """The durable store inside the caller's transaction: what is not committed yet is not put into the front."""
         return self._back.join(connection)
 
     def close(self) -> None:
@@ -192,7 +192,7 @@ class LayeredStore(_Layers):
         return self._rules(self._back.incarnation or self._asked())
 
     def _asked(self) -> str:
-        """Which incarnation it is, at the start: one asks, and a thousand who came with it find the answer there."""
+        """The incarnation, at the start: one caller reads it, and those that came with it share the reply."""
         bell = ThreadBell()
         asked = self._is_asked(bell)
         try:
@@ -297,7 +297,7 @@ class AsyncLayeredStore(_Layers):
         return self._health(await self._back.health())
 
     def join(self, connection: Any) -> Any:
-        """The durable store inside the caller's transaction: what is not committed is nothing for a front."""
+        """The durable store inside the caller's transaction: what is not committed yet is not put into the front."""
         return self._back.join(connection)
 
     async def close(self) -> None:
@@ -328,12 +328,12 @@ class AsyncLayeredStore(_Layers):
             case Put(digest, entry, until):
                 return self._put(digest, entry, until)
             case FrontTime():
-                return self._told_time()
+                return self._time_of_front()
             case Linger(digest):
                 return self._linger(digest)
         raise TypeError(f"{type(command).__name__} has no place in a layered store")
 
-    async def _told_time(self) -> float | None:
+    async def _time_of_front(self) -> float | None:
         return self._front_time
 
     async def _look(self, digest: bytes, *, mark: bool) -> Sight | None:

@@ -28,11 +28,11 @@ Clock = Callable[[], float]
 
 def check_url(url: str) -> None:
     if url not in ("memory:", "memory://"):
-        raise Misconfigured("memory:// takes nothing behind it: each such store has its own memory")
+        raise Misconfigured("memory:// takes no path: each such store has its own memory")
 
 
 class MemoryStore:
-    """A store for `Guard`. `clock` is for tests: seconds that only move when told to."""
+    """A store for `Guard`. `clock` is for tests: seconds that only move when a test moves them."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self.name = "memory://"
@@ -131,7 +131,7 @@ class MemoryStore:
         raise no_transactions(self.name)
 
     def close(self) -> None:
-        """Nothing to close; the records stay for whoever still holds this store."""
+        """Nothing to close; the records live as long as this object."""
 
     def _read(self, key: Key) -> Record | None:
         moment = self._moment()

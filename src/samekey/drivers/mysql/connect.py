@@ -1,12 +1,12 @@
 """MySQL and MariaDB: how they are reached, what they promise, what their errors mean, and how their tables are made.
 
-Only a primary is ever spoken to, over connections of our own, in autocommit and READ COMMITTED: each statement is one
-transaction, but for the few that say BEGIN. Every statement has a deadline: a row that another transaction holds is
-waited for `LOCK_SECONDS`, and a server that says nothing for `SILENCE_SECONDS` is taken for gone. Whoever asked asks
-again, by attempt id.
+The store uses a primary only, over connections of its own, in autocommit and READ COMMITTED: each statement is one
+transaction, except for a few explicit ones. Every statement has a deadline: the server waits `LOCK_SECONDS` for a row
+that another transaction holds, and a server that is silent for `SILENCE_SECONDS` counts as gone. Then the command is
+sent again, and recognises itself by its attempt id.
 
-Statements are made of names, numbers and hexadecimal alone (see `stores/_mysql_rows`): nothing has to be escaped, and
-no character set or SQL mode of a connection that a caller brings can change what they say.
+Statements are made of names, numbers and hexadecimal alone (see `stores/mysql/_rows`): nothing has to be escaped, and
+no character set or SQL mode of a caller's connection can change what they mean.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def parse_url(url: str) -> Address:
     elif not ("ssl_cert" in options or "ssl_key" in options) and (
         "unix_socket" in options or arguments["host"] in LOOPBACK
     ):
-        arguments["ssl_disabled"] = True  # nobody listens on the way, and a TLS context takes 30 ms to make
+        arguments["ssl_disabled"] = True  # the connection stays on this machine, and a TLS context takes 30 ms to make
     return Address(name, {name: value for name, value in arguments.items() if value != ""})
 
 
@@ -104,7 +104,7 @@ def connect(address: Address, *, desk: bool = False) -> tuple[Connection, Facts]
 
 
 # A server's init_connect may have begun a transaction, or switched autocommit off without telling the driver: claims
-# would stand in a transaction that nobody ends.
+# would be made in a transaction that is never committed.
 _EACH_ITS_OWN = ("ROLLBACK AND NO CHAIN NO RELEASE", "SET SESSION autocommit = 1")
 
 
@@ -142,12 +142,12 @@ def run(link: Connection, statement: str) -> tuple[Rows, int]:
 
 
 def abandon(link: Connection) -> None:
-    """Hang up without a word: it may be in the middle of a statement."""
+    """Close the socket without a goodbye: the connection may be in the middle of a statement."""
     link._force_close()  # type: ignore[attr-defined]
 
 
 def close(link: Connection) -> None:
-    """Say goodbye, if there is anybody left to hear it."""
+    """Close the connection politely, if it is still open."""
     try:
         link.close()
     except pymysql.Error:
@@ -159,19 +159,19 @@ def is_connection(given: Any) -> bool:
 
 
 def in_transaction(link: Connection) -> bool:
-    """What the server said when it last said so."""
+    """Whether a transaction is open, as the server last reported it."""
     status: int = link.server_status  # type: ignore[attr-defined]
     return link.open and bool(status & SERVER_STATUS.SERVER_STATUS_IN_TRANS)
 
 
 def is_stale(link: Connection) -> bool:
-    """Whether it has not said so since: a SELECT that begins a transaction does not, nor an error that ends one."""
+    """Whether the last reply did not report it: a SELECT that begins a transaction does not, nor does an error."""
     last = link._result  # type: ignore[attr-defined]
     return link.open and (last is None or last.server_status is None)
 
 
 def refresh(link: Connection) -> None:
-    """Let the server say again whether a transaction is open."""
+    """Let the server report again whether a transaction is open."""
     try:
         run(link, "DO 0")
     except pymysql.Error:
@@ -222,9 +222,11 @@ def store_error(address: Address, error: pymysql.Error) -> StoreError | Misconfi
     if code in _NOT_THERE:
         return Misconfigured(f"{name} has no samekey tables, or not all of them. Make them with: {migrate_line(name)}")
     if code in _NOT_ALLOWED or code == ER.BAD_DB_ERROR:
-        return Misconfigured(f"{name}: {_told(error)}")
+        return Misconfigured(f"{name}: {_message(error)}")
     if code in _SESSION_FORBIDS:
-        return Misconfigured(f"{name}: this session or transaction forbids a claim, which is a write: {_told(error)}")
+        return Misconfigured(
+            f"{name}: this session or transaction forbids a claim, which is a write: {_message(error)}"
+        )
     if code in _READ_ONLY:
         return StoreUnavailable(f"{name} is read-only now: a replica, or a primary that is being replaced")
     if code in _HELD:
@@ -234,10 +236,10 @@ def store_error(address: Address, error: pymysql.Error) -> StoreError | Misconfi
     if code == ER.NET_PACKET_TOO_LARGE:
         return Misconfigured(f"the record is larger than the max_allowed_packet of {name}: raise it there")
     if code in _CANNOT_KEEP:
-        return Misconfigured(f"{name} cannot keep this: {_told(error)}")
+        return Misconfigured(f"{name} cannot keep this: {_message(error)}")
     if code in _DAMAGED:
-        return RecordUnreadable(f"{name} is damaged: {_told(error)}")
-    return StoreUnavailable(f"{name}: {_told(error)}")
+        return RecordUnreadable(f"{name} is damaged: {_message(error)}")
+    return StoreUnavailable(f"{name}: {_message(error)}")
 
 
 def is_lost(error: BaseException) -> bool:
@@ -286,7 +288,7 @@ def no_such_savepoint(error: BaseException) -> bool:
     return isinstance(error, pymysql.Error) and number(error) == ER.SP_DOES_NOT_EXIST
 
 
-def _told(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     text = str(error.args[1]) if len(error.args) > 1 else ""
     return (text.strip() or type(error).__name__).splitlines()[0]
 
@@ -315,7 +317,7 @@ def migrate(url: str, *, dry_run: bool = False) -> list[Migration]:
     """Bring the database to our schema; the migrations that were (or with `dry_run` would be) carried out.
 
     Several processes may try at once: one migrates, the others wait and find it done. One that is interrupted is
-    carried out again from its beginning: every statement may be said twice.
+    carried out again from its beginning: every statement may be run twice.
     """
     address = parse_url(url)
     with translated(address):
@@ -326,7 +328,7 @@ def migrate(url: str, *, dry_run: bool = False) -> list[Migration]:
             name = "CONCAT('samekey ', LEFT(SHA2(DATABASE(), 256), 40))"  # a lock is the whole server's
             if run(link, f"SELECT GET_LOCK({name}, {MIGRATION_LOCK_SECONDS})")[0] != [(1,)]:
                 raise StoreUnavailable(
-                    f"{address.name}: somebody else has been migrating it for {MIGRATION_LOCK_SECONDS} s"
+                    f"{address.name}: another process has been migrating it for {MIGRATION_LOCK_SECONDS} s"
                 )
             missing = _missing(address, link)
             for migration in missing:

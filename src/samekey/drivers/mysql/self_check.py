@@ -1,4 +1,4 @@
-"""What is said on every new connection to MySQL or MariaDB, and what is learned from it: the self-check.
+"""The self-check of every new connection to MySQL or MariaDB: session settings, and what the server reports.
 
 Without the driver: it is given a function that runs a statement and returns its rows.
 """
@@ -15,7 +15,7 @@ from samekey.drivers.schema import check_schema, migrate_line
 Run = Callable[[str], list[tuple[Any, ...]]]
 
 SCHEMA = 1  # the newest migration this version knows
-LOCK_SECONDS = 1  # for a row that somebody's long transaction holds; whole seconds, the server's own rule
+LOCK_SECONDS = 1  # for a row that another transaction holds; the server takes whole seconds only
 IDLE_SECONDS = 300  # then the server hangs up: a client that vanished in a transaction holds its rows no longer
 PACKET_MIN_BYTES = (
     4 << 20
@@ -40,7 +40,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the server said about itself when we connected."""
+    """What the server reported about itself when we connected."""
 
     server: str
     flush_log: str  # innodb_flush_log_at_trx_commit
@@ -100,11 +100,11 @@ class Facts:
         )
 
 
-# Leases and tokens are judged by UTC; a lost race is a row that is there, never an error about a gap somebody locked.
+# Leases and tokens are judged by UTC; a lost race is a row that is there, never an error about a locked gap.
 _SESSION = (
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
     "SET SESSION time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', "
-    # A server may be set to begin the next transaction with each COMMIT, which nobody would end; or to show few rows.
+    # A server may be set to begin the next transaction with each COMMIT, which would stay open; or to show few rows.
     "completion_type = 'NO_CHAIN', sql_select_limit = 18446744073709551615, "
     f"innodb_lock_wait_timeout = {LOCK_SECONDS}, lock_wait_timeout = {LOCK_SECONDS}, wait_timeout = {IDLE_SECONDS}",
 )
@@ -145,17 +145,17 @@ def greet(address: Address, run: Run) -> Facts:
     """Set the session up, and refuse a server that cannot be the store."""
     for statement in _SESSION:
         run(statement)
-    said = {str(name).lower(): str(value) for name, value in run(_VARIABLES)}
+    found = {str(name).lower(): str(value) for name, value in run(_VARIABLES)}
     for setting in ("read_only", "super_read_only", "innodb_read_only"):
-        if said.get(setting, "OFF").upper() not in ("OFF", "0"):
+        if found.get(setting, "OFF").upper() not in ("OFF", "0"):
             raise StoreUnavailable(f"{address.name} is read-only ({setting}): claims go to the primary only")
-    if said.get("log_bin") == "ON" and said.get("binlog_format") == "STATEMENT":
+    if found.get("log_bin") == "ON" and found.get("binlog_format") == "STATEMENT":
         raise Misconfigured(
             f"{address.name} has binlog_format=STATEMENT, which cannot log READ COMMITTED: set it to ROW or MIXED"
         )
     _check_tables(address, {str(name).lower(): engine for name, engine in run(_TABLES)})
     _check_columns(address, {str(name).lower(): bool(required) for name, required in run(_COLUMNS)})
-    here = _place_of(said)
+    here, version = _place_of(found), found["version"]
     meta = _meta(run)
     check_schema(address.name, int(meta.get("schema", 0)), int(meta.get("oldest_client", 0)), SCHEMA)
     if "last_token" not in meta or "epoch" not in meta:
@@ -164,12 +164,12 @@ def greet(address: Address, run: Run) -> Facts:
         _moved_to(here, "place" in meta, run)
         meta = _meta(run)
     return Facts(
-        server=f"{'MariaDB' if 'mariadb' in said['version'].lower() else 'MySQL'} {said['version'].partition('-')[0]}",
-        flush_log=said["innodb_flush_log_at_trx_commit"],
-        doublewrite=said["innodb_doublewrite"],
-        binlog=said.get("log_bin") == "ON",
-        sync_binlog=said["sync_binlog"],
-        max_packet=int(said["max_allowed_packet"]),
+        server=f"{'MariaDB' if 'mariadb' in version.lower() else 'MySQL'} {version.partition('-')[0]}",
+        flush_log=found["innodb_flush_log_at_trx_commit"],
+        doublewrite=found["innodb_doublewrite"],
+        binlog=found.get("log_bin") == "ON",
+        sync_binlog=found["sync_binlog"],
+        max_packet=int(found["max_allowed_packet"]),
         schema=int(meta["schema"]),
         epoch=meta["epoch"],
         place=here,
@@ -179,14 +179,14 @@ def greet(address: Address, run: Run) -> Facts:
 
 
 def place_of(known: str) -> str:
-    """What a server has to be asked to say this place, as an expression: one row, whatever the session's limits are."""
-    said = "CONCAT_WS(':', @@hostname, @@port, @@server_id)" if ":" in known else "@@server_uuid"
-    return f"CAST({said} AS BINARY)"
+    """The SQL expression that gives this place on its server; one row, whatever the session's limits are."""
+    found = "CONCAT_WS(':', @@hostname, @@port, @@server_id)" if ":" in known else "@@server_uuid"
+    return f"CAST({found} AS BINARY)"
 
 
-def _place_of(said: Mapping[str, str]) -> str:
+def _place_of(found: Mapping[str, str]) -> str:
     # MariaDB has no id of its own.
-    return said.get("server_uuid") or f"{said['hostname']}:{said['port']}:{said['server_id']}"
+    return found.get("server_uuid") or f"{found['hostname']}:{found['port']}:{found['server_id']}"
 
 
 def _moved_to(here: str, known: bool, run: Run) -> None:

@@ -1,12 +1,15 @@
 """One process's connections to MySQL: a few for commands, one for operators, one for the watcher.
 
 A command borrows a connection, looks, writes, and gives it back; the server commits what several connections write at
-once with one fsync. When all are lent, callers wait for one to come back: more connections would only queue up inside
-the server.
+once with one fsync. While all are lent, callers wait until one comes back: more connections would only queue up inside
+the server. Claims may use six of the eight connections, so that renewals and settles never wait for claims.
 
-A lost reply says nothing about the statement. Every command carries its attempt's id and recognises itself, so it is
-asked again over a new connection, for as long as a server takes to restart. A claim that finds itself there is
-confirmed by a write: it may have been committed by a primary whose replica never heard of it.
+After a lost reply we do not know whether the statement was carried out. Every command carries its attempt's id and
+recognises itself, so it is sent again over a new connection, for as long as a server takes to restart. A claim that
+finds itself there is confirmed by a write: a primary may have committed it without its replica.
+
+A claim waits for a row that another transaction holds only once. After that the key is known to be held, and its next
+claim looks with NOWAIT: the guard tries again while its caller has patience, and no connection is kept meanwhile.
 """
 
 from __future__ import annotations
@@ -53,8 +56,8 @@ TURN_SECONDS = 30.0  # many times what the commands before us may take; only for
 REASK_SECONDS = 5.0  # how long a lost reply is asked after: what a server takes to restart or to fail over
 REASK_PAUSE_SECONDS = 0.05
 REASK_PAUSE_MAX_SECONDS = 0.5
-CONFLICTS_MAX = 5  # deadlocks and held rows of one command; each one means that somebody else went on
-WATCH_SECONDS = 0.015  # how often the watcher looks, while somebody waits
+CONFLICTS_MAX = 5  # deadlocks and held rows of one command; in each one another transaction went on
+WATCH_SECONDS = 0.015  # how often the watcher looks, while a caller waits
 WATCH_MAX = 500  # rows in one look
 PACKET_SPARE_BYTES = 1024  # for the packet's own head
 
@@ -64,7 +67,7 @@ class TooLarge(Misconfigured):
 
 
 class Unreachable(StoreUnavailable):
-    """There is no connection to be had, for anybody."""
+    """The server cannot be reached by any command."""
 
 
 class Closed(Unreachable):
@@ -72,7 +75,7 @@ class Closed(Unreachable):
 
 
 class Turn:
-    """A place among those who have a connection."""
+    """The right to use a connection."""
 
     __slots__ = ("__weakref__",)
 
@@ -181,7 +184,7 @@ class Links:
             raise Unreachable(str(error)) from error.__cause__
         with self._mutex:
             if self.facts is not None and self.facts.epoch != facts.epoch:
-                # The tables were made anew: all that was claimed since asks first, where it can.
+                # The tables were made anew: claims made since then ask first, where the boundary can ask.
                 self._lost_at = facts.born
             self.facts = facts
             if facts.lost_at is not None:
@@ -189,7 +192,9 @@ class Links:
         return link
 
     def runner(self, link: driver.Connection) -> Run:
-        limit = self.facts.max_packet if self.facts is not None else None  # we never connected: this is not ours
+        limit = (
+            self.facts.max_packet if self.facts is not None else None
+        )  # not connected yet: this is a caller's connection
 
         def run(statement: str) -> tuple[Sequence[Any], int]:
             if limit is not None and len(statement) + PACKET_SPARE_BYTES > limit:
@@ -268,7 +273,7 @@ class Links:
             if claim:
                 self._remember_as_held(digest)
             raise
-        shown = self._told(done)
+        shown = self._reply(done)
         if (asked_again or asked_before) and isinstance(command, Open | Take):
             if shown is not None and shown.attempt == command.attempt and shown.state is State.STARTED:
                 return self.perform(Renew(shown, command.lease_seconds))
@@ -282,7 +287,7 @@ class Links:
         self._held[digest] = None
 
     def perform_all(self, commands: Sequence[StoreCommand]) -> list[Record | None | Exception]:
-        """All of them in one transaction; if it fails, each by itself, so that one's failure is its own."""
+        """Carry out all in one transaction; if that fails, each by itself, so that only the faulty one fails."""
         asked = False
         if len(commands) > 1 and not any(audited(command) for command in commands):
             try:
@@ -292,7 +297,7 @@ class Links:
             except SamekeyError:
                 done, asked = None, True
             if done is not None and not asked:
-                return [self._told(one) for one in done]
+                return [self._reply(one) for one in done]
         return [self._outcome(command, asked) for command in commands]
 
     def _outcome(self, command: StoreCommand, asked: bool) -> Record | None | Exception:
@@ -304,7 +309,7 @@ class Links:
     def insist(
         self, work: Callable[[Run], T], *, again: bool = True, desk: bool = False, claim: bool = False
     ) -> tuple[T, bool]:
-        """What `work` gives, and whether a reply was lost on the way to it."""
+        """The result of `work`, and whether a reply was lost before it came."""
         deadline: float | None = None  # for replies that were lost
         conflicts, pause = 0, REASK_PAUSE_SECONDS
         while True:
@@ -314,7 +319,7 @@ class Links:
             except UnicodeError as error:
                 raise Misconfigured(f"{self._address.name} cannot keep this text: {error}") from error
             except Unreachable as unreachable:
-                # If nothing of ours was under way, that is the answer.
+                # No statement of ours was under way, so this is the answer.
                 if isinstance(unreachable, Closed) or deadline is None or time.monotonic() >= deadline:
                     raise
                 time.sleep(pause)
@@ -332,8 +337,8 @@ class Links:
                     continue
                 raise driver.store_error(self._address, error) from error
 
-    def _told(self, done: Done) -> Record | None:
-        """After the commit: ring for those who wait, and show the record on the server's clock."""
+    def _reply(self, done: Done) -> Record | None:
+        """After the commit: wake the waiters of the key, and show the record on the server's clock."""
         before, after, moment = done
         record = after or before
         if after is not before and record is not None:
@@ -346,7 +351,7 @@ class Links:
 
 
 def _execute_all(run: Run, commands: Sequence[StoreCommand]) -> list[Done] | None:
-    """Many commands as one look and one transaction; None: somebody else wrote one of the records meanwhile."""
+    """Many commands as one look and one transaction; None: another process wrote one of the records meanwhile."""
     found, moment = look_at_all(run, (command.key for command in commands))
     now: dict[bytes, Record | None] = {command.key.digest: found.get(command.key.digest) for command in commands}
     done = []
@@ -359,7 +364,7 @@ def _execute_all(run: Run, commands: Sequence[StoreCommand]) -> list[Done] | Non
             continue
         now[digest] = apply(before, command, moment)
         done.append(Done(before, now[digest], moment))
-    # In one order, whoever writes: two batches in opposite order would wait for each other.
+    # In the order of the digests: two batches in opposite order would wait for each other.
     changed = [(digest, now[digest]) for digest in sorted(now) if now[digest] is not found.get(digest)]
     if not changed:
         return done
@@ -376,7 +381,7 @@ def _execute_all(run: Run, commands: Sequence[StoreCommand]) -> list[Done] | Non
 
 
 def without_result(command: StoreCommand, error: TooLarge) -> StoreCommand:
-    """The same word without the result that the server cannot take: it happened, and must never run again."""
+    """The same command without the result that the server cannot take: the effect must never run again."""
     if isinstance(command, Settle) and command.result is not None:
         return replace(command, result=None, error=f"not kept: {error}")
     if isinstance(command, Testify) and command.result is not None:
@@ -388,7 +393,7 @@ def without_result(command: StoreCommand, error: TooLarge) -> StoreCommand:
 
 
 class Watch:
-    """Looks out for other processes' commits while somebody here waits: one query for all that is waited for."""
+    """A thread that notices other processes' commits while a caller here waits: one query for all awaited rows."""
 
     def __init__(self, links: Links) -> None:
         self._links = links
@@ -399,7 +404,7 @@ class Watch:
 
     @contextmanager
     def watching(self, digest: bytes) -> Iterator[None]:
-        """`with` somebody waits for this digest."""
+        """A `with` block in which a caller waits for this digest."""
         counted = False
         try:
             with self._mutex:
@@ -436,14 +441,14 @@ class Watch:
                 for start in range(0, len(digests), WATCH_MAX):
                     rows.update(versions(self._links.runner(link), digests[start : start + WATCH_MAX]))
             except (driver.DriverError, SamekeyError):
-                # A hint only: the slow re-read of whoever waits is the truth.
+                # A hint only: each waiter re-reads its record by itself.
                 if link is not None:
                     driver.abandon(link)
                 link = None
                 self._stop.wait(REASK_PAUSE_MAX_SECONDS)
                 continue
             for digest in digests:
-                # Also at the first look: it may have moved after whoever waits looked, and before we did.
+                # Also at the first look: the record may have moved after the waiter looked and before we did.
                 if digest not in seen or rows.get(digest) != seen[digest]:
                     self._links.bells.ring(digest)
             seen = {digest: rows.get(digest) for digest in digests}

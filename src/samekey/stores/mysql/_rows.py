@@ -1,8 +1,8 @@
 """MySQL's rows and statements: a record in each row, and each command one look and one compare-and-set.
 
-`core.register` decides what a record becomes; the statements here only say "if it is still the one I looked at".
-The look brings the server's clock with it, so that no clock of ours has a say. A replay is the look alone: a plain
-read, which locks nothing and leaves no old row behind.
+`core.register` decides what a record becomes; the statements here only write it if the row is still the version that
+was read. The same read returns the server's clock, so that no clock of ours matters. A replay is that read alone: it
+locks nothing and writes nothing.
 
 Values are written as numbers and hexadecimal (`X'6162'`): nothing has to be escaped, whatever the connection's
 character set and SQL mode. Text is asked for as bytes for the same reason. So any connection that a caller brings can
@@ -28,10 +28,10 @@ from samekey.drivers.mysql.self_check import RECORD_COLUMNS
 Row = Sequence[Any]
 Run = Callable[[str], tuple[Sequence[Row], int]]  # a statement's rows, and how many it changed
 
-CAS_MAX = 50  # lost races for one row before we call the store busy; each one means somebody else won
+CAS_MAX = 50  # lost races for one row before we call the store busy; in each one another process won
 SWEEP_MAX = 1000  # rows in one delete: milliseconds, so that no claim waits for a sweep
 
-CLOCK_SET_SECONDS = 900  # a session's clock that is so much beside the server's was set; zones differ by 1800 or more
+CLOCK_SET_SECONDS = 900  # a session's clock that differs so much was set; time zones differ by 1800 or more
 
 
 # UTC, and so the same in every time zone and on both sides of a summer's end; in microseconds.
@@ -57,13 +57,13 @@ SELECT {CLOCK}, CAST(m.value AS SIGNED), {_SHOWN}
 # The same on a caller's connection, where SET timestamp may have set every clock but SYSDATE. Corrected by what lies
 # between that one and NOW, which are in one time zone; by more than a wait may take, the zone's own offset could be
 # another one then, so there is no clock to be had (null).
-_BESIDE = "TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6))"
-CLOCK_OF_A_CALLER = f"IF(ABS({_BESIDE}) < {CLOCK_SET_SECONDS} * 1000000, {CLOCK} + {_BESIDE}, NULL)"
+_OFF_BY = "TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6))"
+CLOCK_OF_A_CALLER = f"IF(ABS({_OFF_BY}) < {CLOCK_SET_SECONDS} * 1000000, {CLOCK} + {_OFF_BY}, NULL)"
 
 LOOK_INSIDE = _LOOK.replace(CLOCK, CLOCK_OF_A_CALLER, 1) + " LIMIT 1"
 
-# Inside a caller's transaction: past its snapshot, and nobody changes the row until it ends.
-# LIMIT, here and where a caller's connection is asked: it has the last word over the session's sql_select_limit.
+# Inside a caller's transaction: this reads past its snapshot and locks the row until the transaction ends.
+# LIMIT, here and in other statements on a caller's connection, overrules the session's sql_select_limit.
 LOOK_AND_HOLD = f"""
 SELECT {CLOCK_OF_A_CALLER}, 0, {_SHOWN}
   FROM samekey_records AS r WHERE r.digest = %s
@@ -74,7 +74,7 @@ _NAMES = ", ".join(_COLUMNS)
 # No INSERT IGNORE: it would also ignore what does not fit.
 _UNLESS_THERE = "ON DUPLICATE KEY UPDATE digest = samekey_records.digest"
 
-# The write is the check: whoever inserts holds the key.
+# The write is the check: the attempt that inserts holds the key.
 _INSERT = f"""
 INSERT INTO samekey_records ({_NAMES})
 SELECT %s FROM DUAL
@@ -88,7 +88,7 @@ _INSERT_ALL = f"INSERT INTO samekey_records ({_NAMES}) VALUES %s {_UNLESS_THERE}
 
 _STILL = """
  WHERE digest = %s
-   AND version = %d  -- nobody wrote since the record this was computed from
+   AND version = %d  -- still the version that this was computed from
    AND token = %d    -- and it is not a later life of the key that reached the same version
    AND attempt = %s
 """
@@ -114,7 +114,7 @@ SELECT digest, token FROM samekey_records
  WHERE retain_until <= {CLOCK} / 1e6
    AND state IN ('completed', 'closed', 'released')
  ORDER BY retain_until LIMIT %d
-   FOR UPDATE SKIP LOCKED  -- rows that somebody is writing are left for the next time
+   FOR UPDATE SKIP LOCKED  -- rows that another transaction is writing are left for the next time
 """  # noqa: S608 - constants only
 
 # Fails at once where another transaction holds the row, or has inserted it and not committed.
@@ -194,7 +194,7 @@ def update(run: Run, before: Record, after: Record, *, lives: bool = False) -> b
 
 
 def delete(run: Run, before: Record) -> bool:
-    """Inside a transaction: the record goes, and its token stays behind as the least that the next one must pass."""
+    """Inside a transaction: delete the record, and keep its token as a floor that the next token must exceed."""
     if run(f"DELETE FROM samekey_records{_STILL % _fence(before)}")[1] != 1:  # noqa: S608 - numbers and hexadecimal
         return False
     run(_RAISE_FLOOR % (before.token, before.token))
@@ -293,7 +293,7 @@ def moment_of(row: Row) -> Moment:
     if row[0] is None:
         raise Misconfigured(
             "the clock of this session was set (SET timestamp), and leases and retention go by the server's: "
-            "say SET timestamp = DEFAULT before the guard is asked"
+            "run SET timestamp = DEFAULT before the guard is called"
         )
     now = int(row[0])
     return Moment(now / 1e6, now / 1e6, "", max(now, int(row[1]) + 1))
@@ -326,11 +326,11 @@ def _row(record: Record) -> tuple[Any, ...]:
     )
 
 
-_NOT_STORED = (0.0, 0.0, 0.0, False)  # now, lease_left, ask_left, after_loss: the server's clock says them
+_NOT_STORED = (0.0, 0.0, 0.0, False)  # now, lease_left, ask_left, after_loss: computed from the server's clock
 
 
 def record_of(row: Row, key: Key | None) -> Record:
-    """The row (behind clock and floor) as a record, checked; a digest hit must be the very key asked for."""
+    """The row (after clock and floor) as a record, checked; a digest hit must be the very key asked for."""
     found: Key | None = None
     created_at = None
     try:
@@ -359,7 +359,7 @@ def record_of(row: Row, key: Key | None) -> Record:
                 float(changed_at),
                 float(lease_until),
                 "",
-                bool(int(unsure)),  # a connection without converters says '0'
+                bool(int(unsure)),  # a connection without converters returns '0'
                 _time(begun_at),
                 _time(first_sent_at),
                 int(round),

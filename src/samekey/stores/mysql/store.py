@@ -1,15 +1,16 @@
 """Records in MySQL or MariaDB, shared by every process of every machine.
 
-Theory. `core.register` says what a record becomes. A command looks at the record, and with it at the server's clock;
-then one statement writes what it became, if the row is still the very version it was computed from (`_mysql_rows`).
-So the register exists once, no transaction is open while anything else happens, and a replay is a plain read. A claim's
-write is an INSERT: whoever inserts holds the key.
+`core.register` computes what a record becomes. A command reads the record and the server's clock; then one statement
+writes the new record, if the row is still the version that this was computed from (`_rows`). So the rules exist once,
+no transaction is open while anything else happens, and a replay is a plain read. A claim's write is an INSERT: the
+attempt that inserts holds the key.
 
-Each process has a few connections, which commands borrow; a lost reply is asked again by attempt id (`_mysql_links`).
+Each process has a few connections, which commands borrow; a command whose reply was lost is sent again and recognises
+itself by its attempt id (`_connections`).
 
-Waiting: a commit of this process rings the bell of its key at once. MySQL has no bell for the commits of others; one
-watcher thread per process asks for all waited-for rows in one query every 15 ms while somebody waits, and a slow
-re-read is the truth (`_waiting`).
+Waiting: a commit of this process wakes the waiters of its key at once. MySQL sends no notification about commits of
+other processes. One watcher thread per process reads all rows that callers wait for, in one query every 15 ms. In any
+case each waiter re-reads its record from time to time (`_waiting`).
 
 The async store is the sync one in a few threads of its own: see docs/decisions/0017.
 """
@@ -106,7 +107,7 @@ class MysqlStore:
     def _links(self) -> Links:
         here = self._here
         if here.pid != os.getpid():
-            # Forked: the parent's connections are its own, and a goodbye from here would end them.
+            # Forked: the connections belong to the parent, and closing them here would end them there.
             _INHERITED.append(here)
             here = self._here = Links(self._address)
         if here.closed:
@@ -160,16 +161,16 @@ class AsyncMysqlStore:
             await self._aside(self.sync.close)
 
     async def _aside(self, work: Callable[[], T], *, claim: bool = False) -> T:
-        """In one of the store's threads. Whoever is cancelled meanwhile leaves; the statement is carried out."""
+        """Run `work` in one of the store's threads. If the caller is cancelled, the statement is still carried out."""
         bell = running().bell()
         try:
             future = self.sync._links().workers(claim=claim).submit(work)
         except RuntimeError:
-            # The main thread has ended, and with it all pools; what still runs in another one has to be settled.
+            # The main thread has ended, and with it all pools. An effect in another thread must still be settled.
             return await aside(work)()
         future.add_done_callback(lambda _: bell.ring())
         while not future.done():
-            await bell.wait(1.0)  # rung by the thread; the second is for a bell that rang before we listened
+            await bell.wait(1.0)  # the thread rings; the time-out is for a bell that rang before we waited
         return future.result()
 
 

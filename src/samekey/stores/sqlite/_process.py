@@ -1,9 +1,9 @@
 """One process's connections to a SQLite file: the queue of writers, the writer thread, the watcher.
 
-A fork is the dangerous moment. SQLite remembers per process which file locks it holds; a child inherits that
-memory but not the locks, and then parent and child can pull the log file out from under each other - claims
-that were answered would be gone. So no connection is open while the process forks: just before, we wait for the
-write under way and close; afterwards parent and child each open their own when they next need one.
+A fork is dangerous. SQLite remembers per process which file locks it holds. A child process inherits that memory but
+not the locks, so parent and child could delete the log file under each other, and claims that were answered would be
+gone. So no connection is open while the process forks: just before the fork we wait for the write under way and close
+the connections. Afterwards parent and child each open their own when they next need one.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from samekey.stores.sqlite._rows import FLOOR, VERSION
 
 BATCH_MAX = 256  # commands in one commit: bounds how long the first of them waits for the last
 GATHER_MAX_SECONDS = 0.01  # the writer waits for a crowd: as long as a slow disk's fsync, and no lease is lost by it
-# How long we believe that the file at our path is the one we have open: looking takes a tenth of a claim. What is
-# written in that time to a file that was just taken away goes with it, as does everything that was written before.
+# How long we assume that the file at our path is the one we have open: a look takes a tenth of a claim's time. What
+# this process writes in that time to a file that was just deleted is lost, like all that was written to it before.
 LOOK_SECONDS = 0.001
-WATCH_SECONDS = 0.005  # how often the watcher looks at the shared counter, while somebody waits
-WRITER_IDLE_SECONDS = 5.0  # the writer thread goes home after that; a new one is cheap
+WATCH_SECONDS = 0.005  # how often the watcher looks at the shared counter, while a caller waits
+WRITER_IDLE_SECONDS = 5.0  # then the writer thread ends; a new one is cheap
 
 
-class Job:
-    """One queued command and whoever waits for it."""
+class Item:
+    """One queued command, and the bell of the caller that waits for it."""
 
     __slots__ = ("bell", "command", "error", "finished", "reply")
 
     def __init__(self, command: StoreCommand, bell: Any) -> None:
         if type(command) is Open:
-            command.intent.fingerprint()  # made here: the writer thread would see what others do to the payload since
+            command.intent.fingerprint()  # now: the caller may change the payload before the writer thread reads it
         self.command = command
         self.bell = bell
         self.reply: Record | None = None
@@ -62,15 +62,15 @@ class Job:
         return self.reply
 
 
-def _finish(jobs: list[Job]) -> None:
-    """Wake whoever waits for them, all callers of one event loop by one ring."""
-    for job in jobs:
-        job.finished = True
-    ring_together([job.bell for job in jobs])
+def _finish(items: list[Item]) -> None:
+    """Wake the callers that wait for these items, all callers of one event loop by one ring."""
+    for item in items:
+        item.finished = True
+    ring_together([item.bell for item in items])
 
 
 class Process:
-    """Everything that belongs to one process and one file, and is made anew after a fork."""
+    """The connections, queue and threads for one file in one process; made anew after a fork."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Process:
         synchronous: driver.Synchronous,
         name: str,
         *,
-        commit: Callable[[Process, list[Job]], None],
+        commit: Callable[[Process, list[Item]], None],
         reopen: Callable[[Process], Process],
         create: bool,
         now: float,
@@ -87,15 +87,15 @@ class Process:
         self.closed = False
         self.turn = threading.Lock()  # whose turn it is on the writing connection
         self.reading = threading.Lock()  # and on the reading one
-        self.queue: deque[Job] = deque()
-        self.expects_new = True  # whether the next key opened is likely one that nobody claimed yet
+        self.queue: deque[Item] = deque()
+        self.expects_new = True  # whether the next key is likely a new one
         self.bells = Bells()
         self._path, self._synchronous, self._name = path, synchronous, name
-        self._heir: Process | None = None  # has the file that came in place of ours
+        self._heir: Process | None = None  # the Process of the file that replaced ours
         self._writer: driver.Connection | None = None
         self._cursor: driver.Cursor | None = None
         self._reader: driver.Connection | None = None
-        self._open_ended = False  # a transaction was begun, and nobody came as far as its end
+        self._open_ended = False  # a transaction was begun and not ended, because its thread was interrupted
         self._file = str(path)  # looked at before a write: a Path would be turned into text each time
         self._look_again_at = 0.0
         self._writes_of_others: Any = None  # SQLite's counter of commits by other connections, at the last look
@@ -125,26 +125,26 @@ class Process:
                 self.inode_and_device = (driver.file_id(path) or (0, 0))[::-1]
                 self.has_our_claims()
             except BaseException:
-                self.disconnect()  # nobody has us, so nobody else would
+                self.disconnect()  # no caller has this object yet, so no other code would close its connections
                 raise
 
     @property
     def writer(self) -> driver.Connection:
-        """The writing connection; only for whoever has the turn."""
+        """The writing connection; only for the thread that has the turn."""
         if self._writer is None:
             self._writer = driver.connect(self._path, synchronous=self._synchronous)
         return self._writer
 
     @property
     def cursor(self) -> driver.Cursor:
-        """One of the writing connection, for statements that are done when they return: a new one costs more."""
+        """A cursor of the writing connection, for statements that are done when they return; it is used again."""
         if self._cursor is None:
             self._cursor = self.writer.cursor()
         return self._cursor
 
     @property
     def reader(self) -> driver.Connection:
-        """The reading connection; only for whoever holds `reading`."""
+        """The reading connection; only for the thread that holds `reading`."""
         if self._reader is None:
             if self.closed:
                 raise StoreUnavailable(f"{self._name} was closed")
@@ -152,7 +152,7 @@ class Process:
         return self._reader
 
     def close(self, heir: Process | None = None) -> None:
-        """Whoever still waits, or comes late, is served by the heir; without one it is refused."""
+        """Queued and late commands are carried out by `heir`; without one they are refused."""
         self._heir = heir
         self.closed = True
         self._work.set()
@@ -161,25 +161,27 @@ class Process:
         self._leave_queue()
 
     def disconnect(self) -> None:
-        """Close both connections; only for whoever has the turn and `reading`. They open again when needed."""
+        """Close both connections; only for the thread that has the turn and `reading`. They open again when needed."""
         for connection in (self._writer, self._reader):
             if connection is not None:
                 connection.close()
         self._writer = self._cursor = self._reader = None
 
-    def enqueue(self, *jobs: Job, soon: Callable[[Callable[[], object]], None] | None = None) -> None:
-        """Have them written; `soon` of the caller's event loop, if it has one.
+    def enqueue(self, *items: Item, soon: Callable[[Callable[[], object]], None] | None = None) -> None:
+        """Queue these items for the writer thread; `soon` belongs to the caller's event loop, if there is one.
 
-        Then its other tasks come first: a writer that wakes up at once would take this one alone, and the two threads
-        would get in each other's way.
+        With `soon` the other tasks of the loop run first. Woken at once, the writer thread would commit this item
+        alone, and the two threads would compete for the interpreter.
         """
-        with self._starting:  # also held by a writer that wants to go home: no job is left behind
+        with self._starting:  # also held by a writer thread that is about to end, so that no item is left in the queue
             if self._thread is None:
                 thread = threading.Thread(target=self._run_writer, name="samekey-writer", daemon=True)
-                if not started(thread):  # nothing is queued: a later writer would claim for somebody who has gone
+                if not started(thread):  # queue nothing: a later writer thread would claim for a caller that has gone
                     raise StoreUnavailable(f"no thread can be started to write to {self._name}")
-                self._thread = thread  # not before: interrupted while it starts, the next one starts another
-            self.queue.extend(jobs)
+                self._thread = (
+                    thread  # not before: if we are interrupted while it starts, the next caller starts another
+                )
+            self.queue.extend(items)
         if soon is None:
             self._wake_writer()
         else:
@@ -226,7 +228,7 @@ class Process:
             row = self.writer.execute(NEWEST).fetchone()
         except (driver.DriverError, SamekeyError):
             return True  # the write that comes next meets the same trouble, and reports it to its caller
-        # The record may have been deleted since: the deleting process wrote a token at least as high beside it.
+        # The record may have been deleted since: then `last_token` is at least as high.
         self.restored = str(epoch).partition(" ")[0] != self.epoch or max(held or 0, deleted or 0) < token
         if row is not None and row[1] > token:
             self.newest = (row[0], row[1])
@@ -244,11 +246,11 @@ class Process:
             self.epoch, self.born = self._find_epoch(self._name, now)
 
     def begin(self) -> None:
-        """A transaction; only for whoever has the turn."""
+        """Begin a transaction; only for the thread that has the turn."""
         if self._open_ended:
             self.rollback()
         self._open_ended = True
-        # By the cursor: if its last statement was interrupted, that one is over only now.
+        # Over the cursor: a statement of the cursor that was interrupted ends only with its next one.
         driver.patiently(lambda: self.cursor.execute("BEGIN IMMEDIATE"))
 
     def commit(self) -> None:
@@ -260,7 +262,7 @@ class Process:
             if self._writer is not None and self._writer.in_transaction:
                 self._writer.execute("ROLLBACK")
         except driver.DriverError:
-            pass  # the connection is beyond it; the error that brought us here is the one to tell
+            pass  # the connection cannot roll back any more; the caller gets the first error
         self._open_ended = False
 
     def watched(self, digest: bytes) -> Watched:
@@ -291,10 +293,11 @@ class Process:
         self._leave_queue()
 
     def _gather(self, wanted: int, until: float) -> None:
-        """Wait until as many are there as were just answered, for no longer than their commit took.
+        """Wait until as many items are queued as the last commit had, for no longer than that commit took.
 
-        They come back one after the other: without this, the first has a commit of its own, and the others wait for
-        that. Who does not come back is not waited for twice, because then the next commit was a smaller one.
+        The callers that were just answered queue their next items one after the other. Without this wait the first of
+        them gets a commit of its own, and the others wait for that. A caller that does not come back is waited for only
+        once, because the next commit is a smaller one.
         """
         left = until - time.monotonic()
         if len(self.queue) >= wanted or left <= 0:
@@ -306,36 +309,36 @@ class Process:
         self._wanted = 1
 
     def _move(self) -> None:
-        """Another file lies at our path: those in the queue are served there."""
+        """Another file is at our path: the queued items are written to that one."""
         try:
             self._reopen(self)
         except Exception as error:
             self._leave_queue(error)
 
     def _drain_some(self) -> int:
-        jobs = [self.queue.popleft() for _ in range(min(len(self.queue), BATCH_MAX))]
+        items = [self.queue.popleft() for _ in range(min(len(self.queue), BATCH_MAX))]
         try:
-            self._commit(self, jobs)
-        except Exception as error:  # a bug of ours: those who wait must hear of it, and the next ones be served
-            for job in jobs:
-                job.error = StoreUnavailable(f"{self._name}: the write came to nothing ({type(error).__name__})")
-                job.error.__cause__ = error
+            self._commit(self, items)
+        except Exception as error:  # a bug of ours: its callers get the error, and the next items are written
+            for item in items:
+                item.error = StoreUnavailable(f"{self._name}: the write failed ({type(error).__name__})")
+                item.error.__cause__ = error
         finally:
-            _finish(jobs)
-        return len(jobs)
+            _finish(items)
+        return len(items)
 
     def _leave_queue(self, why: Exception | None = None) -> None:
-        """Nobody must wait for a turn that never comes."""
+        """End every queued item: the heir takes it, or its caller gets an error."""
         while True:
             try:
-                job = self.queue.popleft()
+                item = self.queue.popleft()
             except IndexError:
                 return
             if self._heir is not None:
-                self._heir.enqueue(job)
+                self._heir.enqueue(item)
             else:
-                job.error = why or StoreUnavailable(f"{self._name} was closed")
-                _finish([job])
+                item.error = why or StoreUnavailable(f"{self._name} was closed")
+                _finish([item])
 
     def find_floor(self) -> None:
         """The highest token of any record that was deleted: the next one must be higher."""
@@ -344,7 +347,7 @@ class Process:
         self.floor = max(self.floor, int(row[0]) if row else 0)
 
     def _find_epoch(self, name: str, now: float) -> tuple[str, float]:
-        """A random name for this file's life, and when it began: another one means the records of before are gone."""
+        """The random name of this file's life, and when it began. Another name means that earlier records are gone."""
         with driver.translated(name):
             row = self.writer.execute(EPOCH).fetchone()
             if row is None:
@@ -366,12 +369,12 @@ NEW_EPOCH = "INSERT INTO samekey_meta (name, value) VALUES ('epoch', ?) ON CONFL
 
 # Not a WeakSet: a thread that opens a store while that is looked through breaks it.
 _LIVE: weakref.WeakKeyDictionary[Process, None] = weakref.WeakKeyDictionary()
-_forking = threading.local()  # of the thread that forks: two may at once, and what one holds the other must not let go
+_forking = threading.local()  # per thread: two threads may fork at once, and neither may release what the other holds
 _inherited: set[tuple[int, int]] = set()
 
 
 def _quiet(process: Process) -> Generator[None, None, None]:
-    """No connection of this one is open until we are closed; whatever interrupts us, its turns are given back."""
+    """Keep this process's connections closed until the generator is closed; an interrupt gives the turns back too."""
     with process.turn, process.reading:
         process.disconnect()
         yield
@@ -380,20 +383,22 @@ def _quiet(process: Process) -> Generator[None, None, None]:
 def _before_fork() -> None:
     _forking.quiet = []
     live = [one for known in _LIVE.keyrefs() if (one := known()) is not None and one.pid == os.getpid()]
-    for process in sorted(live, key=id):  # in one order for all who fork, or two would wait for each other
+    for process in sorted(
+        live, key=id
+    ):  # in one order: two threads that fork at once would wait for each other otherwise
         quiet = _quiet(process)
         _forking.quiet.append(quiet)
         next(quiet)
 
 
 def _after_fork_in_parent() -> None:
-    _forking.quiet = []  # dropped, they are closed: all of them, also if that is interrupted
+    _forking.quiet = []  # dropping the generators closes all of them, also if this line is interrupted
 
 
 def _after_fork_in_child() -> None:
-    _after_fork_in_parent()  # of no use to us: `SqliteStore` makes a process of our own
+    _after_fork_in_parent()  # the child does not use them: `SqliteStore` makes a Process of its own
     _inherited.clear()
-    _inherited.update(driver.open_files())  # whatever is open now, somebody else's code opened before the fork
+    _inherited.update(driver.open_files())  # what is open now was opened by other code before the fork
 
 
 if hasattr(os, "register_at_fork"):
@@ -401,12 +406,12 @@ if hasattr(os, "register_at_fork"):
 
 
 class Watch:
-    """Looks out for other processes' commits while somebody here waits."""
+    """A thread that notices other processes' commits while a caller of this process waits."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
         self._mutex = threading.Lock()
-        self._waiting: weakref.WeakSet[Watched] = weakref.WeakSet()  # whoever is gone without a word waits no more
+        self._waiting: weakref.WeakSet[Watched] = weakref.WeakSet()  # weak: a caller that was interrupted waits no more
         self._thread: threading.Thread | None = None
 
     def add(self, watched: Watched) -> None:
@@ -414,7 +419,7 @@ class Watch:
             self._waiting.add(watched)
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="samekey-watch", daemon=True)
-                if started(thread):  # a hint only: whoever waits looks again by itself
+                if started(thread):  # a hint only: each waiter re-reads its record by itself
                     self._thread = thread
 
     def remove(self, watched: Watched) -> None:
@@ -442,14 +447,14 @@ class Watch:
                     else:
                         moved = []
             except (driver.DriverError, SamekeyError):
-                moved = []  # a hint only: the slow re-read of whoever waits is the truth
+                moved = []  # a hint only: each waiter re-reads its record by itself
             for digest in moved:
                 self._process.bells.ring(digest)
             time.sleep(WATCH_SECONDS)
 
 
 class Watched:
-    """`with` somebody waits for this digest."""
+    """A `with` block in which a caller waits for this digest."""
 
     __slots__ = ("__weakref__", "_watch", "digest")
 

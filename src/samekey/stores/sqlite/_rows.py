@@ -21,7 +21,7 @@ from samekey.core.register import Moment, apply, expired
 from samekey.core.states import STATES, State
 from samekey.drivers.sqlite import RECORD_COLUMNS
 
-CAS_MAX = 50  # lost races for one row before we call the store busy; each one means somebody else won
+CAS_MAX = 50  # lost races for one row before we call the store busy; in each one another process won
 UPDATES_MAX = 64  # ways in which a record changes: one or two for each command
 
 _STARTED = str(State.STARTED)
@@ -34,21 +34,21 @@ _of_claim = itemgetter(
 _KEY, _STATE, _FIELDS, _RESULT = map(_at, ("key", "state", "fields", "result"))
 _ATTRIBUTES, _EVIDENCE, _MOVES = map(_at, ("attributes", "evidence", "moves"))
 
-# With a plus it is the same value, at no cost, and no column any more: what a caller's connection makes of columns by
-# their declared types (detect_types) is for the caller's rows.
+# The plus makes each column an expression of the same value, at no cost. So a caller's connection does not convert it
+# by its declared type (detect_types), which is meant for the caller's own tables.
 _VALUES = ", ".join(f"+{column}" for column in RECORD_COLUMNS)
 SELECT = f"SELECT {_VALUES} FROM samekey_records WHERE digest = ?"  # noqa: S608 - constants only
 
 
 def _insert(*options: str) -> str:
-    """A claim. What it never fills in is left out, or stands here as the constant it is."""
+    """The INSERT of a claim; columns that every claim fills alike are constants in it."""
     columns = ["digest", "operation", "key", "token", "attempt", "fingerprint", "form", "boundary", "created_at"]
     columns += ["changed_at", "lease_until", "lease_clock", "story", *options]
     return f"""
 INSERT INTO samekey_records
        ({", ".join(columns)}, state, version, attempts, unsure, round, ask_until)
 VALUES ({", ".join("?" * len(columns))}, 'started', 1, 1, 0, 0, 0.0)
-ON CONFLICT (digest) DO NOTHING  -- the write is the check: whoever inserts holds the key
+ON CONFLICT (digest) DO NOTHING  -- the write is the check: the attempt that inserts holds the key
 """  # noqa: S608 - constants only
 
 
@@ -71,7 +71,7 @@ def _update(changed: tuple[bool, ...], tells: bool) -> tuple[str, Callable[[list
 UPDATE samekey_records
    SET {", ".join(f"{column} = ?" for column in columns)}
  WHERE digest = ?
-   AND version = ?  -- nobody wrote since the record this was computed from
+   AND version = ?  -- still the version that this was computed from
    AND token = ?    -- and it is not a later life of the key that reached the same version
    AND attempt = ?
 """  # noqa: S608 - constants only
@@ -95,7 +95,7 @@ SELECT digest FROM samekey_records
 SWEEP = """
 DELETE FROM samekey_records
  WHERE digest = ?
-   AND retain_until <= ?  -- said again by the delete itself: the key may have been made anew
+   AND retain_until <= ?  -- checked by the delete itself: the key may have been claimed anew since
    AND state IN ('completed', 'closed', 'released')
 RETURNING token
 """
@@ -120,7 +120,7 @@ SELECT at, who, action, operation, tenant, key, before, after, why
 
 
 def execute(cursor: Any, command: StoreCommand, moment: Moment) -> tuple[Record | None, Record | None]:
-    """Carry out one command by compare-and-set; the record before and after it (the same: nothing changed)."""
+    """Carry out one command by compare-and-set; the record before and after it (the same object if nothing changed)."""
     if type(command) is Open:
         claim = apply(None, command, moment)
         if claim is not None and _claimed(cursor, claim):
@@ -189,7 +189,7 @@ def _claimed(cursor: Any, claim: Record) -> bool:
         created_at,  # changed when created
         lease_until,
         lease_clock,
-        _story(claim, ()),  # its one move is what the columns say
+        _story(claim, ()),  # the columns hold its one move
     )
     if tenant is None and claim.first_sent_at is None:
         return bool(cursor.execute(INSERT, values).rowcount == 1)
@@ -228,7 +228,7 @@ _dump = fast_encoder(json.JSONEncoder(separators=(",", ":"), ensure_ascii=False,
 
 
 def _story(record: Record, moves: tuple[Move, ...]) -> str:
-    """What the columns do not say, as JSON."""
+    """What the columns do not hold, as JSON."""
     fields = ",".join([f'{_name_text(name)}{digest.hex()}"]' for name, digest in record.fields])
     if not (moves or record.attributes or record.evidence):
         return f"[[{fields}],[],[],[]]"
@@ -243,7 +243,7 @@ def _name_text(name: str) -> str:
 
 
 def _plain(record: Record) -> bool:
-    """Whether its moves are only what the columns say: claimed, or claimed and settled by its holder without a word."""
+    """Whether the columns hold all its moves: claimed, or claimed and settled by its holder without a reason."""
     moves = record.moves
     last = moves[-1]
     return len(moves) == 1 or (len(moves) == 2 and last.who == record.settled_by and not last.why)
@@ -258,7 +258,7 @@ def _plain_moves(
     return (claimed, (settled_at, token, _STARTED, state, settled_by, ""))
 
 
-_NOT_STORED = (0.0, 0.0, 0.0, False)  # now, lease_left, ask_left, after_loss: the store's clock says them
+_NOT_STORED = (0.0, 0.0, 0.0, False)  # now, lease_left, ask_left, after_loss: computed from the store's clock
 
 
 def record_of(row: tuple[Any, ...], key: Key | None) -> Record:

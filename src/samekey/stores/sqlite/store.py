@@ -1,21 +1,21 @@
 """Records in a SQLite file: the embedded default, durable, shared by every process of one machine.
 
-Theory. Every write is one compare-and-set statement: `register.apply` says what the record becomes, and
-the UPDATE goes through only if the row is still the very version it was computed from. So no transaction
-is ever open while anything else happens, and processes need no other agreement.
+Every write is one compare-and-set statement: `register.apply` computes what the record becomes, and the UPDATE goes
+through only if the row is still the version that this was computed from. So no transaction stays open while anything
+else happens, and processes need no other agreement.
 
-Writers take turns on one connection. A lone writer writes inline, in its own thread: no hop. When the
-connection is taken, commands queue up and one writer thread commits all of them together: one fsync for
-many claims. It waits a moment for those whom it answered last, so that a crowd comes in one piece. Reads
-have their own connection and never wait for a writer.
+Writers take turns on one connection. A lone caller writes in its own thread. While another thread has the turn,
+commands are queued, and one writer thread commits all of them together: one fsync for many claims. It waits a moment
+for the callers it answered last, so that many callers share a commit. Reads have their own connection and never wait
+for a writer.
 
-Ctrl-C, or any signal whose handler raises, may come out of every call here. So the turn is only taken by `with`
-and the lock itself, which no signal comes between, and whoever has it first rolls back what was begun before him
-and never ended.
+Ctrl-C, or any signal whose handler raises, may interrupt every call here. So a thread takes the turn only by `with` on
+the lock itself, which no signal can split, and the thread that has the turn first rolls back what an interrupted thread
+began and did not end.
 
-Waiting: a commit of this process rings the bell of its key at once. For commits of other processes SQLite
-has no bell; one watcher thread per store looks at a counter in shared memory (PRAGMA data_version) while
-somebody waits, and reads the waited-for rows when it moved.
+Waiting: a commit of this process wakes the waiters of its key at once. SQLite sends no notification about commits of
+other processes. One watcher thread per store looks at a counter in shared memory (PRAGMA data_version) while a caller
+waits, and reads the rows that callers wait for when the counter moved.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from samekey.core.register import Moment, after_loss, audit_entry, audited, expi
 from samekey.drivers import sqlite as driver
 from samekey.loops import ThreadBell, aside, running
 from samekey.stores._waiting import async_wait, wait
-from samekey.stores.sqlite._process import BATCH_MAX, Job, Process
+from samekey.stores.sqlite._process import BATCH_MAX, Item, Process
 from samekey.stores.sqlite._rows import (
     AUDIT,
     AUDITS,
@@ -81,7 +81,7 @@ class SqliteStore:
 
     @classmethod
     def from_url(cls, url: str, *, create: bool = True) -> SqliteStore:
-        """`create=False` is for those who only look: a missing or foreign file is refused, not made ours."""
+        """`create=False` is for operator commands: a missing or foreign file is refused, and gets no tables."""
         address = driver.parse_url(url)
         return cls(address.path, synchronous=address.synchronous, create=create)
 
@@ -108,19 +108,19 @@ class SqliteStore:
         return self._queued(self._here(), command)
 
     def _open(self, command: Open) -> Record | None:
-        # A read may be a short cut to a record that is there; it is never permission to run. Whether it goes before the
-        # claim only saves a statement: what the last key was, new or known, the next one often is.
+        # A read may find the record; it is never permission to run. Reading before the claim saves a statement if the
+        # key is known, and costs one if it is new. The next key is often of the same kind as the last one.
         here = self._idle()
         if here is not None:
             with here.turn:
                 if here.ready():
-                    # Over the writing connection: the other one would first have to learn what we wrote last.
+                    # Over the writing connection: the reading one would first have to load what we wrote last.
                     record = None if here.expects_new else self._select(here.writer, command.key)
                     if record is None:
                         record = self._inline(here, command, patient=True)
                     here.expects_new = record is not None and record.attempt == command.attempt
                     return record
-            self._same_file()  # opened here, so that nothing is read from the old one; then it is the writer's turn
+            self._same_file()  # open the new file now, so that nothing is read from the old one
         here = self._here()
         record = self._read(here, command.key) or self._queued(here, command)
         here.expects_new = record is not None and record.attempt == command.attempt
@@ -133,11 +133,11 @@ class SqliteStore:
     def batch(self, commands: Sequence[StoreCommand]) -> Replies:
         replies: Replies = []
         for start in range(0, len(commands), BATCH_MAX):
-            jobs = [Job(command, None) for command in commands[start : start + BATCH_MAX]]
+            items = [Item(command, None) for command in commands[start : start + BATCH_MAX]]
             here = self._same_file()
             with here.turn:
-                self._commit_together(here, jobs)
-            replies += [job.error or job.reply for job in jobs]
+                self._commit_together(here, items)
+            replies += [item.error or item.reply for item in items]
         return replies
 
     def list(self, query: Query) -> Records:
@@ -149,7 +149,7 @@ class SqliteStore:
 
     def sweep(self, limit: int) -> int:
         here, now = self._same_file(), self._wall()
-        # Found from end to end, which takes long in a large file: over the reading connection, so that no claim waits.
+        # There is no index, so this takes long in a large file: over the reading connection, so that no claim waits.
         with here.reading, driver.translated(self.name):
             past = here.reader.execute(PAST_RETENTION, {"now": now, "limit": max(0, min(limit, LIST_MAX))}).fetchall()
         if not past:
@@ -211,7 +211,7 @@ class SqliteStore:
         return SqliteTransaction(self.name, self._path, self._moment, connection)
 
     def close(self) -> None:
-        if self._process.pid == os.getpid():  # else it is the parent's: nothing of it is open here
+        if self._process.pid == os.getpid():  # else it belongs to the parent process, and nothing of it is open here
             self._process.close()
 
     # -- connections: one set per process and per file -----------------------------------------------------
@@ -234,7 +234,7 @@ class SqliteStore:
             process.close()
             raise
         if self._incarnation is not None and process.epoch != self._incarnation:
-            # The store lost its memory: all that was claimed since asks first, where it can.
+            # The store lost its memory: claims made since then ask first, where the boundary can ask.
             self._lost_at = process.born
             self._shown = self._shown_after_loss
         self._process, self._incarnation = process, process.epoch
@@ -243,17 +243,17 @@ class SqliteStore:
         here = self._process
         if here.pid != os.getpid():
             self._opening = threading.Lock()
-            self._connect(here)  # forked: what we see is the parent's
+            self._connect(here)  # forked: this Process belongs to the parent
             here = self._process
         if here.closed:
             raise StoreUnavailable(f"{self.name} was closed")
         return here
 
     def _same_file(self) -> Process:
-        """Before a claim or a write: if the file at our path is no longer the one we have open, open that one.
+        """The Process of the file at our path, for a claim or a write; opened anew if it is another file.
 
-        Two processes with two files would both win the same key, and an answer settled in a file that is gone
-        is not recorded.
+        Two processes with two files would both win the same key, and an answer that is settled in a deleted file is
+        not recorded.
         """
         here = self._here()
         with here.turn:
@@ -261,7 +261,7 @@ class SqliteStore:
         return here if in_place else self._reopen(here)
 
     def _reopen(self, here: Process) -> Process:
-        """Open the file that is there now; who waits in the old one's queue goes along."""
+        """Open the file that is at our path now; the items in the old one's queue go there too."""
         with self._opening:
             if self._process is here:
                 self._connect(here)
@@ -286,25 +286,27 @@ class SqliteStore:
         return None if expired(record, moment) else self._shown(record, moment)
 
     def _idle(self) -> Process | None:
-        """Ours, if nobody has the turn to write or waits for it. Else the writer thread looks which file is there, once
-        for all who wait, and just before it writes."""
+        """The Process, if no thread has the turn to write or waits for it; else None.
+
+        With None the command is queued, and the writer thread checks the file once for the whole queue.
+        """
         here = self._process
         if here.pid != os.getpid():
             here = self._here()
         return None if here.queue or here.turn.locked() else here
 
     def _queued(self, here: Process, command: StoreCommand) -> Record | None:
-        job = Job(command, ThreadBell())
-        here.enqueue(job)
-        job.wait()
-        return job.outcome()
+        item = Item(command, ThreadBell())
+        here.enqueue(item)
+        item.wait()
+        return item.outcome()
 
     def _inline(self, here: Process, command: StoreCommand, *, patient: bool) -> Record | None:
         """One command, committed by its own statement (or its own transaction, with an audit entry)."""
         if type(command) is not Open and audited(command):
-            job = Job(command, None)
-            self._commit_together(here, [job])
-            return job.outcome()
+            item = Item(command, None)
+            self._commit_together(here, [item])
+            return item.outcome()
         moment = self._moment()
         try:
             before, after = execute(here.cursor, command, moment)
@@ -312,42 +314,42 @@ class SqliteStore:
             if not (patient and driver.is_busy(error)):
                 raise driver.store_error(self.name, error) from error
             if type(command) is Open and (found := self._select(here.writer, command.key)) is not None:
-                return found  # a record that is there is shown while another process writes
+                return found  # a record that exists is shown even while another process writes
             with driver.translated(self.name):
                 before, after = driver.patiently(lambda: execute(here.cursor, command, moment))
-        return self._told(here, before, after, moment)
+        return self._reply(here, before, after, moment)
 
-    def _commit_together(self, here: Process, jobs: Sequence[Job]) -> None:
-        """All of them in one transaction; if it fails, each by itself, so that one's failure is its own."""
+    def _commit_together(self, here: Process, items: Sequence[Item]) -> None:
+        """Write all items in one transaction; if that fails, each by itself, so that only the faulty one fails."""
         moment = self._moment()
         moved, begun = [], False
         try:
             with driver.translated(self.name):
                 here.begin()
                 begun = True
-                for job in jobs:
-                    before, after = execute(here.cursor, job.command, moment)
-                    entry = audit_entry(job.command, before, after, moment) if after is not before else None
+                for item in items:
+                    before, after = execute(here.cursor, item.command, moment)
+                    entry = audit_entry(item.command, before, after, moment) if after is not before else None
                     if entry is not None:
                         here.writer.execute(AUDIT, entry)
-                    moved.append((job, before, after))
+                    moved.append((item, before, after))
                 here.commit()
         except BaseException as error:
             here.rollback()
             if not isinstance(error, Exception):
                 raise
-            if len(jobs) > 1 and begun:
-                for job in jobs:
-                    self._commit_together(here, [job])
+            if len(items) > 1 and begun:
+                for item in items:
+                    self._commit_together(here, [item])
                 return
-            for job in jobs:  # alone; or the file itself cannot be written: one answer for all, at once
-                job.error = error
+            for item in items:  # one item alone; or the file itself cannot be written: the same error for all, at once
+                item.error = error
             return
-        for job, before, after in moved:
-            job.reply = self._told(here, before, after, moment)
+        for item, before, after in moved:
+            item.reply = self._reply(here, before, after, moment)
 
-    def _told(self, here: Process, before: Record | None, after: Record | None, moment: Moment) -> Record | None:
-        """After the commit: ring for those who wait, and show the record on our clock."""
+    def _reply(self, here: Process, before: Record | None, after: Record | None, moment: Moment) -> Record | None:
+        """After the commit: wake the waiters of the key, and show the record on our clock."""
         if after is None:
             if before is not None:
                 here.bells.ring(before.key.digest)
@@ -370,7 +372,7 @@ class SqliteStore:
 
 
 class AsyncSqliteStore:
-    """A store for `AsyncGuard` on the same file; no event loop ever waits for the disk."""
+    """A store for `AsyncGuard` on the same file; no event loop waits for the disk."""
 
     def __init__(
         self, path: str | Path, *, synchronous: driver.Synchronous = "full", clock: Clock | None = None
@@ -398,7 +400,7 @@ class AsyncSqliteStore:
                 return record
         here = self.sync._idle() if self.sync._synchronous == "normal" else None
         if here is not None:
-            # Without an fsync the write is shorter than a hop to another thread.
+            # Without an fsync the write takes less time than a switch to another thread.
             with here.turn:
                 try:
                     if here.ready():
@@ -408,10 +410,10 @@ class AsyncSqliteStore:
                         raise
             self.sync._same_file()
         loop = running()
-        job = Job(command, loop.bell())
-        self.sync._here().enqueue(job, soon=loop.soon)
-        await job.arrive()
-        return job.outcome()
+        item = Item(command, loop.bell())
+        self.sync._here().enqueue(item, soon=loop.soon)
+        await item.arrive()
+        return item.outcome()
 
     async def wait(self, command: Wait, timeout: float) -> Record | None:
         with self.sync._here().watched(command.key.digest):
@@ -421,11 +423,11 @@ class AsyncSqliteStore:
 
     async def batch(self, commands: Sequence[StoreCommand]) -> Replies:
         here, loop = self.sync._here(), running()
-        jobs = [Job(command, loop.bell()) for command in commands]
-        here.enqueue(*jobs, soon=loop.soon)
-        for job in jobs:
-            await job.arrive()
-        return [job.error or job.reply for job in jobs]
+        items = [Item(command, loop.bell()) for command in commands]
+        here.enqueue(*items, soon=loop.soon)
+        for item in items:
+            await item.arrive()
+        return [item.error or item.reply for item in items]
 
     async def list(self, query: Query) -> Records:
         return await aside(lambda: self.sync.list(query))()
