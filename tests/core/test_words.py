@@ -20,6 +20,7 @@ from samekey.core.call import (
     replay,
     resolve_line,
     retain_seconds,
+    say_it_better,
     shown,
 )
 from samekey.core.commands import Begin, Command, Open, Read, Sleep, StoreCommand, Tell
@@ -80,6 +81,25 @@ def test_a_note_names_the_ways_out(boundary, way_out):
     assert note.startswith("samekey: charge o-1 (tenant acme) is now in doubt: because. Two ways out: ")
     assert note.endswith(way_out)
     assert resolve_line(calling(), RECORD) in note
+
+
+MARK = "declare marked=True and call current().sending() right before the provider is called."
+
+
+@pytest.mark.parametrize(
+    ("boundary", "error", "ways"),
+    [
+        (Opaque(), ValueError(), "raise NotDone, or list ValueError in releases= of the policy, or " + MARK),
+        (Keyed(marked=True), ValueError(), "raise NotDone, or list ValueError in releases= of the policy."),
+        (Opaque(), TimeoutError(), MARK),  # NotDone would be a guess
+        (Opaque(), KeyboardInterrupt(), MARK),
+        (Opaque(marked=True), TimeoutError(), ""),
+    ],
+)
+def test_a_note_names_the_ways_to_say_it_better(boundary, error, ways):
+    said = say_it_better(calling(boundary), error)
+
+    assert said == (f" An effect that knows that nothing happened can say so: {ways}" if ways else "")
 
 
 def test_the_line_for_a_shell_is_quoted():

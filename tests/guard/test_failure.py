@@ -81,6 +81,8 @@ def test_c23_an_ordinary_error_is_in_doubt_with_a_way_out(place: Place, side: Si
     assert way_out in note
     assert "Keyed" in note
     assert "Asks" in note
+    for better in ("NotDone", f"{type(error).__name__} in releases=", "marked=True"):
+        assert better in note
     with pytest.raises(InDoubt, match=way_out):
         side.run("charge", ledger.add, key="o-1", payload={})
     assert len(ledger) == 1

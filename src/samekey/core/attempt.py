@@ -26,6 +26,7 @@ from samekey.core.call import (
     open_command,
     replay,
     retain_seconds,
+    say_it_better,
     shown,
     take,
 )
@@ -286,7 +287,8 @@ def doubt(call: Call, held: Record, outcome: Raised) -> Generator[Command, Any, 
             if of_another
             else "which does not tell whether it happened"
         )
-        note(error, doubt_note(call, settled or held, f"the effect ended in {name}, {why}"))
+        better = "" if of_another else say_it_better(call, error)
+        note(error, doubt_note(call, settled or held, f"the effect ended in {name}, {why}") + better)
 
 
 def settle(

@@ -16,7 +16,7 @@ from samekey.core.errors import InDoubt, InProgress, KeyReused, Refused, ResultN
 from samekey.core.fingerprint import Fingerprint, Intent
 from samekey.core.key import Key
 from samekey.core.next_step import Next, next_step, seconds_until
-from samekey.core.policy import Policy
+from samekey.core.policy import Policy, is_timeout
 from samekey.core.record import Record
 from samekey.core.shapes import NotStorable, Unreadable
 from samekey.core.states import State
@@ -200,6 +200,19 @@ def doubt_note(call: Call, record: Record, why: str) -> str:
                 "Keyed if the provider dedups, Asks(lookup) if it can be asked"
             )
     return f"samekey: {call.key} is now in doubt: {why}. Two ways out: {way_out(call, record)}; or {other}."
+
+
+def say_it_better(call: Call, error: BaseException) -> str:
+    """For the note: how the effect can tell the next time that nothing happened.
+
+    A timeout cannot: its request may have arrived. Only the mark shows that nothing was sent.
+    """
+    ways = []
+    if isinstance(error, Exception) and not is_timeout(type(error)):
+        ways += ["raise NotDone", f"list {shown(type(error).__name__)} in releases= of the policy"]
+    if not call.terms.marked:
+        ways.append("declare marked=True and call current().sending() right before the provider is called")
+    return f" An effect that knows that nothing happened can say so: {', or '.join(ways)}." if ways else ""
 
 
 def way_out(call: Call, record: Record) -> str:
