@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from importlib import import_module
 from typing import Any
 
 import pytest
 
 from samekey import AsyncGuard, Guard
 from samekey.guard import off_switch
+from samekey.guard.store_urls import open_store
 from samekey.testing.clock import ManualClock
 from samekey.testing.off import off
 from samekey.testing.provider import LedgerProvider
@@ -90,15 +90,15 @@ def samekey_provider(samekey_clock: ManualClock) -> LedgerProvider:
 @pytest.fixture
 def samekey_guard(samekey_clock: ManualClock) -> Iterator[Guard]:
     """A guard with an empty memory of its own, on `samekey_clock`."""
-    with Guard(_memory().MemoryStore(samekey_clock)) as guard:
+    with Guard(_memory_store(samekey_clock)) as guard:
         yield guard
 
 
 @pytest.fixture
 def samekey_async_guard(samekey_clock: ManualClock) -> AsyncGuard:
     """The same for async code; its memory goes with it, so nothing has to be closed."""
-    memory = _memory()
-    return AsyncGuard(memory.AsyncMemoryStore(memory.MemoryStore(samekey_clock)))
+    awaited = type(open_store("memory://", asynchronous=True))
+    return AsyncGuard(awaited(_memory_store(samekey_clock)))
 
 
 @pytest.fixture(scope="session")
@@ -122,6 +122,6 @@ def samekey_redis() -> Iterator[Redis]:
         yield server
 
 
-def _memory() -> Any:
-    """By its dotted name, as the guard finds its stores: this package imports no store."""
-    return import_module("samekey.stores.memory")
+def _memory_store(clock: ManualClock) -> Any:
+    """The store of `memory://` with this clock; found by its address, as a guard finds its stores."""
+    return type(open_store("memory://", asynchronous=False))(clock)
