@@ -1,7 +1,7 @@
-"""What we need of an event loop, and nothing more: sleep, a bell that any thread may ring, a shield.
+"""What samekey needs of an event loop: sleep, a bell that any thread may ring, a shield.
 
-A leaf room: guard and stores may use it, it imports neither. asyncio is always there; trio is imported
-only by its own file, and only when it is trio that runs us.
+guard and stores use this package; it imports neither. asyncio is part of Python; trio is imported only by its own
+file, and only when the code runs under trio.
 """
 
 from __future__ import annotations
@@ -13,33 +13,33 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future  # a sync program has no need of it
+    from concurrent.futures import Future  # a sync program does not need it
 
 T = TypeVar("T")
 
 
 class Bell(Protocol):
-    """Rung from any thread, waited for by one task or thread; ringing twice is ringing once."""
+    """Rung from any thread, waited for by one task or thread; ringing it twice has the effect of ringing it once."""
 
     def ring(self) -> None: ...
 
 
 class AsyncBell(Bell, Protocol):
     async def wait(self, timeout: float | None) -> None:
-        """Come back when rung or when the time is over, and be ready to be rung again."""
+        """Return when the bell was rung or the time is over; after that the bell can be rung again."""
 
 
 class Loop(Protocol):
     async def sleep(self, seconds: float) -> None: ...
     def bell(self) -> AsyncBell: ...
     def soon(self, work: Callable[[], object]) -> None:
-        """From the loop itself: do this after everybody who is ready to run has had its say."""
+        """From the loop itself: do this after all tasks that are ready now have run."""
 
     async def shielded(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Finish `work` although we are cancelled; the cancellation comes through afterwards."""
+        """Finish `work` although the caller is cancelled; the cancellation is raised afterwards."""
 
     def start(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
-        """From another thread: run `work` in this loop, which may be busy for long; the future says what came of it."""
+        """From another thread: run `work` in this loop, which may be busy for long; the future has its outcome."""
 
     def closed(self) -> bool:
         """Whether nothing will ever run in it again."""
@@ -59,7 +59,7 @@ def running() -> Loop:
 
 
 def in_a_loop() -> bool:
-    """Whether a loop runs in this thread: here one may await, and must not block."""
+    """Whether a loop runs in this thread: code in here may await, and must not block."""
     try:
         running()
     except RuntimeError:
@@ -68,7 +68,7 @@ def in_a_loop() -> bool:
 
 
 def aside(work: Callable[[], T]) -> Callable[[], Coroutine[Any, Any, T]]:
-    """Begin this in a thread of its own, rare and possibly long as it is; what is given back waits for its end."""
+    """Start `work` in a thread of its own, as it is rare and may take long; returns a function that awaits its end."""
     from concurrent.futures import Future
 
     bell, done = running().bell(), Future[T]()
@@ -86,12 +86,12 @@ def aside(work: Callable[[], T]) -> Callable[[], Coroutine[Any, Any, T]]:
         return done.result()
 
     if not started(threading.Thread(target=work_and_ring, name="samekey-aside", daemon=True)):
-        work_and_ring()  # better late than never
+        work_and_ring()  # no thread can be started: block the loop rather than lose the work
     return finish
 
 
 def started(thread: threading.Thread) -> bool:
-    """Start it, if a thread can be had: not so at a limit of the system, nor while the interpreter shuts down."""
+    """Start the thread; False at a limit of the system and while the interpreter shuts down."""
     try:
         thread.start()
     except RuntimeError:
@@ -101,7 +101,7 @@ def started(thread: threading.Thread) -> bool:
 
 @cache
 def _asyncio() -> Any:
-    """Imported by whoever first runs in a loop: sync programs have no need of it."""
+    """Imported by the first caller in a loop: sync programs do not need it."""
     from samekey.loops import asyncio
 
     return asyncio
@@ -120,7 +120,7 @@ class ThreadBell:
         try:
             self._silent.release()
         except RuntimeError:
-            pass  # rung already: twice is once
+            pass  # it was rung already
 
     def wait(self, timeout: float | None) -> None:
         if timeout is None:
@@ -132,24 +132,24 @@ class ThreadBell:
 
 
 class Bells:
-    """Who waits for which digest. Ringing costs one look into a dict when nobody does."""
+    """The bells of the callers that wait for each digest. Ringing costs one dict lookup when no caller waits."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
-        self._waiting: dict[bytes, dict[Bell, None]] = {}  # a thousand may leave at once: each in one step
+        self._waiting: dict[bytes, dict[Bell, None]] = {}  # a thousand may be removed at once, each in one step
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def add(self, digest: bytes, bell: Bell) -> bool:
-        """Whether this is the first one there for this digest."""
+        """Whether this is the first bell for this digest."""
         with self._mutex:
             bells = self._waiting.setdefault(digest, {})
             bells[bell] = None
             return len(bells) == 1
 
     def remove(self, digest: bytes, bell: Bell) -> bool:
-        """Whether it was the last one there."""
+        """Whether it was the last bell for this digest."""
         with self._mutex:
             bells = self._waiting.get(digest)
             if bells is None:
@@ -167,12 +167,12 @@ class Bells:
 
     def ring_all(self) -> None:
         with self._mutex:
-            everyone = [bell for bells in self._waiting.values() for bell in bells]
-        ring_together(everyone)
+            bells_of_all = [bell for bells in self._waiting.values() for bell in bells]
+        ring_together(bells_of_all)
 
 
 def ring_together(bells: Sequence[Any]) -> None:
-    """All of them; those that can be rung together are, because each way into another thread's loop costs."""
+    """Ring all of them, the bells of one loop with one call: each call into another thread's loop costs."""
     together: dict[Any, list[Any]] = {}
     for bell in bells:
         ring_many = getattr(bell, "ring_many", None)

@@ -47,14 +47,14 @@ class Trio:
         def spawn() -> None:
             try:
                 trio.lowlevel.spawn_system_task(working)
-            except RuntimeError as error:  # the run is ending: what is raised in here would end it as a bug of trio's
+            except RuntimeError as error:  # the run is ending; an error raised in here would count as a bug of trio
                 done.set_exception(error)
 
         self._token.run_sync_soon(spawn)
         return done
 
     def closed(self) -> bool:
-        return False  # a run of trio's does not end before its tasks
+        return False  # trio does not end a run before the tasks in it have ended
 
 
 class TrioBell:
@@ -66,10 +66,10 @@ class TrioBell:
 
     def ring(self) -> None:
         try:
-            # Looked up when it runs: wait() puts a new event in place after each ring.
+            # Looked up when the call runs: wait() replaces the event after each ring.
             self._token.run_sync_soon(lambda: self._event.set())
         except trio.RunFinishedError:
-            pass  # the loop is over: nobody waits any more
+            pass  # the run is over: no task waits any more
 
     async def wait(self, timeout: float | None) -> None:
         with trio.move_on_after(math.inf if timeout is None else timeout):

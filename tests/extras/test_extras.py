@@ -1,0 +1,189 @@
+"""Each extra in a virtual environment of its own: what it is for works with nothing else installed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from samekey.drivers.postgres.migrate import migrate
+from samekey.testing.servers import NoServer, postgres
+
+ROOT = Path(__file__).parents[2]
+INSTALL_SECONDS = 300
+NOT_FOR_USERS = {"test", "dev", "peers", "docs"}
+
+ONE_CALL = """
+from samekey import Guard
+with Guard("memory://") as guard:
+    answers = [guard.run("charge", lambda: "receipt", key="o-1", payload={}) for _ in range(2)]
+assert [(one.result, one.replayed) for one in answers] == [("receipt", False), ("receipt", True)]
+"""
+
+# With its driver a store that is not there is down, in both colours; without it, it would be misconfigured.
+NO_SERVER = """
+import asyncio
+from samekey import AsyncGuard, Guard, Policy, StoreUnavailable
+policy = Policy(patience=0)
+try:
+    Guard({url!r}, policy=policy).run("charge", int, key="o-1", payload={{}})
+except StoreUnavailable as error:
+    print(error)
+else:
+    raise AssertionError("there is no server")
+async def main():
+    guard = AsyncGuard({url!r}, policy=policy)
+    try:
+        await guard.run("charge", lambda: asyncio.sleep(0), key="o-1", payload={{}})
+    except StoreUnavailable as error:
+        print(error)
+    else:
+        raise AssertionError("there is no server")
+asyncio.run(main())
+"""
+
+CLI = """
+import subprocess, sys
+from samekey import Guard
+with Guard("sqlite:///keys.db") as guard:
+    guard.run("charge", lambda: "receipt", key="o-1", payload={})
+listed = subprocess.run(
+    [sys.executable, "-m", "samekey", "ls", "--store", "sqlite:///keys.db"], capture_output=True, text=True
+)
+assert "o-1" in listed.stdout, listed
+"""
+
+DJANGO = """
+from django.conf import settings
+settings.configure(SECRET_KEY="x", ROOT_URLCONF=__name__, USE_TZ=True)
+import django
+django.setup()
+import samekey.http.django
+urlpatterns = []
+"""
+
+PROGRAMS = {
+    "cli": CLI,
+    "mysql": NO_SERVER.format(url="mysql://app:secret@127.0.0.1:9/shop"),
+    "postgres": NO_SERVER.format(url="postgresql://app@127.0.0.1:9/shop?connect_timeout=1"),
+    "redis": NO_SERVER.format(url="redis://127.0.0.1:9/0"),
+    "django": DJANGO + ONE_CALL,
+    "fastapi": "import samekey.http.fastapi\n" + ONE_CALL,
+    "flask": "import samekey.http.flask\n" + ONE_CALL,
+    "litestar": "import samekey.http.litestar\n" + ONE_CALL,
+    "starlette": "import samekey.http.asgi\n" + ONE_CALL,
+    "aiohttp": "import samekey.clients.aiohttp\n" + ONE_CALL,
+    "httpx": "import samekey.clients.httpx\n" + ONE_CALL,
+    "httpx2": "import samekey.clients.httpx2\n" + ONE_CALL,
+    "requests": "import samekey.clients.requests\n" + ONE_CALL,
+}
+
+# The example of docs/atomic.md. `sqlalchemy.ext.asyncio` needs greenlet since SQLAlchemy 2.1: here it is not to be had.
+SQLALCHEMY = """
+import sys
+sys.modules["greenlet"] = sys.modules["sqlalchemy.ext.asyncio"] = None
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+from samekey import Atomic, Guard
+url = sys.argv[1]
+guard = Guard(url)
+
+@guard.once(name="order", key="order_id", boundary=Atomic("session"))
+def order(session, order_id):
+    session.execute(sa.text("INSERT INTO orders VALUES (:id)"), {"id": order_id})
+    return order_id
+
+engine = sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+with engine.begin() as connection:
+    connection.execute(sa.text("CREATE TABLE orders (id text)"))
+with Session(engine) as session:
+    assert [order(session, "o-1"), order(session, "o-1")] == ["o-1", "o-1"]
+with Session(engine) as session:
+    assert session.execute(sa.text("SELECT count(*) FROM orders")).scalar() == 1
+engine.dispose()
+guard.close()
+"""
+
+
+def pip(*arguments: str) -> None:
+    """Run pip; where the package index cannot be reached the test is skipped, or fails with --samekey-require=pypi."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=INSTALL_SECONDS,
+        cwd=ROOT,
+    )
+    if done.returncode:
+        if "Could not find a version" in done.stderr or "No matching distribution" in done.stderr:
+            raise NoServer("the package index cannot be reached: pip found no distribution", "pypi")
+        raise AssertionError(done.stderr[-2000:])
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """samekey itself, built once."""
+    folder = tmp_path_factory.mktemp("wheel")
+    pip("wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT))
+    return next(folder.glob("samekey-*.whl"))
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> str:
+    """The interpreter of an empty virtual environment."""
+    venv.create(tmp_path / "venv", with_pip=False, symlinks=True)
+    return str(tmp_path / "venv" / "bin" / "python")
+
+
+def install(python: str, *what: str) -> None:
+    constraints = ("--constraint", str(ROOT / "requirements-dev.lock"))
+    pip("--python", python, "install", "--quiet", "--no-compile", "--only-binary", ":all:", *constraints, *what)
+
+
+def run(python: str, program: str, folder: Path, *arguments: str) -> None:
+    path = folder / "program.py"
+    path.write_text(program)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SAMEKEY"))}
+    done = subprocess.run(
+        [python, "-W", "error::ImportWarning", str(path), *arguments],
+        capture_output=True, text=True, timeout=60, cwd=folder, env=environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_extra_for_users_is_tried():
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+
+    assert set(PROGRAMS) == set(declared) - NOT_FOR_USERS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("extra", PROGRAMS)
+def test_an_extra_is_enough_for_what_it_is_for(extra: str, wheel: Path, python: str, tmp_path: Path):
+    install(python, f"{wheel}[{extra}]")
+
+    run(python, PROGRAMS[extra], tmp_path)
+
+
+@pytest.fixture(scope="session")
+def database() -> Iterator[str]:
+    with postgres() as server:
+        url = server.create_database()
+        migrate(url)
+        yield url
+
+
+@pytest.mark.slow
+def test_atomic_with_a_sync_sqlalchemy_session_needs_no_greenlet(
+    wheel: Path, python: str, database: str, tmp_path: Path
+):
+    install(python, f"{wheel}[postgres]")
+    install(python, "--no-deps", "sqlalchemy", "typing_extensions")
+
+    run(python, SQLALCHEMY, tmp_path, database)
