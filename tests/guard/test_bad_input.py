@@ -443,7 +443,7 @@ def test_a_full_disk_refuses_the_claim_and_runs_nothing(tmp_path: Path):
         def fill() -> tuple[str, int]:
             for key in range(10_000):
                 try:
-                    guard.run("charge", effect, key=key, payload={}, policy=Policy(lease=0.1))
+                    guard.run("charge", effect, key=key, payload={}, policy=Policy(lease=1))
                 except SamekeyError as error:
                     return type(error).__name__, ran - key
             return "never full", ran
@@ -459,7 +459,7 @@ def test_a_disk_that_is_full_at_completion_is_told_and_never_repeats(tmp_path: P
     path = tmp_path / "keys.db"
 
     def work() -> tuple[bool, str]:
-        guard = Guard(f"sqlite:///{path}", policy=Policy(lease=0.2))
+        guard = Guard(f"sqlite:///{path}", policy=Policy(lease=1))
         guard.run("charge", lambda: 1, key="warm", payload={})
 
         def effect() -> str:
@@ -533,7 +533,7 @@ def test_closing_while_others_wait_for_their_turn_hangs_nobody(sqlite: Place, co
     connection = sqlite3.connect(sqlite.path, isolation_level=None, check_same_thread=False)
     connection.execute("BEGIN IMMEDIATE")
     threads = [
-        Thread(lambda n=n: side.run("charge", ledger.add, key=n, payload={}, policy=Policy(lease=0.1)))  # type: ignore[misc]
+        Thread(lambda n=n: side.run("charge", ledger.add, key=n, payload={}, policy=Policy(lease=1)))  # type: ignore[misc]
         for n in range(20)
     ]
     time.sleep(0.1)

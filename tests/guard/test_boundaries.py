@@ -714,11 +714,12 @@ def test_whoever_takes_over_a_claim_made_after_a_loss_asks_first_too(sqlite: Pla
 
     boundary = Asks(lookup, marked=True)
     guard = sqlite.guard(policy=Policy(lease=0.05, patience=0.5))
-    guard.run("other", lambda: 1, key="warm", payload={})
+    guard.run("other", lambda: 1, key="warm", payload={}, policy=Policy())
     for path in sqlite.folder.glob("keys.db*"):
         path.unlink()
     with Guard(sqlite.url, policy=Policy(lease=0.05)) as crashed:
         held = crashed.hold("charge", key="o-1", payload={}, boundary=boundary)
+        held.provider_key()  # or it would be let go as it is dropped
         assert not asked  # a process that never saw the loss does not know of it
     del held
     crashed.close()  # which left its store to the hold

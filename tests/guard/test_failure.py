@@ -479,7 +479,7 @@ def test_c28_the_time_that_a_silent_store_takes_counts_too(place: Place, colour:
 
 @pytest.mark.parametrize("error", [Refused("stolen"), NotDone("funds"), TimeoutError()], ids=repr)
 def test_c28_an_error_that_cannot_be_recorded_still_comes_out_and_says_so(place: Place, colour: str, error):
-    side, spy = spied_side(place, colour, policy=Policy(lease=0.1))
+    side, spy = spied_side(place, colour, policy=Policy(lease=0.5))
     spy.before["settle"] = raising(DOWN)
 
     with pytest.raises(type(error)) as raised:

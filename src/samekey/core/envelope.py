@@ -132,6 +132,7 @@ _PLAIN_MARK, _BYTES_MARK = b"%cJ" % VERSION, b"%cB" % VERSION
 _SCALARS = frozenset({NoneType, bool, int, float, str})
 _PLAIN = _SCALARS | {list, dict}
 _STR = frozenset({str})
+_NESTED = frozenset({dict, list})
 
 
 def seal(codec: str, payload: Any) -> bytes:
@@ -161,9 +162,24 @@ def payload_of(envelope: bytes) -> Any:
     if end != len(text):
         raise Unreadable("something follows the JSON in the envelope")
     # Few brackets cannot be deep: the common small answer is not walked.
-    if text[1] == "J" and text.count("[") + text.count("{") > DEPTH_MAX and not _is_plain(value, len(text)):
+    if text[1] == "J" and text.count("[") + text.count("{") > DEPTH_MAX and _is_deep(value):
         raise Unreadable(f"nested deeper than {DEPTH_MAX}")
     return value
+
+
+def _is_deep(value: Any) -> bool:
+    """Whether a value read from JSON is nested deeper than the depth. Its types need no check: JSON has no others."""
+    level = [value]
+    for _ in range(DEPTH_MAX):
+        deeper: list[Any] = []
+        for box in level:
+            inside = box.values() if type(box) is dict else box
+            if not _NESTED.isdisjoint(map(type, inside)):
+                deeper += [one for one in inside if type(one) is dict or type(one) is list]
+        if not deeper:
+            return False
+        level = deeper
+    return True
 
 
 def _is_plain(result: Any, boxes_max: int) -> bool:

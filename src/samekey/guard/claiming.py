@@ -141,9 +141,10 @@ class Claiming(_Claiming):
         if self._flights is not None and (self._flight is None or self._guard._closed):
             self._register(self._flights)
         while True:
-            self._asked_at = time.monotonic()
             try:
-                record: Record | None = self._guard.store.carry_out(command)
+                store = self._guard.store  # opened by the first call, which may take longer than a lease
+                self._asked_at = time.monotonic()
+                record: Record | None = store.carry_out(command)
                 return self._show_followers(record) if boards else record
             except StoreBusy:
                 if self._patience_left() < BUSY_PAUSE_SECONDS:
@@ -240,9 +241,10 @@ class AsyncClaiming(_Claiming):
         if self._flights is not None and (self._flight is None or self._guard._closed):
             self._register(self._flights)
         while True:
-            self._asked_at = time.monotonic()
             try:
-                record: Record | None = await self._guard.store.carry_out(command)
+                store = self._guard.store  # opened by the first call, which may take longer than a lease
+                self._asked_at = time.monotonic()
+                record: Record | None = await store.carry_out(command)
                 return self._show_followers(record) if boards else record
             except StoreBusy:
                 if self._patience_left() < BUSY_PAUSE_SECONDS:
