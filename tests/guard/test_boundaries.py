@@ -719,7 +719,7 @@ def test_whoever_takes_over_a_claim_made_after_a_loss_asks_first_too(sqlite: Pla
         path.unlink()
     with Guard(sqlite.url, policy=Policy(lease=0.05)) as crashed:
         held = crashed.hold("charge", key="o-1", payload={}, boundary=boundary)
-        held.provider_key()  # or it would be let go as it is dropped
+        held.provider_key()  # type: ignore[union-attr]  # or it would be let go as it is dropped
         assert not asked  # a process that never saw the loss does not know of it
     del held
     crashed.close()  # which left its store to the hold

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any, assert_never
 
-from samekey.core.boundary import Absent, Conflicting, Declined, Happened, Kind, StillUnknown
+from samekey.core.boundary import ATOMIC, Absent, Conflicting, Declined, Happened, Kind, StillUnknown
 from samekey.core.call import (
     Answer,
     Call,
@@ -59,7 +59,7 @@ from samekey.core.errors import (
 )
 from samekey.core.record import Record
 from samekey.core.recovery import may_rotate, recover, spoken
-from samekey.core.states import SETTLED, Role, State
+from samekey.core.states import COMPLETED, HOLDER, SETTLED, Role, State
 
 ROUNDS_MAX = 20  # lost races before we call the key busy; 3 is already rare
 SETTLE_PAUSE_SECONDS = 0.05  # first pause before a settle is tried again; doubles up to
@@ -207,7 +207,7 @@ def ask_before_first_run(call: Call, held: Record) -> Generator[Command, Any, An
 
 
 def complete(call: Call, held: Record, value: Any) -> Generator[Command, Any, Answer[Any] | Failed]:
-    state = State.COMPLETED
+    state = COMPLETED
     result, error = encode(call, value)
     if error is not None:
         yield from Tell("not_kept", held)
@@ -301,8 +301,8 @@ def settle(
     next_round: bool = False,
 ) -> Generator[Command, Any, Record | None | StoreUnavailable]:
     """Settle as the holder."""
-    command = Settle(held, Role.HOLDER, state, call.attempt, result, error, "", retain_seconds(call, state), next_round)
-    return settle_or_undo(call, command) if call.terms.kind is Kind.ATOMIC else insist(call, command)
+    command = Settle(held, HOLDER, state, call.attempt, result, error, "", retain_seconds(call, state), next_round)
+    return settle_or_undo(call, command) if call.terms.kind is ATOMIC else insist(call, command)
 
 
 def settle_or_undo(call: Call, command: Settle) -> Generator[Command, Any, Record | None | StoreUnavailable]:

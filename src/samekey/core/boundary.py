@@ -27,6 +27,9 @@ class Kind(StrEnum):
     OPAQUE = "opaque"
 
 
+ATOMIC = Kind.ATOMIC  # a plain name, for the code that every call passes: see core/states.py
+
+
 @dataclass(frozen=True, slots=True)
 class Terms:
     """A boundary as the record keeps it: what it allows, without the user's functions."""

@@ -19,7 +19,7 @@ from samekey.core.next_step import Next, next_step, seconds_until
 from samekey.core.policy import Policy, is_timeout
 from samekey.core.record import Record
 from samekey.core.shapes import NotStorable, Unreadable
-from samekey.core.states import State
+from samekey.core.states import CLOSED, RELEASED, State
 
 T = TypeVar("T")
 
@@ -92,7 +92,7 @@ def take(call: Call, record: Record) -> Take:
 
 def replay(call: Call, record: Record) -> Answer[Any] | Failed:
     """The answer in a settled record: its result, or the refusal it was closed with."""
-    if record.state is State.CLOSED:
+    if record.state is CLOSED:
         if record.result is None:
             return Failed(Refused(f"refused: {record.error or 'no detail kept'}"))
         try:
@@ -140,7 +140,7 @@ def encode_refusal(call: Call, error: BaseException) -> bytes | None:
 
 
 def retain_seconds(call: Call, state: State) -> float:
-    if state is State.RELEASED:
+    if state is RELEASED:
         # A late report must still find the record: keep it for the longest effect plus believe_absent_after.
         return max(call.policy.retention_seconds, call.policy.lease_seconds + (call.terms.believe_absent_after or 0.0))
     return call.policy.retention_seconds

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from samekey.core.errors import RecordUnreadable
 from samekey.core.key import Key
-from samekey.core.states import SETTLED, STATES, State
+from samekey.core.states import SETTLED, STARTED, STATES, State
 
 MOVES_MAX = 16  # the last moves that a record keeps; older ones are only in the audit log
 EVIDENCE_MAX = 64  # testimonies of late attempts; each one is an effect that may have doubled
@@ -102,7 +102,7 @@ class Record(NamedTuple):
 
     @property
     def lease_live(self) -> bool:
-        return self.state is State.STARTED and self.lease_left > 0
+        return self.state is STARTED and self.lease_left > 0
 
     @property
     def being_asked(self) -> bool:

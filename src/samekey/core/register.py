@@ -14,7 +14,7 @@ from typing import Any
 from samekey.core.boundary import parse_terms
 from samekey.core.commands import Ask, Begin, Free, Open, Redact, Renew, Settle, StoreCommand, Take, Testify
 from samekey.core.record import EVIDENCE_MAX, MOVES_MAX, Audit, Evidence, Move, Record
-from samekey.core.states import EXPIRES, SETTLED, Role, State, may
+from samekey.core.states import EXPIRES, IN_DOUBT, OPERATOR, PASSER_BY, SETTLED, STARTED, Role, State, may
 
 AFTER_LOSS_SECONDS = 24 * 3600.0  # how long claims count as made after a loss: the usual retention
 
@@ -39,12 +39,12 @@ def apply(record: Record | None, command: StoreCommand, moment: Moment) -> Recor
 
 def audited(command: StoreCommand) -> bool:
     """Whether a person gave this command: then it leaves an entry in the audit log."""
-    return command.role is Role.OPERATOR if type(command) is Settle else type(command) in (Redact, Free)
+    return command.role is OPERATOR if type(command) is Settle else type(command) in (Redact, Free)
 
 
 def audit_entry(command: StoreCommand, before: Record | None, after: Record | None, moment: Moment) -> Audit | None:
     """The entry in the audit log for a command that changed something; only actions of people have one."""
-    if type(command) is Settle and command.role is not Role.OPERATOR:
+    if type(command) is Settle and command.role is not OPERATOR:
         return None  # the common case, and never an action of a person
     match command:
         case Settle(role=Role.OPERATOR):
@@ -135,7 +135,7 @@ def _open(record: Record | None, command: Open, moment: Moment) -> Record:
     opened = _UNOPENED.copy()
     opened[:_UNSURE] = (
         command.key,
-        State.STARTED,
+        STARTED,
         token,
         command.attempt,
         *command.intent.fingerprint(),  # digest, form, fields
@@ -220,13 +220,13 @@ def _settle(record: Record, command: Settle, moment: Moment) -> Record:
     before, wall = record.state, moment.wall
     if not same_fence(record, seen) or not may(role, before, state):
         return record
-    if role is Role.PASSER_BY:
-        if state is State.STARTED:
+    if role is PASSER_BY:
+        if state is STARTED:
             return record  # starting is a take: it draws a new token
         if lease_live(record, moment):
             return record  # the holder renewed since we looked
         record = _rebased(record, moment)
-    if role is Role.OPERATOR and before is not seen.state:
+    if role is OPERATOR and before is not seen.state:
         return record  # a person decided about the state that was shown: it must be unchanged
     by, error = storable(command.by), command.error
     if error is not None:
@@ -237,7 +237,7 @@ def _settle(record: Record, command: Settle, moment: Moment) -> Record:
     settled[_RESULT] = command.result
     settled[_ERROR] = error
     settled[_ASKER], settled[_ASK_UNTIL] = None, 0.0
-    if state is State.IN_DOUBT:
+    if state is IN_DOUBT:
         settled[_RETAIN_UNTIL] = None
     else:
         settled[_RETAIN_UNTIL] = wall + command.retain_seconds

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from samekey.core.attempt import attempt
-from samekey.core.boundary import Boundary, Kind, Opaque
+from samekey.core.boundary import ATOMIC, Boundary, Opaque
 from samekey.core.call import Answer, Call, open_command
 from samekey.core.commands import Read
 from samekey.core.drive import adrive, drive
@@ -262,7 +262,7 @@ class Guard(BaseGuard):
 
     def _answer(self, operation: Operation, bound: Bound, effect: Callable[[], Any]) -> Answer[Any]:
         call = self.new_call(operation, bound.key, bound.payload, bound.tenant)
-        if operation.terms.kind is Kind.ATOMIC and not call.unguarded:
+        if operation.terms.kind is ATOMIC and not call.unguarded:
             return self._carry_out_atomic(call, effect, bound.connection)
         return self._carry_out(call, effect)
 
@@ -469,7 +469,7 @@ class AsyncGuard(BaseGuard):
 
     async def _answer(self, operation: Operation, bound: Bound, effect: Callable[[], Any]) -> Answer[Any]:
         call = self.new_call(operation, bound.key, bound.payload, bound.tenant)
-        if operation.terms.kind is Kind.ATOMIC and not call.unguarded:
+        if operation.terms.kind is ATOMIC and not call.unguarded:
             return await self._carry_out_atomic(call, effect, bound.connection)
         return await self._carry_out(call, effect)
 
