@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from samekey import AsyncGuard, Guard
+from samekey import AsyncGuard, Atomic, Guard
 from samekey.core.commands import Free, Read
 from samekey.core.key import make_key
 from samekey.core.layers import MayStillReplay
@@ -256,3 +256,31 @@ def test_the_front_may_be_a_cluster(back):
         for number in range(20):
             assert not guard.run("cluster", lambda: 7, key=f"o-{number}", payload=1).replayed
             assert guard.run("cluster", pytest.fail, key=f"o-{number}", payload=1).replayed
+
+
+def test_atomic_takes_a_connection_to_the_durable_store(address: str, back: str):
+    with Guard(address) as guard, psycopg.connect(back) as connection:
+
+        @guard.once(name="atomic", key="order_id", boundary=Atomic("db"))
+        def order(db: Any, order_id: str) -> str:
+            return order_id
+
+        assert [order(connection, "sync"), order(connection, "sync")] == ["sync", "sync"]
+        assert guard.on(connection).run("atomic on", lambda: 1, key="sync", payload={}).result == 1
+
+
+async def test_atomic_takes_a_connection_to_the_durable_store_under_async_guard(address: str, back: str):
+    async with AsyncGuard(address) as guard, await psycopg.AsyncConnection.connect(back) as connection:
+
+        @guard.once(name="atomic", key="order_id", boundary=Atomic("db"))
+        async def order(db: Any, order_id: str) -> str:
+            return order_id
+
+        assert [await order(connection, "async"), await order(connection, "async")] == ["async", "async"]
+        await connection.execute("SELECT 1")
+        answer = await guard.on(connection).run("atomic on", lambda: order_of("o-1"), key="async", payload={})
+        assert answer.result == "o-1"
+
+
+async def order_of(name: str) -> str:
+    return name
