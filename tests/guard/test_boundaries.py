@@ -369,10 +369,11 @@ def test_asks_with_an_async_lookup(place: Place, ledger: Ledger, loop: str):
 def test_asks_a_dead_holder_is_asked_about_too(still: Place, colour: str, ledger: Ledger):
     assert still.clock is not None
     boundary = Asks(lambda record: Happened("found"))
-    still.guard().hold("charge", key="o-1", payload={}, boundary=boundary)
+    dead = still.guard().hold("charge", key="o-1", payload={}, boundary=boundary)
     still.clock.advance(31)
 
     assert still.side(colour).run("charge", ledger.add, key="o-1", payload={}, boundary=boundary).result == "found"
+    assert dead is not None  # kept until here: a hold that is dropped unentered is let go
 
 
 async def test_asks_an_asker_that_is_cancelled_does_not_keep_the_next_one_from_asking(place: Place):

@@ -490,7 +490,7 @@ def test_a_doubt_and_a_hold_are_never_forgotten(still: Place, colour: str, ledge
     side = still.side(colour, policy=Policy(retention=60))
     with pytest.raises(TimeoutError):
         side.run("charge", lambda: (_ for _ in ()).throw(TimeoutError()), key="doubt", payload={})
-    still.guard().hold("charge", key="held", payload={})
+    dead = still.guard().hold("charge", key="held", payload={})
     still.clock.advance(10 * 365 * 24 * 3600)
     still.store().sweep(1000)
 
@@ -498,6 +498,7 @@ def test_a_doubt_and_a_hold_are_never_forgotten(still: Place, colour: str, ledge
         with pytest.raises(InDoubt):
             side.run("charge", ledger.add, key=key, payload={})
     assert len(ledger) == 0
+    assert dead is not None  # kept until here: a hold that is dropped unentered is let go
 
 
 # -- C15: nested -----------------------------------------------------------------------------------------------

@@ -266,26 +266,25 @@ def test_c24_a_result_that_cannot_be_kept_is_a_tombstone_and_never_a_second_effe
     assert len(ledger) == 1
 
 
-@pytest.mark.parametrize("error", [MemoryError(), ZeroDivisionError("of an encoder")], ids=repr)
-def test_c24_an_error_while_the_result_is_written_loses_no_answer(
-    place: Place, side: Side, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, error: Exception
+def test_c24_a_memory_error_while_the_result_is_written_loses_no_answer(
+    side: Side, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ):
     """The effect has happened: the key is completed without its result, and the first caller has the answer."""
 
     def fail(*_: Any) -> None:
-        raise error
+        raise MemoryError
 
     with monkeypatch.context() as full:
         full.setattr("samekey.core.envelope._write", fail)
         full.setattr("samekey.core.envelope.seal", fail)
         answer = side.run("charge", ledger.add, key="o-1", payload={})
     assert (answer.result, answer.state, answer.recorded) == (1, State.COMPLETED, True)
-    with pytest.raises(ResultNotKept, match=type(error).__name__):
+    with pytest.raises(ResultNotKept, match="MemoryError"):
         side.run("charge", ledger.add, key="o-1", payload={})
     assert len(ledger) == 1
 
 
-def test_c24_an_error_while_the_refusal_is_written_loses_no_refusal(
+def test_c24_a_memory_error_while_the_refusal_is_written_loses_no_refusal(
     side: Side, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ):
     def fail(*_: Any) -> None:

@@ -127,15 +127,15 @@ def encode(call: Call, value: Any) -> tuple[bytes | None, str | None]:
         return envelope.encode(value, max_bytes=call.policy.result_max_bytes, types=call.types), None
     except NotStorable as not_storable:
         return None, shown(f"not kept: {not_storable}")
-    except Exception as error:  # the effect has happened: a MemoryError must not lose its answer
-        return None, shown(f"not kept: {type(error).__name__} while writing it")
+    except MemoryError:  # the effect has happened: its answer must not be lost
+        return None, "not kept: MemoryError while writing it"
 
 
 def encode_refusal(call: Call, error: BaseException) -> bytes | None:
     """The refusal as the record keeps it; None if not even its name fits."""
     try:
         return refusal.encode_refusal(error, max_bytes=call.policy.result_max_bytes)
-    except Exception:  # NotStorable; or a MemoryError, which must not lose the refusal
+    except (NotStorable, MemoryError):
         return None
 
 

@@ -338,7 +338,7 @@ class _InTransaction:
                 if not (yield transaction.same_database):
                     raise another_database(transaction.name)
                 if transaction.writes_late:
-                    yield transaction.write_pending  # the caller's own, before there is anything of ours
+                    yield transaction.flush  # the caller's own, before there is anything of ours
             marks = isinstance(command, Open | Take) and transaction.marks_ahead
             if marks:
                 acts.append(Savepoint(EFFECT, self._depth))

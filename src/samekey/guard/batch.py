@@ -103,20 +103,20 @@ def run_some(some: list[S], new_call: Callable[[S], Call], new_performer: Callab
     inside = _batches.set((unbegun, *_batches.get()))
     try:
         for one, reply in zip(begun, _claimed(begun), strict=True):
-            ours = unbegun.pop(one.performer.call.attempt, None) is not None  # no effect before it needed it
+            ours = unbegun.pop(one.performer.call.attempt, None) is not None  # not given up
             if ours and one.performer.overdue():
                 _withdraw(one)
                 ours = False
             if ours:
                 answers[one.number] = _ending(one.performer, one.steps, reply)
-            else:  # somebody may have run it
+            else:  # another caller may have run it
                 answers[one.number] = _by_itself(some[one.number], new_call, new_performer)
     except BaseException:
         _let_go(unbegun)
         raise
     finally:
         for one in begun:
-            one.performer.finish()  # also of one that was interrupted before its own try
+            one.performer.finish()  # also where an interrupt came before its own try
         _batches.reset(inside)
     return answers
 
@@ -127,7 +127,7 @@ def _claimed(begun: list[_Begun]) -> list[Any]:
     try:
         replies: list[Any] = begun[0].performer.store.batch([one.command for one in begun])
     except SamekeyError as error:
-        replies = [error] * len(begun)  # one store, one answer: each call judges it by its own policy
+        replies = [error] * len(begun)  # one error for all: each call judges it by its own policy
     for one, reply in zip(begun, replies, strict=True):
         one.performer.keep_alive(reply)
     return replies
@@ -149,7 +149,7 @@ def _by_itself(payload: S, new_call: Callable[[S], Call], new_performer: Callabl
 
 
 def _let_go(unbegun: Unbegun) -> None:
-    """Claimed and never run: they are free, not in doubt."""
+    """Let claims go whose effects never ran: they are free, not in doubt."""
     while unbegun:
         _withdraw(unbegun.popitem()[1])
 
@@ -193,7 +193,7 @@ async def arun_some(
                 answers[one.number] = await _aending(one.performer, one.steps, reply)
             else:
                 answers[one.number] = await _aby_itself(some[one.number], new_call, new_performer)
-    except GeneratorExit:  # abandoned: nobody can await any more, the leases speak
+    except GeneratorExit:  # abandoned: nothing can be awaited any more, and the claims end with their leases
         raise
     except BaseException:
         await running().shielded(lambda: _alet_go(unbegun))
@@ -204,7 +204,7 @@ async def arun_some(
         try:
             _batches.reset(inside)
         except ValueError:
-            pass  # dropped with its loop: in another context than the one it began in
+            pass  # dropped with its loop: this is another context than the one in which it began
     return answers
 
 

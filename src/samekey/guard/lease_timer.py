@@ -1,11 +1,11 @@
 """One shared timer renews all leases of a guard: no task and no timer per call.
 
-Most effects are over long before their first renewal is due, so joining and leaving cost one dict entry
-each. A renewal that is refused means the hold is lost: the holder is told, nothing more is sent for it. So is a hold
-that nobody has any more, or that is over and was kept from leaving: its lease ends.
+Most effects are over long before their first renewal is due, so joining and leaving cost one dict entry each. A renewal
+that is refused means that the hold is lost: the hold is marked as lost, and nothing more is sent for it. A hold that
+was garbage-collected is not renewed, and neither is one that is over but was interrupted before it left the timer.
 
-The timer's thread keeps neither its guard nor the store behind it. Where guards come and go, one for each request or
-test, threads and connections go with them.
+The timer's thread keeps neither its guard nor the store alive. Where an application makes one guard for each request
+or test, threads and connections end with the guard.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from samekey.core.record import Record
 from samekey.loops import Loop, ThreadBell, started
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future  # a sync program has no need of it
+    from concurrent.futures import Future  # a sync program does not need it
 
 _log = logging.getLogger("samekey")
 
 RENEW_PART = 3  # renew when a third of the lease is gone: two tries are left if one is lost
-ASK_AGAIN_PART = 4  # and again after a quarter, if no answer came: it may have been lost on its way
-IDLE_SECONDS = 30.0  # the timer thread goes home after that without a hold
+ASK_AGAIN_PART = 4  # and again after a quarter, if no reply came: the request or the reply may be lost
+IDLE_SECONDS = 30.0  # without a hold for so long, the timer thread ends
 
 
 class Lease(Protocol):
-    """A hold that wants to stay alive."""
+    """A hold whose lease is to be renewed."""
 
     lease_seconds: float
     renew_at: float
     over: bool
 
     def renewed(self, record: Record | None, at: float) -> bool:
-        """Take note of a renewal asked for at `at`; False ends the renewing."""
+        """Note the reply to a renewal that was sent at `at`; False ends the renewing."""
 
 
 class Leases:
-    """The timer of one guard; `renew` asks the store to extend one lease, and tells now or later what it said."""
+    """The timer of one guard; `renew` asks the store to extend one lease, and returns its reply or a future of it."""
 
     def __init__(self, renew: Callable[[Lease], Record | None | Future[Record | None]]) -> None:
         self._renew = renew
@@ -56,7 +56,7 @@ class Leases:
     def _begin(self) -> None:
         self._held: dict[weakref.ref[Lease], None] = {}
         self._mutex = threading.Lock()
-        self._changed = ThreadBell()  # a bare lock: it is rung by the garbage collector, too
+        self._changed = ThreadBell()  # a bare lock: the garbage collector rings it too
         self._thread: threading.Thread | None = None
         self._pause = IDLE_SECONDS
         self._stays_seconds = IDLE_SECONDS
@@ -73,7 +73,7 @@ class Leases:
         self._held.pop(weakref.ref(lease), None)
 
     def living(self) -> list[Lease]:
-        """Those who want to stay alive; the others are forgotten."""
+        """The holds to renew. Those that are over or gone are removed."""
         found = []
         for known in list(self._held):
             lease = known()
@@ -84,11 +84,11 @@ class Leases:
         return found
 
     def forget(self) -> None:
-        """Renew nobody who is here now: whoever held it is gone."""
+        """Renew none of the holds that are here now: their process is gone."""
         self._held.clear()
 
     def end(self) -> None:
-        """Nobody comes any more: the thread need not stay."""
+        """No hold will join any more: the thread may end."""
         self._stays_seconds = 0.0
         self._changed.ring()
 
@@ -102,22 +102,23 @@ class Leases:
                     target=_tend, args=(us, changed, self._pause), name="samekey-leases", daemon=True
                 )
                 if not started(thread):
-                    # Nothing is wrong with the hold: its effect has the lease as it is, and `seconds_left` says so.
-                    _log.warning("samekey cannot start the thread that renews leases: each ends when it ends")
+                    # The hold is valid: its effect has one lease, and `seconds_left` shows how much is left.
+                    _log.warning("samekey cannot start the thread that renews leases: they are not extended")
                     return
-                self._thread = thread  # not before: interrupted while it starts, the next one starts another
+                self._thread = thread  # set last: if the start is interrupted, the next hold starts a thread
         self._changed.ring()
 
     def _renew_due(self, now: float) -> bool:
-        """Renew whose time it is; whether anybody is here. Apart from the timer's loop, which would keep them alive."""
+        """Renew the leases that are due; whether any hold is here. A local variable of the timer's loop would keep
+        the holds alive, so this is a method of its own."""
         living = self.living()
         for lease in living:
             if lease.renew_at <= now:
                 self._renew_one(lease)
         return bool(living)
 
-    def _went_home(self) -> bool:
-        """Leave, unless somebody joined meanwhile: who joins later finds no thread and starts one."""
+    def _ended(self) -> bool:
+        """End the thread, unless a hold joined meanwhile. A hold that joins later finds no thread and starts one."""
         with self._mutex:
             self._thread = None
             if self._held:
@@ -130,21 +131,21 @@ class Leases:
         asked = time.monotonic()
         lease.renew_at = asked + lease.lease_seconds / ASK_AGAIN_PART
         try:
-            said = self._renew(lease)
+            reply = self._renew(lease)
         except Exception:
             self._unanswered(lease, asked)
             return
-        if said is None or isinstance(said, Record):
-            self._answered(lease, asked, said)
+        if reply is None or isinstance(reply, Record):
+            self._answered(lease, asked, reply)
         else:
-            # Not waited for: a loop that is blocked answers nobody, and the others' leases must not end with its own.
-            said.add_done_callback(partial(self._heard, lease, asked))
+            # Not waited for: a loop that is blocked does not reply, and the other holds must be renewed meanwhile.
+            reply.add_done_callback(partial(self._replied, lease, asked))
 
-    def _heard(self, lease: Lease, asked: float, said: Future[Record | None]) -> None:
-        if said.cancelled() or said.exception() is not None:
+    def _replied(self, lease: Lease, asked: float, reply: Future[Record | None]) -> None:
+        if reply.cancelled() or reply.exception() is not None:
             self._unanswered(lease, asked)
         else:
-            self._answered(lease, asked, said.result())
+            self._answered(lease, asked, reply.result())
 
     def _unanswered(self, lease: Lease, asked: float) -> None:
         """The store is down: try again soon, the lease is not lost yet."""
@@ -158,7 +159,7 @@ class Leases:
 
 
 def _tend(known: weakref.ref[Leases], changed: ThreadBell, pause: float) -> None:
-    """The timer's loop, until nobody has been here for long, or nobody can come any more."""
+    """The timer's loop, until no hold was here for long, or the guard is gone."""
     idle_since = time.monotonic()
     while True:
         changed.wait(pause / 2)
@@ -168,14 +169,14 @@ def _tend(known: weakref.ref[Leases], changed: ThreadBell, pause: float) -> None
         now = time.monotonic()
         if leases._renew_due(now):
             idle_since = now
-        elif now - idle_since >= leases._stays_seconds and leases._went_home():
+        elif now - idle_since >= leases._stays_seconds and leases._ended():
             return
         pause = leases._pause
-        del leases  # nor may we keep it while we sleep
+        del leases  # this thread must not keep the guard's timer alive while it sleeps
 
 
 def renew_with(store: Any, lease: Any) -> Record | None | Future[Record | None]:
-    """How the timer thread extends a lease: straight, through the sync twin, or in the loop of its holder."""
+    """How the timer thread extends a lease: with the sync store, the sync twin of an async one, or in its loop."""
     if lease.record is None or lease.stranded():
         return None
     command = Renew(lease.record, lease.lease_seconds)
@@ -191,7 +192,7 @@ _ALL: weakref.WeakSet[Leases] = weakref.WeakSet()
 
 
 def _after_fork_in_child() -> None:
-    """The timer threads stayed with the parent, and so did its holds."""
+    """The timer threads and the holds are the parent's: the child starts without them."""
     for leases in _ALL:
         leases._begin()
 

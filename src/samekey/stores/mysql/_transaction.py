@@ -1,13 +1,13 @@
 """The MySQL store inside a transaction that the caller began and will commit.
 
-Two callers with one key: the second one's INSERT waits for the first one's commit, and must then see its record,
-although its own snapshot (REPEATABLE READ, the default) is older. So a settled record is looked for over a connection
-of the store's own, which sees whatever is committed and locks nothing; and what is read here is read with FOR UPDATE,
-which goes past the snapshot. Never a locking read before the INSERT: of a row that is not there it would lock the gap,
-and two callers would wait for each other.
+Two callers with one key: the INSERT of the second waits for the commit of the first, and the second must then see that
+record, although its own snapshot (REPEATABLE READ, the default) is older. So a settled record is looked for over a
+connection of the store, which sees all that is committed and locks nothing; and what is read here is read with FOR
+UPDATE, which ignores the snapshot. There is never a locking read before the INSERT: for a missing row it would lock the
+gap, and two callers would wait for each other.
 
-The server may give a transaction up for the sake of another one (a deadlock). Then nothing of it is left, and the
-caller is told to begin again: going on would commit the second half alone.
+The server may roll a transaction back in favour of another one (a deadlock). Then nothing of it is left, and the error
+tells the caller to begin again: going on would commit the second half alone.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from samekey.stores.mysql._rows import (
 T = TypeVar("T")
 
 LOCK_WAIT_MAX_SECONDS = 100_000_000  # MariaDB's limit, and MySQL's is higher: three years
-RETRY_SECONDS = 1.0  # what a caller is told to wait: the other transaction took longer than the patience already
+RETRY_SECONDS = 1.0  # in the error, as the time to wait: the other transaction took longer than the patience already
 
-# Whatever the session's completion_type is: one that begins anew by itself would be taken for the caller's.
+# Whatever the session's completion_type is: a transaction that COMMIT begins would look like the caller's.
 _COMMIT, _ROLLBACK = "COMMIT AND NO CHAIN NO RELEASE", "ROLLBACK AND NO CHAIN NO RELEASE"
 
 _HASTE = "SET @samekey_wait = @@innodb_lock_wait_timeout, innodb_lock_wait_timeout = %d"  # whole seconds, at least one
 _HASTE_OVER = "SET innodb_lock_wait_timeout = @samekey_wait"
 
-# A locking read makes no snapshot: that is for the caller's own first look, which may come after a long wait of ours.
+# A locking read makes no snapshot. The caller's own first read makes it, which may come after a long wait of ours.
 _WHERE = "SELECT CAST(value AS BINARY), %s FROM samekey_meta WHERE name = 'epoch' LIMIT 1 LOCK IN SHARE MODE"
 
 
@@ -59,7 +59,7 @@ class MysqlTransaction:
     marks_ahead = False  # each statement is a trip of its own here
     commits_along = writes_late = False
     began_by_itself = False  # PyMySQL does not show who began it
-    begins_by_itself = False  # with autocommit off it does; then BEGIN says so aloud, and costs nothing
+    begins_by_itself = False  # with autocommit off it does; an explicit BEGIN is harmless then
 
     def __init__(self, links: Callable[[], Links], address: driver.Address, connection: Any) -> None:
         if not driver.is_connection(connection):
@@ -68,13 +68,13 @@ class MysqlTransaction:
         self._links = links
         self._address = address
         self.connection = self._connection = connection
-        self._began = False  # nothing but ours is in it
+        self._began = False  # the transaction is ours, and holds nothing else
 
     def same_database(self) -> bool:
         """Whether the connection's tables are the store's own, on the same server."""
         links = self._links()
         with links.borrowed():
-            pass  # so that we know our own
+            pass  # so that the facts of our own connection are known
         facts = links.facts
         if facts is None:
             return False
@@ -131,7 +131,7 @@ class MysqlTransaction:
                     self._require_begun()
         return record
 
-    def write_pending(self) -> None:
+    def flush(self) -> None:
         """Nothing is written late."""
 
     def effect_returned(self) -> None:
@@ -141,7 +141,7 @@ class MysqlTransaction:
         return driver.is_rolled_back(error)
 
     def _require_begun(self) -> None:
-        """The server has just said so: a transaction that an error ended (a deadlock) is open only by hearsay."""
+        """The savepoint's reply has the server's state: without it a transaction that a deadlock ended looks open."""
         if self._connection.get_autocommit() and not self.in_transaction:
             raise Misconfigured(
                 "the connection is in no transaction, so nothing would be atomic: none was begun (connection.begin()), "
@@ -167,12 +167,12 @@ class MysqlTransaction:
         links = self._links()
         (record, moment), _ = links.insist(lambda run: look(run, command.key))
         if record is not None and record.settled and not expired(record, moment):
-            return links.shown(record, moment)  # it will never change: no need to hold it
+            return links.shown(record, moment)  # it will never change: no need to lock it
         fresh = apply(None, command, moment)
         assert fresh is not None  # noqa: S101 - what an Open makes of nothing
         self._statement(_HASTE % max(1, min(math.ceil(patience), LOCK_WAIT_MAX_SECONDS)))
         try:
-            # Whether it was new, the locking read says: what the count means is the caller's setting (FOUND_ROWS).
+            # The locking read shows whether it is new; the meaning of the count is the caller's setting (FOUND_ROWS).
             insert_all(self._statement, [fresh])
             return self._change(command)
         finally:
@@ -181,7 +181,7 @@ class MysqlTransaction:
 
     def _read(self, command: Read) -> Record | None:
         record, moment = look(self._statement, command.key, LOOK_INSIDE)
-        if record is None:  # not in our snapshot: is it there by now?
+        if record is None:  # not in our snapshot: it may be there by now
             (record, moment), _ = self._links().insist(lambda run: look(run, command.key))
         return None if record is None or expired(record, moment) else seen_at(record, moment)
 
@@ -204,7 +204,7 @@ class MysqlTransaction:
         raise StoreUnavailable(f"{command.key} changes although it is held")
 
     def _require_moved(self, command: StoreCommand) -> None:
-        """It changed nothing: but what a holder claimed in this very transaction must be there to be settled."""
+        """The command changed nothing; but a record that was claimed in this transaction must be there to settle."""
         if isinstance(command, Settle) and command.role is Role.HOLDER:
             raise RecordGone(f"{self.name}: the record that was claimed is not here")
 
@@ -226,11 +226,11 @@ class MysqlTransaction:
         rolled_back = driver.is_rolled_back(error)
         if rolled_back or driver.is_busy(error):
             driver.refresh(self._connection)
-            # With innodb_rollback_on_timeout all of it is gone: who took that for "busy" would commit its other half.
+            # With innodb_rollback_on_timeout all of it is gone: going on as if busy would commit the other half.
             rolled_back |= not (self.in_transaction or self._began)
         if rolled_back:
             raise TransactionConflict(
-                f"{key}: the server rolled the transaction back for the sake of another one. Claim keys in the same "
+                f"{key}: the server rolled the transaction back in favour of another one. Claim keys in the same "
                 "order everywhere; run the whole transaction again with the same key",
                 key=text,
                 retry_after=0.0,
@@ -245,13 +245,13 @@ class MysqlTransaction:
                 retry_after=RETRY_SECONDS,
             ) from error
         if driver.is_lost(error):
-            # Not "unavailable": there is nothing to try again, or to be answered, in a transaction that is gone.
+            # Not StoreUnavailable: in a transaction that is gone there is nothing to try again.
             raise StoreError(f"the connection to {self.name} was lost, and with it the transaction") from error
         raise driver.store_error(self._address, error) from error
 
 
 class AsyncMysqlTransaction:
-    """The same for an AsyncGuard: the caller's sync connection, in a thread, so that the loop waits for nobody."""
+    """The same for an AsyncGuard: the caller's sync connection is used in a thread, so that the loop does not block."""
 
     marks_ahead = False
     commits_along = writes_late = False
@@ -294,7 +294,7 @@ class AsyncMysqlTransaction:
     async def carry_out(self, *acts: Act, patience: float) -> Record | None:
         return await _aside(lambda: self._sync.carry_out(*acts, patience=patience))
 
-    async def write_pending(self) -> None:
+    async def flush(self) -> None:
         """Nothing is written late."""
 
     async def effect_returned(self) -> None:
@@ -302,5 +302,5 @@ class AsyncMysqlTransaction:
 
 
 async def _aside(work: Callable[[], T]) -> T:
-    """In a thread of its own: in the store's few, those who wait for a row would keep out the one who holds it."""
-    return await running().shielded(aside(work))  # a connection that is in use must not be used by anybody else
+    """In a thread of its own: in the store's few threads, callers that wait for a row would keep its holder out."""
+    return await running().shielded(aside(work))  # no other call may use the connection meanwhile

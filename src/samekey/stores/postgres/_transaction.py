@@ -91,7 +91,7 @@ class Link(Protocol):
     def trip(self, operations: Sequence[Operation]) -> Any:
         """All of them, in order, up to the first that fails; the row of the one that has a row."""
 
-    def write_pending(self) -> None: ...
+    def flush(self) -> None: ...
     def effect_returned(self) -> None: ...
 
 
@@ -120,7 +120,7 @@ class AsyncLink(Protocol):
     async def commit(self) -> None: ...
     async def rollback(self) -> None: ...
     async def trip(self, operations: Sequence[Operation]) -> Any: ...
-    async def write_pending(self) -> None: ...
+    async def flush(self) -> None: ...
     async def effect_returned(self) -> None: ...
 
 
@@ -224,7 +224,7 @@ class _Shared:
             raise told(self.name, error, (), lost=False) from error
         raise error  # a constraint of the caller's own tables speaks for itself
 
-    def _tell_pending(self, error: BaseException) -> NoReturn:
+    def _raise_flush(self, error: BaseException) -> NoReturn:
         if self._link.lost or sqlstate(error) == "25P02" or self.conflicts(error):
             self._tell(error, ())
         raise error  # a constraint of the caller's own tables speaks for itself
@@ -290,11 +290,11 @@ class PostgresTransaction(_Shared):
             self._tell(error, acts)
         return _record(answer, acts, operations)
 
-    def write_pending(self) -> None:
+    def flush(self) -> None:
         try:
-            self._link.write_pending()
+            self._link.flush()
         except self._link.errors as error:
-            self._tell_pending(error)
+            self._raise_flush(error)
 
     def effect_returned(self) -> None:
         try:
@@ -360,11 +360,11 @@ class AsyncPostgresTransaction(_Shared):
             self._tell(error, acts)
         return _record(answer, acts, operations)
 
-    async def write_pending(self) -> None:
+    async def flush(self) -> None:
         try:
-            await self._link.write_pending()
+            await self._link.flush()
         except self._link.errors as error:
-            self._tell_pending(error)
+            self._raise_flush(error)
 
     async def effect_returned(self) -> None:
         try:

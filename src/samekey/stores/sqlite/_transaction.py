@@ -112,7 +112,7 @@ class SqliteTransaction:
                     raise
             time.sleep(BUSY_PAUSE_SECONDS)
 
-    def write_pending(self) -> None:
+    def flush(self) -> None:
         """Nothing is written late."""
 
     def effect_returned(self) -> None:
@@ -137,7 +137,7 @@ class SqliteTransaction:
 
     @contextmanager
     def _as_written(self) -> Iterator[None]:
-        """What the caller makes of texts is for the caller's rows, too; only the connection can be told."""
+        """Read our rows with the default `text_factory`. It is set on the connection, so the caller's is put back."""
         theirs = self._connection.text_factory
         if theirs is not str:
             self._connection.text_factory = str
@@ -148,12 +148,12 @@ class SqliteTransaction:
 
     def _cursor(self) -> sqlite3.Cursor:
         cursor = self._connection.cursor()
-        cursor.row_factory = None  # the caller's own row factory is for the caller's rows
+        cursor.row_factory = None  # the caller's row factory is for the caller's rows only
         return cursor
 
 
 class AsyncSqliteTransaction:
-    """The same for async effects: the connection's own calls are short and stay in the loop, the waiting does not."""
+    """The same for async effects: calls on the connection are short and run in the loop; waiting is awaited."""
 
     marks_ahead = commits_along = writes_late = False
     began_by_itself = begins_by_itself = False
@@ -201,7 +201,7 @@ class AsyncSqliteTransaction:
                     raise
             await running().sleep(BUSY_PAUSE_SECONDS)
 
-    async def write_pending(self) -> None:
+    async def flush(self) -> None:
         """Nothing is written late."""
 
     async def effect_returned(self) -> None:

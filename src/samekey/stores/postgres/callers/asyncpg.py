@@ -1,4 +1,4 @@
-"""A caller's asyncpg connection, as `Atomic` uses it: neighbouring savepoints share a trip, a command has its own."""
+"""A caller's asyncpg connection, as `Atomic` uses it: adjacent savepoints share a trip, a command has its own."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class AsyncpgLink:
 
     @property
     def given(self) -> Any:
-        # A pool's proxy stands for the connection for as long as it is lent.
+        # A proxy of a pool leads to one connection for as long as that is lent.
         return getattr(self._connection, "_con", None) or self._connection
 
     @property
@@ -50,8 +50,8 @@ class AsyncpgLink:
         return self.given
 
     async def begin(self) -> None:
-        # The library's own: in a transaction begun by hand it refuses connection.transaction().
-        self._begun = self._connection.transaction()  # noted first: cut short, there may be something to roll back
+        # The library's own object: in a transaction begun with a BEGIN statement it refuses connection.transaction().
+        self._begun = self._connection.transaction()  # set first: the start may be interrupted
         await self._begun.start()
 
     async def commit(self) -> None:
@@ -59,7 +59,7 @@ class AsyncpgLink:
             try:
                 await self._begun.commit()
             except asyncpg.PostgresError:
-                self._begun = None  # the server's own word: with it the transaction is over
+                self._begun = None  # the server replied with an error: the transaction is over
                 raise
             self._begun = None
 
@@ -70,8 +70,8 @@ class AsyncpgLink:
         try:
             await begun.rollback()
         except asyncpg.InterfaceError:
-            # Cancelled as it began or ended, the library gives a transaction up, and the server may be in it still: the
-            # next one on this connection would be a savepoint in there, which nobody ever commits.
+            # Cancelled as it began or ended, the library gives a transaction up, and the server may be in it still. The
+            # next transaction on this connection would be a savepoint in it, and never be committed.
             self._connection.terminate()
 
     async def trip(self, operations: Sequence[Operation]) -> Any:
@@ -85,7 +85,7 @@ class AsyncpgLink:
                 await self._connection.execute("; ".join(one.sql for one in some))  # type: ignore[union-attr]
         return row
 
-    async def write_pending(self) -> None:
+    async def flush(self) -> None:
         """Nothing is written late."""
 
     async def effect_returned(self) -> None:
@@ -94,10 +94,10 @@ class AsyncpgLink:
 
 @lru_cache(maxsize=64)
 def numbered(text: str) -> str:
-    """`%s` as `$1`: what is text on our side stays text on its way, and the server reads it as what it is."""
+    """`%s` as `$1`. Values are sent as text, and the server casts them to their types."""
     parts = re.split(r"%s::(\w+)", text)
-    said = parts[0]
+    text_out = parts[0]
     for number, (kind, rest) in enumerate(zip(parts[1::2], parts[2::2], strict=True), start=1):
-        said += f"${number}::text::{kind}" if kind in ("uuid", "bigint", "integer", "oid") else f"${number}::{kind}"
-        said += rest
-    return said
+        text_out += f"${number}::text::{kind}" if kind in ("uuid", "bigint", "integer", "oid") else f"${number}::{kind}"
+        text_out += rest
+    return text_out

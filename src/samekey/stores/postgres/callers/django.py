@@ -1,7 +1,7 @@
 """A caller's Django connection, as `Atomic` uses it.
 
-Statements go straight to psycopg's connection under it. What Django keeps on its side is kept in step: a rollback
-to a savepoint mends `needs_rollback`, and drops the `on_commit` functions that the effect had registered.
+Statements go straight to the psycopg connection that Django uses. Django's own state is updated with them: a rollback
+to a savepoint resets `needs_rollback`, and drops the `on_commit` functions that the effect had registered.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def link(connection: Any, asynchronous: bool, link_of: Callable[..., Any]) -> An
 
 class DjangoLink:
     marks_ahead = True
-    commits_along = False  # the commit is Django's: it has promises to keep then
+    commits_along = False  # the commit is Django's: it runs the on_commit functions
     writes_late = False
     begins_by_itself = False
     committed = False
@@ -43,7 +43,7 @@ class DjangoLink:
 
     @property
     def given(self) -> Any:
-        # A proxy stands for the connection that this thread has by the same name.
+        # A proxy leads to the connection that this thread has under the same alias.
         if isinstance(self._connection, ConnectionProxy):
             return transaction.get_connection(self._connection.alias)
         return self._connection
@@ -55,7 +55,7 @@ class DjangoLink:
     @property
     def in_transaction(self) -> bool:
         given = self.given
-        if given.connection is None:  # to ask it would be to connect, which may fail
+        if given.connection is None:  # not connected yet: get_autocommit() would connect, which may fail
             return bool(given.in_atomic_block or not given.settings_dict["AUTOCOMMIT"])
         return bool(given.in_atomic_block or not given.get_autocommit())
 
@@ -108,14 +108,14 @@ class DjangoLink:
 
     @contextmanager
     def _whole(self) -> Iterator[None]:
-        """Interrupted halfway, Django would take a transaction for somebody else's for ever, and never commit it."""
+        """Close the connection after an interrupt: Django would take the transaction for an outer one for ever."""
         try:
             yield
         except BaseException:
             given, self._begun = self.given, None
             if given.in_atomic_block or not given.autocommit:
                 given.in_atomic_block = False
-                given.close()  # the next one that it makes begins anew
+                given.close()  # Django opens a new one when it is next used
             raise
 
     def trip(self, operations: Sequence[Operation]) -> Any:
@@ -134,7 +134,7 @@ class DjangoLink:
             self._connection.needs_rollback = False
         return row
 
-    def write_pending(self) -> None:
+    def flush(self) -> None:
         """Nothing is written late."""
 
     def effect_returned(self) -> None:
@@ -143,4 +143,4 @@ class DjangoLink:
 
 
 class RolledBack(Exception):
-    """How Django's own block is told to roll back."""
+    """Raised through Django's own block, which then rolls back."""

@@ -1,13 +1,14 @@
 """A caller's psycopg connection, as `Atomic` uses it.
 
-A trip is one turn of libpq's pipeline: statements with their values in binary, the BEGIN of a transaction that has not
-begun yet and the COMMIT of one that we began among them, and one answer to wait for. The rows are read elsewhere, as
-the server writes them: the loaders and row factories that a caller gave to the connection are for the caller's rows.
+A trip is one use of libpq's pipeline: statements with their values in binary, and one reply to wait for. The BEGIN of
+a transaction that has not begun yet, and the COMMIT of one that we began, are among the statements. Rows are read from
+the bytes that the server sent: the loaders and row factories that a caller gave to the connection are for the caller's
+rows.
 
-The claim and the settle are prepared where the connection prepares its own statements, and as late: who says
-`prepare_threshold=None`, for PgBouncer, has none of ours either. Prepared statements vanish without a word - psycopg
-drops all of them at a rollback, and so does DISCARD ALL - and a statement that is not there aborts the transaction.
-So one that is counted on travels behind a beginning or a savepoint, to which one can go back and ask again in full.
+The claim and the settle are prepared statements where the connection prepares its own, and after as many uses: with
+`prepare_threshold=None`, for PgBouncer, none of ours is prepared. Prepared statements can disappear unnoticed (psycopg
+drops all of them at a rollback, and DISCARD ALL does), and using one that is gone aborts the transaction. So a prepared
+statement is sent after a BEGIN or a savepoint: the link can roll back to it and send the statement in full.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class _Shared:
     writes_late = committed = False
     errors = (psycopg.Error,)
     _connection: Any
-    _begins = False  # with the next trip; until then there is nothing to roll back
+    _begins = False  # a BEGIN goes with the next trip; until then there is nothing to roll back
 
     @property
     def given(self) -> Any:
@@ -106,7 +107,7 @@ class _Shared:
         return queries
 
 
-# Whose transaction that is will be seen when it ends: what is taken for ours would be committed.
+# A statement is in progress, so we cannot tell whose transaction this is. Refuse: we might commit another caller's.
 _BUSY = (
     "the connection is in the middle of a statement, or of another thread's transaction (cursor.stream(), a COPY): "
     "let it end, or give the guard a connection of its own"
@@ -149,7 +150,7 @@ class PsycopgLink(_Shared):
                 raise
         return row_of(answer, connection)
 
-    def write_pending(self) -> None:
+    def flush(self) -> None:
         """Nothing is written late."""
 
     def effect_returned(self) -> None:
@@ -187,7 +188,7 @@ class AsyncPsycopgLink(_Shared):
                 raise
         return row_of(answer, connection)
 
-    async def write_pending(self) -> None:
+    async def flush(self) -> None:
         """Nothing is written late."""
 
     async def effect_returned(self) -> None:
@@ -195,14 +196,14 @@ class AsyncPsycopgLink(_Shared):
 
 
 def _break_off(connection: Any, steps: Waiting) -> None:
-    """Interrupted on the way: now, and not when the last traceback that knows these steps is thrown away."""
+    """End an interrupted trip now, and not when the last traceback that refers to these steps is dropped."""
     steps.close()
     if not connection.closed and connection.pgconn.pipeline_status != PipelineStatus.OFF:
-        connection.pgconn.finish()  # the interrupt came on the way out
+        connection.pgconn.finish()  # the interrupt came while the pipeline was being left
 
 
 def begin_statement(connection: Any) -> str:
-    """As the connection itself would begin one."""
+    """The BEGIN that psycopg itself would send for this connection."""
     words = ["BEGIN"]
     if connection.isolation_level is not None:
         words.append("ISOLATION LEVEL " + psycopg.IsolationLevel(connection.isolation_level).name.replace("_", " "))
@@ -214,7 +215,7 @@ def begin_statement(connection: Any) -> str:
 
 
 class Prepared:
-    """What the session of a connection has of ours, and how often the rest was asked in full."""
+    """Which of our statements a session has prepared, and how often each other one was sent in full."""
 
     threshold = 0  # the connection's own: when asked so often, a statement is worth it
 
@@ -267,7 +268,7 @@ def travelling(pgconn: Any, queries: list[Query], known: Prepared | None) -> Wai
     if known is None or not counted_on:
         return (yield from _turn(pgconn, queries, None))
     if not queries[0].sql.startswith(_COME_BACK):
-        queries = [_plain(_STEP), *queries]  # what is released behind it takes it along
+        queries = [_plain(_STEP), *queries]  # the release of an outer savepoint removes it too
     answer = yield from _turn(pgconn, queries, known)
     state = None if answer is None else answer.error_field(DiagnosticField.SQLSTATE)
     if state in _NOT_AS_KNOWN:
@@ -285,7 +286,7 @@ def travelling(pgconn: Any, queries: list[Query], known: Prepared | None) -> Wai
 def _turn(pgconn: Any, queries: Sequence[Query], known: Prepared | None) -> Waiting:
     answer = None
     answered = 0
-    making: dict[int, bytes] = {}  # which result is that of which statement's preparation
+    making: dict[int, bytes] = {}  # which result belongs to the preparation of which statement
     try:
         pgconn.enter_pipeline_mode()
         for number, (name, sql, values, formats) in enumerate(queries):
@@ -297,7 +298,7 @@ def _turn(pgconn: Any, queries: Sequence[Query], known: Prepared | None) -> Wait
                 making[number + len(making)] = name
             pgconn.send_query_prepared(name, values, formats, BINARY)
         pgconn.pipeline_sync()
-        while pgconn.flush():  # more than the network takes at once; meanwhile the server may want to say something
+        while pgconn.flush():  # more than the network takes at once; meanwhile the server may send something
             if (yield Wait.RW) & Ready.R:
                 pgconn.consume_input()
         while True:
@@ -307,7 +308,7 @@ def _turn(pgconn: Any, queries: Sequence[Query], known: Prepared | None) -> Wait
             result = pgconn.get_result()
             if result is None:
                 if pgconn.status == ConnStatus.BAD:
-                    return answer  # its last word
+                    return answer  # what it sent before it was gone
                 continue
             status = result.status
             if status == _SYNC:
@@ -316,19 +317,19 @@ def _turn(pgconn: Any, queries: Sequence[Query], known: Prepared | None) -> Wait
                 if answered in making and known is not None:
                     known.there.add(making[answered])
             elif status != _ABORTED and (answer is None or answer.status == _ROWS):
-                answer = result  # an error stands, whatever was there before it and whatever comes behind it
+                answer = result  # an error is the reply, whatever came before and comes after it
             answered += 1
-            pgconn.get_result()  # None, the end of that statement: it is known with its result, and never waited for
+            pgconn.get_result()  # None, the end of that statement: it came with the result, so this does not wait
     finally:
         try:
             pgconn.exit_pipeline_mode()
         except psycopg.Error:
             if pgconn.pipeline_status != PipelineStatus.OFF:
-                pgconn.finish()  # left in the middle of it: what was under way is rolled back, or asked about
+                pgconn.finish()  # left in the middle of it: the server rolls back, or the caller asks again
 
 
 def row_of(answer: Any, connection: Any) -> Any:
-    """The row, or the error that it is; what came in binary is left as it is."""
+    """The row of a reply, or the error that it is; a binary row is returned as libpq has it."""
     if answer is None:
         return None
     if answer.status != _ROWS:

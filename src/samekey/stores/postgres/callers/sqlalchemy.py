@@ -145,7 +145,7 @@ class SqlalchemyLink:
                 raise
             self.given.close()  # a listener failed in the middle of a commit, which is neither done nor undone
 
-    def write_pending(self) -> None:
+    def flush(self) -> None:
         self.given.flush()
 
     def effect_returned(self) -> None:
@@ -227,8 +227,8 @@ class AsyncSqlalchemyLink:
     async def trip(self, operations: Sequence[Operation]) -> Any:
         return await self._in_greenlet(self._sync.trip, operations)
 
-    async def write_pending(self) -> None:
-        await self._in_greenlet(self._sync.write_pending)
+    async def flush(self) -> None:
+        await self._in_greenlet(self._sync.flush)
 
     async def effect_returned(self) -> None:
         await self._in_greenlet(self._sync.effect_returned)
