@@ -94,11 +94,11 @@ class SqliteTransaction:
         if isinstance(act, StoreCommand):
             return self._perform(act)
         try:
-            self._run(act.sql)
-        except StoreUnavailable as error:
-            if "no such savepoint" in str(error.__cause__):
-                raise SavepointGone(str(error.__cause__)) from error
-            raise
+            self._cursor().execute(act.sql)
+        except sqlite3.Error as error:
+            if "no such savepoint" in str(error):
+                raise SavepointGone(str(error)) from error
+            raise driver.store_error(self.name, error) from error
         return None
 
     def _waiting(self, work: Callable[[], T], patience: float) -> T:
