@@ -20,7 +20,7 @@ from samekey.cli._root import root
 from samekey.stores.sqlite import SqliteStore
 from tests.ops.scene import Clock, Scene
 
-# click 8.1 mixes stderr into stdout unless told not to; 8.2 cannot be told, and does not.
+# click 8.1 mixes stderr into stdout unless this option is set; 8.2 has no such option and does not mix.
 RUNNER: Any = CliRunner
 if "mix_stderr" in signature(CliRunner).parameters:
     RUNNER = partial(RUNNER, mix_stderr=False)
@@ -52,7 +52,7 @@ class Shell:
         return subprocess.run([sys.executable, "-m", "samekey", *words], **{**given, **options})
 
     def damage(self, key, change):
-        """Somebody writes into the file past us, or a newer version does."""
+        """Change the record in the file, as another program or a newer version would."""
         with closing(sqlite3.connect(self.path, timeout=30)) as connection, connection:
             connection.execute(f"UPDATE samekey_records SET {change} WHERE key = ?", (key,))
 

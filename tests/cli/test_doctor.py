@@ -54,13 +54,13 @@ def test_a_sound_store_with_nothing_waiting_is_fine(shell, scene):
     store = f"{shell.store}?synchronous=full"
     result = shell("doctor", "--json", "--store", store)
 
-    told = report(result)
+    printed = report(result)
     assert result.exit_code == 0
-    assert "claims survive crashes and power losses" in told["guarantee"]
-    assert told["facts"]["schema"] == "1"
-    assert told["incarnation"]
-    assert told["states"] == {"started": 0, "completed": 0, "closed": 0, "released": 0, "in_doubt": 0}
-    assert told["findings"] == []
+    assert "claims survive crashes and power losses" in printed["guarantee"]
+    assert printed["facts"]["schema"] == "1"
+    assert printed["incarnation"]
+    assert printed["states"] == {"started": 0, "completed": 0, "closed": 0, "released": 0, "in_doubt": 0}
+    assert printed["findings"] == []
 
 
 def test_a_weakened_store_is_a_finding(shell, scene):
@@ -78,15 +78,15 @@ def test_what_waits_is_a_finding(shell, gone, clock):
     gone.completed("fine")
     result = shell("doctor", "--json")
 
-    told = report(result)
+    printed = report(result)
     assert result.exit_code == 1
-    assert told["states"]["in_doubt"] == 2
-    assert told["oldest_doubt"]["key"] == "older"
-    assert [one["key"] for one in told["lease_over_first"]] == ["held"]
-    assert len(told["findings"]) == 2
+    assert printed["states"]["in_doubt"] == 2
+    assert printed["oldest_doubt"]["key"] == "older"
+    assert [one["key"] for one in printed["lease_over_first"]] == ["held"]
+    assert len(printed["findings"]) == 2
 
 
-def test_it_is_told_to_people_as_well(shell, gone):
+def test_the_report_is_also_printed_for_people(shell, gone):
     gone.in_doubt()
     result = shell("doctor")
 
@@ -173,11 +173,11 @@ def test_operations_without_a_name_and_records_without_a_function(shell, scene, 
     scene.completed("o-3", name="forgotten")
     result = shell("doctor", "--json", "--app", f"{app}:guard")
 
-    told = report(result)
+    printed = report(result)
     assert result.exit_code == 1
-    assert told["operations"] == ["charge", f"{app}:nameless"]
-    assert told["without_name"] == [f"{app}:nameless"]
-    assert told["without_function"] == ["forgotten"]
+    assert printed["operations"] == ["charge", f"{app}:nameless"]
+    assert printed["without_name"] == [f"{app}:nameless"]
+    assert printed["without_function"] == ["forgotten"]
 
 
 def test_an_async_guard_is_as_good(shell, scene, app):
@@ -225,7 +225,7 @@ def test_with_an_app_the_operations_must_all_be_seen(shell, scene, app):
     assert shell("doctor", "--limit", "2", "--app", f"{app}:asynchronous").exit_code == 4
 
 
-def test_the_app_and_its_records_are_told_to_people_as_well(shell, scene, app):
+def test_the_app_and_its_records_are_also_printed_for_people(shell, scene, app):
     scene.completed("o-3", name="forgotten")
     result = shell("doctor", "--app", f"{app}:guard")
 

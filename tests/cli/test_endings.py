@@ -100,7 +100,7 @@ def test_a_server_that_does_not_let_us_in_is_no_wrong_usage(shell, redis, words)
 
 
 @pytest.mark.parametrize("words", [("ls",), ("show", "charge", "o-1"), ("explain", "o-1"), ("doctor",), ("sweep",)])
-def test_a_look_into_a_file_of_somebody_else_changes_nothing(shell, words):
+def test_reading_a_file_of_another_program_changes_nothing(shell, words):
     """The wrong file is not made a store, and is not called clean."""
     with closing(sqlite3.connect(shell.path)) as connection:
         connection.execute("CREATE TABLE orders (id TEXT)")
@@ -222,7 +222,7 @@ def test_a_reader_that_hangs_up_hears_nothing_more(shell, scene, words):
 
 
 @pytest.mark.parametrize("closed", [">&-", ">&- 2>&- <&-"])
-def test_whoever_closed_the_streams_is_told_by_the_exit_code(shell, scene, closed):
+def test_with_closed_streams_the_exit_code_remains(shell, scene, closed):
     """A crash on a stream that is not there would be a 1: found something."""
     scene.completed()
     command = f"exec {sys.executable} -m samekey ls {closed}"
@@ -234,7 +234,7 @@ def test_whoever_closed_the_streams_is_told_by_the_exit_code(shell, scene, close
     assert fine.stderr + found.stderr == b""
 
 
-def test_without_stdin_nobody_can_be_asked(shell, scene):
+def test_without_stdin_no_question_is_asked(shell, scene):
     scene.in_doubt()
     command = f"exec {sys.executable} -m samekey resolve o-1 --happened --why w <&-"
     asked = subprocess.run(["sh", "-c", command], env=shell.environment, cwd=shell.path.parent, capture_output=True)
@@ -245,7 +245,7 @@ def test_without_stdin_nobody_can_be_asked(shell, scene):
 
 @pytest.mark.parametrize("words", [["ls", "--json"], ["--help"]])
 def test_a_disk_that_is_full_is_not_our_bug(shell, scene, words):
-    """What could not be written was not told: incomplete."""
+    """Output that could not be written is incomplete."""
     scene.in_doubt()
     with open("/dev/full", "w") as full:
         told = shell.process(*words, capture_output=False, stdout=full, stderr=subprocess.PIPE)
@@ -255,7 +255,7 @@ def test_a_disk_that_is_full_is_not_our_bug(shell, scene, words):
     assert told.stderr == "samekey: the output could not be written: No space left on device\n"
 
 
-def test_an_error_that_nobody_can_be_told_still_has_its_code(shell, scene):
+def test_an_error_that_cannot_be_printed_still_has_its_code(shell, scene):
     with open("/dev/full", "w") as full:
         codes = [
             shell.process(*words, capture_output=False, stdout=full, stderr=full).returncode

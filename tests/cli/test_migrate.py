@@ -100,9 +100,13 @@ def test_programs_get_json(shell: Shell, url):
     dry = shell("migrate", "--store", url, "--dry-run", "--json")
     done = shell("migrate", "--store", url, "--json")
 
-    told = json.loads(dry.stdout)
-    assert (told["dry_run"], told["complete"], [one["number"] for one in told["migrations"]]) == (True, False, [1])
-    assert told["migrations"][0]["sql"].startswith("BEGIN;")
+    printed = json.loads(dry.stdout)
+    assert (printed["dry_run"], printed["complete"], [one["number"] for one in printed["migrations"]]) == (
+        True,
+        False,
+        [1],
+    )
+    assert printed["migrations"][0]["sql"].startswith("BEGIN;")
     assert json.loads(done.stdout)["migrations"] == [{"number": 1, "phase": "pre", "title": "records"}]
 
 
@@ -114,17 +118,17 @@ def test_a_password_is_never_printed(shell: Shell, url):
 
 
 def test_a_server_that_is_not_there_and_wrong_usage(shell: Shell):
-    nobody = "postgresql://samekey@127.0.0.1:1/x"
+    no_server = "postgresql://samekey@127.0.0.1:1/x"
 
-    assert shell("migrate", "--store", nobody).exit_code == 3
-    assert shell("migrate", "--store", nobody, "--sql", "--dry-run").exit_code == 2
-    assert shell("migrate", "--store", nobody, "--after", "1").exit_code == 2
-    assert shell("migrate", "--store", nobody, "--phase", "later").exit_code == 2
+    assert shell("migrate", "--store", no_server).exit_code == 3
+    assert shell("migrate", "--store", no_server, "--sql", "--dry-run").exit_code == 2
+    assert shell("migrate", "--store", no_server, "--after", "1").exit_code == 2
+    assert shell("migrate", "--store", no_server, "--phase", "later").exit_code == 2
     assert shell("migrate", "--store", "sqlite:///keys.db", "--partitions", "8").exit_code == 2
     assert shell("migrate", "--store", "memory://").exit_code == 2
 
 
-def test_a_role_that_may_not_make_tables_is_told(shell: Shell, server, url):
+def test_a_role_that_may_not_make_tables_gets_a_clear_error(shell: Shell, server, url):
     server.sql("CREATE ROLE app LOGIN")
     done = shell("migrate", "--store", url.replace("samekey@", "app@"))
 
@@ -146,8 +150,8 @@ def test_a_server_without_tables_and_a_role_without_rights_are_no_usage_errors(s
     assert "may not" in stranger.stderr
 
 
-def test_sqlite_gets_its_tables_before_somebody_s_own_transaction_holds_the_file(shell: Shell):
-    """Whoever begins the transaction has the file: nobody can make tables in it then, so the command does."""
+def test_sqlite_gets_its_tables_before_a_transaction_of_the_user_holds_the_file(shell: Shell):
+    """A transaction locks the file, and no tables can be made in it then, so the command makes them before."""
     sent_nothing = shell("migrate", "--dry-run")
     assert not shell.path.exists()
     done, again, checked = shell("migrate"), shell("migrate"), shell("migrate", "--dry-run")
@@ -164,7 +168,7 @@ def test_sqlite_gets_its_tables_before_somebody_s_own_transaction_holds_the_file
     assert "nothing to do" in checked.stderr
 
 
-def test_a_dry_run_changes_nothing_in_a_file_of_somebody_else(shell: Shell):
+def test_a_dry_run_changes_nothing_in_a_file_of_another_program(shell: Shell):
     with closing(sqlite3.connect(shell.path)) as connection:
         connection.execute("CREATE TABLE orders (id TEXT)")
     before = shell.path.read_bytes()
@@ -211,7 +215,7 @@ def test_expand_before_the_deploy_and_contract_after_it(url):
 
 
 def test_old_code_works_until_it_is_contracted_away(url, scene_of_claims):
-    """Between the two phases both versions run; afterwards the old one is told to be upgraded."""
+    """Between the two phases both versions run; afterwards the old one is refused with the request to upgrade."""
     driver.migrate(url)
     driver.migrate(url, known=known(), phase="pre")
     scene_of_claims(url)
@@ -289,13 +293,13 @@ def test_a_busy_table_is_waited_for_briefly_and_tried_again(shell: Shell, url, s
             report.execute("SELECT count(*) FROM samekey_records")
             migrating = pool.submit(driver.migrate, url, known=known(), phase="pre")
             assert gave_way.wait(30)
-            scene_of_claims(url)  # nobody stands behind a migration that has given way
+            scene_of_claims(url)  # no claim waits for a migration that has given way
         go_on.set()
 
         assert numbers(migrating.result(30)) == [2, 4]
 
 
-def test_a_table_that_is_busy_for_ever_is_told_as_incomplete(shell: Shell, url, monkeypatch):
+def test_a_table_that_is_busy_for_ever_is_reported_as_incomplete(shell: Shell, url, monkeypatch):
     driver.migrate(url)
     monkeypatch.setattr(driver, "TRIES_MAX", 2)
     monkeypatch.setattr(driver, "FIRST_PAUSE_SECONDS", 0.0)
@@ -311,8 +315,8 @@ def test_a_table_that_is_busy_for_ever_is_told_as_incomplete(shell: Shell, url, 
 
 
 def test_the_help_says_what_it_is_for(shell: Shell):
-    told = shell("migrate", "--help")
+    printed = shell("migrate", "--help")
 
-    assert told.exit_code == 0
-    assert "--phase" in told.stdout
-    assert "--dry-run" in told.stdout
+    assert printed.exit_code == 0
+    assert "--phase" in printed.stdout
+    assert "--dry-run" in printed.stdout

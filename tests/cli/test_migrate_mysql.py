@@ -38,7 +38,7 @@ def timing_out() -> None:
     raise TimeoutError
 
 
-def test_what_cannot_be_migrated_is_told(shell: Shell, samekey_mariadb):
+def test_what_cannot_be_migrated_is_reported(shell: Shell, samekey_mariadb):
     url = samekey_mariadb.create_database()
 
     assert shell("migrate", "--store", url + "_not_there").exit_code == 3

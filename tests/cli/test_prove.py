@@ -42,16 +42,16 @@ def test_json_and_a_page(shell, tmp_path):
     page = tmp_path / "report.html"
     with opened("bodies are not compared") as (url, _):
         done = shell(*words(url, "--json", "--html", str(page)))
-    told = json.loads(done.stdout)
+    printed = json.loads(done.stdout)
 
     assert done.exit_code == 1
-    assert told["assumptions"] == {"Claim": "holds", "Intent": "broken", "Memory": "holds", "Boundary": "holds"}
-    assert told["complete"]
+    assert printed["assumptions"] == {"Claim": "holds", "Intent": "broken", "Memory": "holds", "Boundary": "holds"}
+    assert printed["complete"]
     assert "another-body" in page.read_text()
     assert "<script" not in page.read_text()
 
 
-def test_not_everything_could_be_told(shell):
+def test_not_everything_could_be_tried(shell):
     with opened() as (url, _):
         done = shell("prove", f"{url}/charges", "--body", '{"amount": 1}', *QUICK)
 
@@ -71,7 +71,7 @@ def test_a_body_from_a_file_and_what_does_not_apply(shell, tmp_path):
     assert "Boundary  skipped" in done.stdout
 
 
-def test_nobody_there(shell):
+def test_an_endpoint_that_does_not_answer(shell):
     with opened() as (url, _):
         pass
 
@@ -122,7 +122,7 @@ def test_usage(shell, wrong):
         ("--oversize", str(1 << 50)),
     ],
 )
-def test_what_cannot_be_done_is_said_before_anything_is_sent(shell, option):
+def test_what_cannot_be_done_is_refused_before_anything_is_sent(shell, option):
     """A value that no examination could use is a mistake of usage, and costs no effect."""
     with opened() as (url, shop):
         done = shell(*words(url, *option))

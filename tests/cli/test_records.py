@@ -120,7 +120,7 @@ def test_ls_refuses_what_it_cannot_mean(shell, scene, wrong):
 )
 @pytest.mark.parametrize("limit", ["2", "3", "5", "100"])
 def test_a_damaged_record_does_not_hide_the_others(shell, scene, damaged, limit):
-    """Page by page: what can be read is listed, what cannot is named, and nobody calls it clean."""
+    """Page by page: what can be read is listed, what cannot is named, and the exit code is never 0."""
     for number in range(5):
         scene.completed(f"o-{number}")
     for key in damaged:
@@ -166,7 +166,7 @@ def test_a_store_that_is_damaged_all_over_is_listed_in_pages(shell, scene):
 
 
 @pytest.mark.parametrize("words", [["charge", "o-1"], ["o-1"]])
-def test_a_damaged_record_is_not_said_to_be_absent(shell, scene, words):
+def test_a_damaged_record_is_not_reported_as_absent(shell, scene, words):
     scene.completed()
     shell.damage("o-1", "story = '{'")
     result = shell("explain", *words)
@@ -292,11 +292,11 @@ def test_explain_does_not_repeat_an_address_from_the_environment(shell, scene):
 
 def test_explain_as_json(shell, scene):
     scene.in_doubt()
-    told = json.loads(shell("explain", "o-1", "--json").stdout)
+    printed = json.loads(shell("explain", "o-1", "--json").stdout)
 
-    assert told["turn"]["whose"] == "a person"
-    assert told["truth"] == "the provider"
-    assert any("samekey resolve" in line for line in told["next"])
+    assert printed["turn"]["whose"] == "a person"
+    assert printed["truth"] == "the provider"
+    assert any("samekey resolve" in line for line in printed["next"])
 
 
 # -- what a terminal would obey --------------------------------------------------------------------------------------

@@ -32,10 +32,10 @@ def test_the_name_is_the_login_name_unless_given(shell, scene):
 
 
 def test_without_a_login_name_one_must_be_given(shell, scene, monkeypatch):
-    def nobody():
+    def no_user():
         raise KeyError("uid not found")
 
-    monkeypatch.setattr(getpass, "getuser", nobody)
+    monkeypatch.setattr(getpass, "getuser", no_user)
 
     assert shell("resolve", "o-1", "--refused", "--why", "w", "--yes").exit_code == 2
 

@@ -39,7 +39,7 @@ def on_terminal(shell, *words, typed=b"", **environment):
 
 
 @pytest.mark.parametrize("no_color", [False, True])
-def test_colours_unless_somebody_minds(shell, scene, no_color):
+def test_colours_unless_no_color_is_set(shell, scene, no_color):
     scene.in_doubt("o-[red]1")
     shown, code = on_terminal(shell, "ls", **({"NO_COLOR": "1"} if no_color else {}))
 

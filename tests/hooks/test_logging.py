@@ -212,7 +212,7 @@ def test_the_fields_are_there_for_structured_logs(caplog):
         ("not_kept", "email", False),  # may be part of a result
     ],
 )
-def test_a_detail_is_told_only_where_it_can_be_nothing_but_a_name(caplog, name, detail, told):
+def test_a_detail_is_logged_only_where_it_can_be_nothing_but_a_name(caplog, name, detail, told):
     LoggingHook()(Event(name, "charge", "1a2b3c4d", detail=detail))
 
     assert (detail in caplog.text) is told

@@ -24,7 +24,7 @@ from tests.pages.commands import carry_out, console, script
         ("python -m tests.proofs.simulate --nothing", "", "unrecognized arguments"),
     ],
 )
-def test_a_wrong_line_is_told(tmp_path, monkeypatch, line: str, printed: str, wrong: str):
+def test_a_wrong_line_is_reported(tmp_path, monkeypatch, line: str, printed: str, wrong: str):
     monkeypatch.chdir(tmp_path)
 
     assert wrong in (carry_out(line, printed) or "it is right")

@@ -177,7 +177,7 @@ def test_every_scenario_of_prove_is_on_its_page():
     assert re.findall(r"^\| `([a-z-]+)` \|", text, re.MULTILINE) == list(SCENARIOS)
 
 
-def test_every_event_is_told_with_its_level():
+def test_every_event_is_listed_with_its_level():
     """Those that the guard and the core tell, and those that the logging hook knows."""
     sources = "".join(
         path.read_text(encoding="utf-8") for path in [*CORE.glob("*.py"), CORE.parent / "guard" / "performer.py"]
@@ -216,7 +216,7 @@ def test_an_address_is_understood(address: str, tmp_path: Path, monkeypatch: pyt
     open_store(address.replace("/var/lib/app", str(tmp_path)), asynchronous=False).close()
 
 
-def test_addresses_are_found_and_wrong_ones_told():
+def test_addresses_are_found_and_wrong_ones_reported():
     assert len(addresses()) > 15
     with pytest.raises(Misconfigured):
         open_store("postgresql://app@db/shop?durability=none", asynchronous=False)

@@ -23,7 +23,7 @@ from typing import Any
 
 BODY_MAX_BYTES = 1 << 20
 PATIENCE_SECONDS = 2.0
-GAP_SECONDS = 0.05  # how long somebody who checked waits for somebody else who checks
+GAP_SECONDS = 0.05  # how long a request that checked the key waits for another one
 
 MISTAKES = (
     "no key at all",
@@ -47,7 +47,7 @@ MISTAKES = (
     "a replay writes one row of twenty again",
     "a client that hangs up leaves its claim",
     "after thirty requests everybody is refused",
-    "bad keys are told to come later",
+    "bad keys are answered later",
     "keys are compared without case",
     "keys are cut at 64 characters",
     "dashes are dropped from keys",
@@ -115,7 +115,7 @@ class Shop:
     def answer(
         self, key: Any, intent: Any, payload: Any, fail: str, *, forget: bool, gone: Callable[[], bool]
     ) -> tuple[int, bytes, bool] | None:
-        """(status, body, replayed); None where nobody wants it any more"""
+        """(status, body, replayed); None if the client does not want it any more"""
         entry = self.claim(key, intent)
         if not isinstance(entry, Entry):
             return entry
@@ -162,7 +162,7 @@ class Shop:
                 entry.state, entry.intent = "started", intent
                 return entry
             if entry.state != "completed" or entry.answer is None:
-                return 409, b'{"error": "nobody knows"}', False
+                return 409, b'{"error": "unknown"}', False
             self.rows_again += 1
             status, body, _ = entry.answer
             return (200 if self.has("the status is not kept") else status), body, True
@@ -201,7 +201,7 @@ class Handler(BaseHTTPRequestHandler):
         try:
             key = self.key()
         except Malformed:
-            return self.say(429 if shop.has("bad keys are told to come later") else 400, b'{"error": "key"}')
+            return self.say(429 if shop.has("bad keys are answered later") else 400, b'{"error": "key"}')
         length = int(self.headers.get("Content-Length", 0))
         if query and shop.has("unknown queries are refused"):
             self.rfile.read(length)
@@ -253,8 +253,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def gone(self) -> bool:
         """Whether the client hung up; a client that has just sent its request is given a moment to do so."""
-        heard, _, _ = select.select([self.connection], [], [], GAP_SECONDS)
-        return bool(heard) and self.connection.recv(1, socket.MSG_PEEK) == b""
+        ready, _, _ = select.select([self.connection], [], [], GAP_SECONDS)
+        return bool(ready) and self.connection.recv(1, socket.MSG_PEEK) == b""
 
     def key(self) -> str | None:
         shop = self.shop

@@ -190,7 +190,7 @@ TRIED_BELOW = {
     "a decline locks the key",
     "a client that hangs up leaves its claim",
     "after thirty requests everybody is refused",
-    "bad keys are told to come later",
+    "bad keys are answered later",
 }
 
 
@@ -205,7 +205,7 @@ def test_every_scenario_is_broken_by_some_mistake():
     assert {scenario for scenario, _ in every} == set(SCENARIOS) - {"two-keys"}
 
 
-# -- what cannot be told is unknown, never "holds" ---------------------------------------------------------------------
+# -- what cannot be judged is unknown, never "holds" -------------------------------------------------------------------
 
 
 def test_without_a_probe_answers_name_effects():
@@ -240,7 +240,7 @@ def test_a_probe_that_does_not_count_ends_the_examination():
 
 
 def test_a_key_that_stays_busy_after_nothing_happened_is_not_called_sound():
-    """Nobody can tell a lock that is stuck from an honest doubt, unless the answer says which it is."""
+    """A stuck lock and an honest doubt look alike, unless the answer states which it is."""
     report = prove("a decline locks the key")
 
     assert not broken(report)
@@ -257,7 +257,7 @@ def test_a_key_that_stays_busy_after_a_client_gave_up_and_nothing_happened_is_no
 
 
 def test_an_endpoint_that_refuses_everybody_says_nothing_about_its_keys():
-    """A limit was reached: what was tried until then stands, and the rest is neither sound nor broken."""
+    """A limit was reached: what was tried until then is kept, and the rest is neither sound nor broken."""
     report = prove("after thirty requests everybody is refused")
     held = {one.scenario for one in report.findings if one.standing is Standing.HOLDS}
 
@@ -269,7 +269,7 @@ def test_an_endpoint_that_refuses_everybody_says_nothing_about_its_keys():
 
 def test_an_answer_that_says_too_much_for_now_is_no_answer_about_the_key():
     """Also where ordinary requests are served: whether bad keys are ignored was not seen."""
-    report = prove("bad keys are told to come later")
+    report = prove("bad keys are answered later")
 
     assert not broken(report)
     assert unknown(report) == {"malformed-keys", "doubled-keys", "similar-keys"}
@@ -422,7 +422,7 @@ def test_an_examination_ends_with_its_budget(budget):
     assert budget.used_bytes <= budget.bytes
 
 
-def test_nobody_there():
+def test_an_endpoint_that_does_not_answer():
     with opened() as (url, _):
         pass
 
@@ -435,7 +435,7 @@ def test_an_answer_that_never_ends_is_none():
     listening = socket.create_server(("127.0.0.1", 0))
 
     def pour():
-        listening.accept()[0].close()  # first it looks whether anybody is there
+        listening.accept()[0].close()  # the first connection only checks that the endpoint answers
         connection, _ = listening.accept()
         with connection:
             connection.recv(65536)
@@ -494,7 +494,7 @@ def saying(head, piece=b""):
         (b"HTTP/1.1 200 OK\r\n\r\n", b"x"),
     ],
 )
-def test_whoever_answers_piece_by_piece_for_ever_is_left_in_time(head, piece):
+def test_a_server_that_answers_piece_by_piece_for_ever_is_abandoned_at_the_timeout(head, piece):
     """The time for an answer is for the whole of it, from its first byte on."""
     with saying(head, piece) as url, pytest.raises(Unreachable, match="does not answer"):
         examine(aim(url), timeout_seconds=0.2)
@@ -530,7 +530,7 @@ def test_other_machines_are_refused(url):
         "http://localhost/ä",
     ],
 )
-def test_only_http_is_examined_whatever_is_said(url):
+def test_only_http_is_examined_also_with_permission(url):
     with pytest.raises(Misconfigured, match="no http"):
         check_ours(url, said=True)
 
@@ -569,7 +569,7 @@ def test_a_report_tells_no_secret_and_no_body():
     ],
 )
 def test_a_report_says_how_it_counted_and_no_password(probe):
-    """A query of the probe's address, and the arguments of a command, stay with whoever gave them."""
+    """A query of the probe's address, and the arguments of a command, are not in the report."""
     with opened() as (url, _):
         report = examine(aim(url), probe=probe, timeout_seconds=0.3)
     everything = str(report.to_dict()) + report.to_html()

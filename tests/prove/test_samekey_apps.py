@@ -1,4 +1,4 @@
-"""What samekey guards passes its own examiner, behind real servers: uvicorn for ASGI, wsgiref for WSGI."""
+"""What samekey guards passes its own examiner, on real servers: uvicorn for ASGI, wsgiref for WSGI."""
 
 from __future__ import annotations
 
