@@ -372,7 +372,7 @@ def test_a_file_name_with_a_hash_is_not_cut_off_in_silence():
 
 
 def test_a_path_with_a_space_is_not_taken_for_two_addresses_in_silence():
-    with pytest.raises(Misconfigured, match=r"a space stands between two addresses.*%20"):
+    with pytest.raises(Misconfigured, match=r"a space separates two addresses.*%20"):
         Guard("sqlite:///my keys.db")
 
 

@@ -44,14 +44,14 @@ from samekey.loops import started
 
 _log = logging.getLogger("samekey")
 
-DOWN_RETRY_SECONDS = 1.0  # a store that did not answer: no lease tells how long to wait
+DOWN_RETRY_SECONDS = 1.0  # a store that did not answer: there is no lease to derive a time from
 
 
 class CutShort(Exception):
     """The effect was cut short from outside, so that it is unknown how far it came."""
 
 
-# -- what `begin` answers, beside `Answer` and `Running` -----------------------------------------------------------
+# -- what `begin` answers, other than `Answer` and `Running` -----------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -129,8 +129,8 @@ def unopened(error: Exception, call: Call) -> Unopened:
 class Ended(NamedTuple):
     """What the record says after a run.
 
-    state       completed, closed, released, in_doubt; started while the store could not be told, or another attempt
-                holds the key by now; None where there is no record (a rolled back transaction, guards switched off)
+    state       completed, closed, released, in_doubt; started where the store did not take the write, or where
+                another attempt holds the key; None where there is no record (a rolled back transaction, guards off)
     recorded    whether the store has what this run ended with
     replayed    the key changed hands meanwhile, and this is the other attempt's answer
     result      of a completed run

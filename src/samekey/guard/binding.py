@@ -26,9 +26,8 @@ _new = tuple.__new__  # every call makes one: calling the class takes twice as l
 class Content:
     """A key made of the content itself: two equal calls are one intent.
 
-    Say it aloud, because the second honest purchase of the same thing is then swallowed. `ignore` pins
-    which fields are left out; without it the operation's own `ignore=` is used, and changing that makes
-    new keys.
+    It must be chosen on purpose: a customer who really buys the same thing twice gets one purchase. `ignore` pins
+    which fields are left out; without it the operation's own `ignore=` is used, and changing that makes new keys.
     """
 
     ignore: tuple[str, ...] | None = None
@@ -58,7 +57,7 @@ class Bound(NamedTuple):
 
 
 class Binding:
-    """How calls of one function become keys and payloads; every mistake in it is told at decoration."""
+    """How calls of one function become keys and payloads; every mistake in it is raised at decoration."""
 
     def __init__(
         self,
@@ -124,10 +123,10 @@ class Binding:
                 self._known(left_out, "ignore=", function)
             return lambda payload, connection: rule.key_of(payload, self.ignore)
         if isinstance(rule, str):
-            path, said = self._known(rule, what, function), what.rstrip("=")
+            path, option = self._known(rule, what, function), what.rstrip("=")
             if len(path) == 1 and rule != "*":
-                return lambda payload, connection: part_text(payload[rule], said)
-            return lambda payload, connection: part_text(_follow(payload, path, what), said)
+                return lambda payload, connection: part_text(payload[rule], option)
+            return lambda payload, connection: part_text(_follow(payload, path, what), option)
         if isinstance(rule, (tuple, list)):
             if not rule:
                 raise TypeError(f"{what} of {_name(function)} is empty: name at least one parameter")
@@ -189,7 +188,7 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
         return inspect.signature(function)
     except ValueError:  # written in C
         raise Misconfigured(
-            f"{function!r} does not tell its parameters: call it from a function of your own, and guard that"
+            f"{function!r} has no readable parameters: call it from a function of your own, and guard that"
         ) from None
 
 
@@ -263,7 +262,7 @@ class _Asks:
         there = self._positions[index] if positional and index < len(self._positions) else None
         if one.name in self._names:
             if self._in_order and positional and one.name != there:
-                raise TypeError(f"{self._what}: with *args it is called by position, and {one.name!r} stands elsewhere")
+                raise TypeError(f"{self._what}: with *args it is called by position, and {one.name!r} has another")
             return lambda bound: bound[one.name]
         if there is not None and there not in self._taken:
             if one.default is _EMPTY and self._options is None:

@@ -1,4 +1,4 @@
-"""Decorated functions: called as before, with `answer()` to hear more and `peek()` to look only."""
+"""Decorated functions: called as before, with `answer()` for the whole answer and `peek()` for the record."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def needs_parentheses(once: F) -> F:
 
 
 class _Named:
-    """Carried to other processes by its name, as a plain function is: the guard there is the one made there."""
+    """Pickled by its name, as a plain function is: another process uses the guard that was made there."""
 
     def __reduce__(self) -> str:
         name = getattr(self, "__qualname__", None)
@@ -47,7 +47,7 @@ class _Named:
 
 
 class _OfInstance:
-    """What bound methods share: they are carried, copied and compared like plain ones."""
+    """What bound methods share: they are pickled, copied and compared like plain methods."""
 
     __slots__ = ("_guarded", "_instance")
     _guarded: Any
@@ -65,7 +65,7 @@ class _OfInstance:
         return getattr, (self._instance, self._guarded.__name__)
 
     def __getattr__(self, name: str) -> Any:
-        """What its function shows: everything but `self`, which frameworks would take for a parameter."""
+        """The attributes of its function, with a signature without `self`: frameworks would take it for a parameter."""
         if name == "__signature__":
             whole = inspect.signature(self._guarded)
             return whole.replace(parameters=list(whole.parameters.values())[1:])
@@ -75,7 +75,7 @@ class _OfInstance:
 
 
 class Guarded(_Named, Generic[P, T]):
-    """A guarded function: call it as before; `answer()` says more, `peek()` only looks."""
+    """A guarded function: call it as before; `answer()` returns the whole answer, `peek()` only reads the record."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Guarded(_Named, Generic[P, T]):
         return self._answer(self.operation, bound, functools.partial(self._function, *args, **kwargs))
 
     def peek(self, key: Any, tenant: str | None = None) -> Record | None:
-        """The record that a call with this key would meet, or None; looking changes nothing."""
+        """The record that a call with this key would find, or None; reading it changes nothing."""
         for name in (*self.operation.aliases, self.operation.name):
             record = self._peek(name, key, tenant)
             if record is not None:
@@ -150,7 +150,7 @@ class AsyncGuarded(_Named, Generic[P, T]):
     ) -> None:
         functools.update_wrapper(self, function)
         if hasattr(inspect, "markcoroutinefunction"):
-            inspect.markcoroutinefunction(self)  # frameworks ask before they await
+            inspect.markcoroutinefunction(self)  # frameworks check that before they await
         self.operation, self.guard = operation, guard
         self._function, self._binding, self._answer, self._peek = function, binding, answer, peek
 
@@ -163,7 +163,7 @@ class AsyncGuarded(_Named, Generic[P, T]):
         return await self._answer(self.operation, bound, functools.partial(self._function, *args, **kwargs))
 
     async def peek(self, key: Any, tenant: str | None = None) -> Record | None:
-        """The record that a call with this key would meet, or None; looking changes nothing."""
+        """The record that a call with this key would find, or None; reading it changes nothing."""
         for name in (*self.operation.aliases, self.operation.name):
             record = await self._peek(name, key, tenant)
             if record is not None:
@@ -197,7 +197,7 @@ class AsyncBoundGuarded(_OfInstance, Generic[P, T]):
         return await self._guarded.peek(key, tenant)
 
 
-# Celery asks `__call__` of a callable object for its parameters, and takes `self` for one that a task must be given.
+# Celery reads the parameters of a callable object from its `__call__`, and would require `self` of every task.
 _ANY_CALL = inspect.Signature(
     [
         inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL),

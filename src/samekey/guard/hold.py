@@ -107,7 +107,7 @@ def is_inside(attempt: str) -> bool:
 
 
 def leaving(error: BaseException) -> BaseException:
-    """Mark an error that leaves a guard: from there on it speaks about that guard's effect, not about an outer one.
+    """Mark an error that leaves a guard: from there on it is about that guard's effect, not about an outer one.
 
     Plain values: the error may be pickled, and read by another version. Set past any __setattr__ of its own.
     """

@@ -62,7 +62,7 @@ class Origin:
 
 
 def origin_of(function: Any) -> Origin:
-    """Everything that tells this function from another one."""
+    """Everything in which this function can differ from another one."""
     carried: list[Any] = []
     inner = function
     while isinstance(inner, (functools.partial, types.MethodType)):

@@ -1,7 +1,7 @@
 """The off switch for tests: while it is off, guards run everything straight through.
 
 It counts for the whole process, not for a thread: the code under test may start its own. `samekey.testing.off()`
-turns it; answers then say `guarded=False`, and each call is told to the hooks as `unguarded`.
+turns it; answers then have `guarded=False`, and the hooks get the event `unguarded` for each call.
 """
 
 from __future__ import annotations

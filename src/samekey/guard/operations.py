@@ -50,7 +50,7 @@ class Operation:
 class Declared:
     """An entry of the registry: an operation, its rules, and what declared it.
 
-    A `*` in the name stands for any text: an HTTP adapter declares `POST /*` before it has seen a request. `operation`
+    A `*` in the name matches any text: an HTTP adapter declares `POST /*` before it has seen a request. `operation`
     is None where the rules are chosen per request.
     """
 

@@ -28,7 +28,9 @@ SCHEMES: Mapping[str, tuple[str, str]] = {
     "unix": ("samekey.stores.redis:RedisStore", "samekey.stores.redis:AsyncRedisStore"),
 }
 
-_PASSWORD = re.compile(r"://([^/?#@:\s]*):\S*@")  # one with a / ? # in it makes no address, and is one all the same
+_PASSWORD = re.compile(
+    r"://([^/?#@:\s]*):\S*@"
+)  # a password with / ? # in it makes the address invalid, and must be hidden all the same
 _PASSWORD_OPTION = re.compile(r"([?&])[^=&#\s]*pass(?:word|wd)?[^=&#\s]*=[^&#\s]*", re.IGNORECASE)
 
 # Where the extra is not called as the scheme is.
@@ -48,7 +50,7 @@ def check_address(address: str) -> str:
     front, *rest = address.split() or [address]
     if rest:
         if any(":" not in part for part in rest):
-            raise Misconfigured("a space stands between two addresses; in a path write %20: sqlite:///my%20keys.db")
+            raise Misconfigured("a space separates two addresses; in a path write %20: sqlite:///my%20keys.db")
         if len(rest) > 1:
             raise Misconfigured(f"{len(rest) + 1} addresses; two make a layered store: a front, then a durable one")
         if front.partition(":")[0] not in FRONTS:
@@ -72,8 +74,8 @@ def open_store(address: str, *, asynchronous: bool) -> Any:
     if rest:
         first = _imported(FRONTS[scheme][asynchronous], scheme)(front)
         back = open_store(rest[0], asynchronous=asynchronous)
-        said = {} if first.front_ttl is None else {"front_ttl": first.front_ttl}
-        return _imported(LAYERED[asynchronous], scheme)(first, back, **said)
+        options = {} if first.front_ttl is None else {"front_ttl": first.front_ttl}
+        return _imported(LAYERED[asynchronous], scheme)(first, back, **options)
     if scheme in SCHEMES:
         store = _imported(SCHEMES[scheme][asynchronous], scheme)
         return getattr(store, "from_url", store)(address)  # most stores are made from an address anyway
@@ -81,7 +83,7 @@ def open_store(address: str, *, asynchronous: bool) -> Any:
 
 
 def _registered(scheme: str) -> Any:
-    """What another distribution registered: a pair, the sync and the async store."""
+    """The pair that another distribution registered: its sync and its async store."""
     found = next(one for one in entry_points(group="samekey.stores") if one.name == scheme)
     try:
         pair = found.load()
@@ -105,12 +107,12 @@ def _imported(dotted: str, scheme: str) -> Any:
 
 
 def public(address: str) -> str:
-    """The address as people may see it, in errors and logs: without its passwords."""
+    """The address for errors and logs: without its passwords."""
     return _PASSWORD_OPTION.sub(r"\1", _PASSWORD.sub(r"://\1@", address))
 
 
 def absolute(address: str) -> str:
-    """The address with a file's whole path, as a store names itself: a line to paste works in any folder."""
+    """The address with the whole path of its file: a command line with it works in any folder."""
     parts = [part.partition("?") for part in address.split()]
     return " ".join(_whole_path(before) + mark + options for before, mark, options in parts)
 
@@ -118,7 +120,7 @@ def absolute(address: str) -> str:
 def _whole_path(address: str) -> str:
     found = re.fullmatch(r"sqlite:(?:///|/(?!/))?([^/#][^#]*)", address)
     if found is None or found[1] == ":memory:":
-        return address  # absolute already, of another store, or none: whoever opens it tells
+        return address  # absolute already, of another store, or no address: opening it raises then
     try:
         return f"sqlite:///{quote(str(Path(unquote(found[1], errors='strict')).absolute()))}"
     except UnicodeDecodeError:
@@ -138,7 +140,7 @@ def check_store(store: Any, *, asynchronous: bool) -> Any:
 
 
 def refuse_greenlets() -> None:
-    """Greenlets share a thread: one that computes lets no lease be renewed, one that waits for a lock stops all."""
+    """Greenlets share a thread: while one computes no lease is renewed, and one that waits for a lock stops all."""
     for library, patcher, asked, names in _PATCHERS:
         monkey = sys.modules.get(patcher)
         if monkey is not None and any(getattr(monkey, asked)(name) for name in names):
@@ -147,7 +149,7 @@ def refuse_greenlets() -> None:
             )
 
 
-# Sockets too: with those alone (`patch_all(thread=False)`) whoever waits for another greenlet keeps it from running.
+# Sockets too: with those alone (`patch_all(thread=False)`) a greenlet that waits for another one keeps it from running.
 _PATCHERS = (
     ("gevent", "gevent.monkey", "is_module_patched", ("threading", "socket")),
     ("eventlet", "eventlet.patcher", "is_monkey_patched", ("thread", "socket")),

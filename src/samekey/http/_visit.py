@@ -276,7 +276,7 @@ _STARTED: WeakSet[Any] = WeakSet()  # guards whose store was checked
 def declare(guard: Any, rules: Any) -> None:
     """Put the operations of these rules into the guard's registry, before the first request.
 
-    An adapter does not know its routes yet, so one entry stands for all of them: `POST /*`. Rules that name their own
+    An adapter does not know its routes yet, so one entry covers all of them: `POST /*`. Rules that name their own
     operation are declared by that name. So are the rules that views got by `@rules`, read when the registry is read:
     views may be made after the adapter.
     """
