@@ -2,6 +2,7 @@
 
 import logging
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from django.core.asgi import get_asgi_application
@@ -23,6 +24,7 @@ from starlette.routing import Mount, Route
 import tests.django_settings  # noqa: F401
 from samekey import AsyncGuard, Guard, Misconfigured, Opaque
 from samekey.http import Endpoint, rules
+from samekey.http._ignored import views_of
 from samekey.http.asgi import SamekeyMiddleware as AsgiMiddleware
 from samekey.http.fastapi import samekey_route
 from samekey.http.flask import Samekey
@@ -170,6 +172,11 @@ def test_rules_that_another_adapter_reads_are_no_reason():
     AsgiMiddleware(
         Starlette(routes=[Route("/charges", plain, methods=["POST"])]), guard=guard, endpoint=lambda request: None
     )
+
+
+def test_an_application_that_makes_up_attributes_is_not_looked_through():
+    """A MagicMock has whatever is asked for, without end."""
+    assert len(list(views_of(MagicMock()))) == 1
 
 
 # -- FastAPI: routes that the route class does not see

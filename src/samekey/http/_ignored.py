@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from functools import partial
+from inspect import getattr_static
 from typing import Any
 
 from samekey.core.errors import Misconfigured
@@ -57,24 +58,29 @@ def inside(one: Any) -> Iterator[Any]:
     """The parts of an application, a router, a route or a function that may have views."""
     yield from closure_of(one)
     for attribute in ("routes", "route_handlers"):
-        yield from members(getattr(one, attribute, None))
-    yield from getattr(one, "view_functions", {}).values()  # Flask
+        yield from members(attribute_of(one, attribute))
+    yield from (attribute_of(one, "view_functions") or {}).values()  # Flask
     if type(one).__module__.startswith("django.core.handlers."):
         yield from django_views()
     # A middleware or a mount; an included router; a bound method; a route; a handler of Litestar.
     for attribute in ("app", "original_router", "__self__", "endpoint", "fn"):
-        found = getattr(one, attribute, None)
+        found = attribute_of(one, attribute)
         if callable(found) or hasattr(found, "routes"):
             yield found
 
 
 def reads_rules(one: Any) -> bool:
     """Whether an adapter of ours reads the rules of this application or route."""
-    if getattr(one, "samekey_reads_rules", False):
+    if attribute_of(one, "samekey_reads_rules"):
         return True
-    if "samekey" in members(getattr(one, "extensions", None)):
+    if "samekey" in members(attribute_of(one, "extensions")):
         return True
-    return any(getattr(plugin, "samekey_reads_rules", False) for plugin in members(getattr(one, "plugins", None)))
+    return any(attribute_of(plugin, "samekey_reads_rules") for plugin in members(attribute_of(one, "plugins")))
+
+
+def attribute_of(one: Any, name: str) -> Any:
+    """The attribute, or None. An object that makes up attributes (a mock, a proxy) is not asked."""
+    return None if getattr_static(one, name, None) is None else getattr(one, name, None)
 
 
 def members(found: Any) -> Iterable[Any]:
