@@ -677,15 +677,12 @@ def test_a_settle_that_fails_undoes_effect_and_claim(sqlite: Place, guard: Any, 
 
 def test_a_store_that_is_down_does_not_mean_run_in_a_transaction(sqlite: Place, guard: Any, ledger: Ledger):
     """What is down is the effect's own database."""
-
-    @guard.once(name="order", key="key", boundary=Atomic("session"), policy=Policy(patience=0.1, store_down="run"))
-    def order(session: sqlite3.Connection, key: str) -> int:
-        return ledger.add()
-
-    with connected(sqlite, timeout=0) as own:
-        own.execute("CREATE TRIGGER full BEFORE INSERT ON samekey_records BEGIN SELECT RAISE(ABORT, 'no room'); END")
-        with pytest.raises(Misconfigured, match="no room"):
-            order(own, "o-1")
+    policy = Policy(patience=0.1, store_down="run")
+    with locked(sqlite.path), connected(sqlite, timeout=0) as own:
+        own.execute("BEGIN")
+        with pytest.raises(StoreUnavailable):
+            guard.on(own).run("order", ledger.add, key="o-1", payload={}, policy=policy)
+        own.execute("ROLLBACK")
     assert len(ledger) == 0
 
 

@@ -82,7 +82,7 @@ class MysqlTransaction:
             rows, _ = driver.run(self._connection, _WHERE % driver.place_of(facts.place))
         except driver.DriverError as error:
             if not driver.is_elsewhere(error):
-                self._tell(error, None)
+                self._raise(error, None)
             return False
         return [tuple(map(bytes.decode, row)) for row in rows] == [(facts.epoch, facts.place)]
 
@@ -114,7 +114,7 @@ class MysqlTransaction:
                     f"{self.name}: the connection was lost during the commit. Ask again with the same key: "
                     "it answers if the commit got through, and runs if it did not"
                 ) from error
-            self._tell(error, None)
+            self._raise(error, None)
 
     def rollback(self) -> None:
         if self.in_transaction:
@@ -161,7 +161,7 @@ class MysqlTransaction:
             except TooLarge as error:
                 return self._change(without_result(command, error))
         except driver.DriverError as error:
-            self._tell(error, command)
+            self._raise(error, command)
 
     def _open(self, command: Open, patience: float) -> Record | None:
         links = self._links()
@@ -217,9 +217,9 @@ class MysqlTransaction:
         try:
             self._statement(statement)
         except driver.DriverError as error:
-            self._tell(error, None)
+            self._raise(error, None)
 
-    def _tell(self, error: driver.DriverError, command: StoreCommand | None) -> NoReturn:
+    def _raise(self, error: driver.DriverError, command: StoreCommand | None) -> NoReturn:
         """The driver's error as ours: in a transaction some mean something else than outside."""
         key = "this transaction" if command is None else str(command.key)
         text = "" if command is None else command.key.text

@@ -1,8 +1,9 @@
-"""PostgreSQL's part in a caller's transaction: the store's statements over whatever connection the caller has.
+"""PostgreSQL's part in a caller's transaction: the store's statements over the connection that the caller has.
 
-A link is the caller's connection as its library wants it treated (`drivers/`, one file per library): it says
-whether a transaction is open, begins and ends one, and takes a few operations in as few trips as it can. Here is
-what is said over it, and what the server's errors mean in there. The errors of every driver carry `sqlstate`.
+A link is the caller's connection, used as its library requires (`callers/`, one file per library). It shows whether a
+transaction is open, begins and ends one, and sends a few operations in as few trips as it can. This file has the
+statements that a link sends, and what the server's errors mean inside a transaction. The errors of every driver carry
+`sqlstate`.
 
 A claim waits for the transactions that hold its key for as long as the patience allows: the statement itself sets
 `lock_timeout` for its own duration and puts the caller's value back.
@@ -40,24 +41,25 @@ Operation = Mark | Statement | Query
 Identity = str
 
 LOCK_TIMEOUT_MAX = 2**31 - 1  # milliseconds, the server's limit: 24 days
-RETRY_SECONDS = 1.0  # what a caller is told to wait: the other transaction took longer than the patience already
+RETRY_SECONDS = 1.0  # in the error, as the time to wait: the other transaction took longer than the patience already
 
-# Not by address: two names may lead to one server, and one name to two. The same tables of the same database of the
-# same cluster; to_regclass follows the connection's own search_path, as the statements do. A connection never changes
-# its database, so that is asked once; its search_path may change any time, so every claim names the table (oid).
+# A connection is not compared by address: two names may lead to one server, and one name to two. Compared are the
+# tables, the database and the cluster; to_regclass follows the connection's own search_path, as the statements do. A
+# connection never changes its database, so that is asked once. Its search_path may change any time, so every claim
+# names the table (oid).
 _TABLES = "oid || '/' || coalesce(to_regclass('samekey_records')::oid, 0)"
 IDENTITY = f"""
 SELECT (SELECT system_identifier FROM pg_control_system()) || '/' || {_TABLES}
 FROM pg_database WHERE datname = current_database()
 """  # noqa: S608 - constants only
-# For a server that does not tell its system identifier: the random epoch of the tables themselves.
-IDENTITY_UNTOLD = f"""
+# For a server that does not show its system identifier: the random epoch in the tables themselves.
+IDENTITY_BY_EPOCH = f"""
 SELECT (SELECT value FROM samekey_meta WHERE name = 'epoch') || '/' || {_TABLES}
 FROM pg_database WHERE datname = current_database()
 """  # noqa: S608
-NOT_TOLD = ("0A000", "42501", "42883", "55000")  # not supported, not permitted, not there, not now
+NOT_SHOWN = ("0A000", "42501", "42883", "55000")  # not supported, not permitted, missing, not available now
 
-_known: WeakKeyDictionary[Any, Identity] = WeakKeyDictionary()  # of connections that were the store's own
+_known: WeakKeyDictionary[Any, Identity] = WeakKeyDictionary()  # of connections that lead to the store's own tables
 
 
 class Link(Protocol):
@@ -66,13 +68,13 @@ class Link(Protocol):
     marks_ahead: bool
     commits_along: bool
     writes_late: bool
-    committed: bool  # the commit got through: an error behind it is of those who wanted to be called then
-    takes_queries: bool  # in binary, beside statements in text; their answer comes back as libpq has it
+    committed: bool  # the commit succeeded: an error after it comes from a function that was to be called then
+    takes_queries: bool  # in binary, as well as statements in text; the reply comes back as libpq has it
     errors: tuple[type[BaseException], ...]  # what the driver raises
 
     @property
     def given(self) -> Any:
-        """The one thing that the caller's connection is, by whatever proxy it came."""
+        """The caller's connection; if a proxy was given, the connection it leads to."""
 
     @property
     def in_transaction(self) -> bool: ...
@@ -83,7 +85,7 @@ class Link(Protocol):
     @property
     def lost(self) -> bool: ...
     def underlying(self) -> Any:
-        """The driver's own connection, which knows one database all its life."""
+        """The driver's own connection, which never changes its database."""
 
     def begin(self) -> None: ...
     def commit(self) -> None: ...
@@ -126,8 +128,8 @@ class AsyncLink(Protocol):
 
 # -- which library ------------------------------------------------------------------------------------------
 
-# Found by the name of the package in which the connection's class was made: whoever has such a connection has
-# imported it, and nobody else pays for it.
+# Found by the name of the package that defines the connection's class: a caller that has such a connection has imported
+# the package, and no other caller pays for the import.
 _LIBRARIES = {"psycopg": "psycopg", "asyncpg": "asyncpg", "sqlalchemy": "sqlalchemy", "django": "django"}
 
 
@@ -155,12 +157,12 @@ def _library(name: str) -> Any:
 
 
 class _Shared:
-    """What both colours share: words and errors."""
+    """What both colours share: statements and errors."""
 
     _link: Any
     name: str
-    stale = False  # libpq knows with every answer
-    _table = 0  # the oid of the store's own, once it is known
+    stale = False  # libpq learns it with every reply
+    _table = 0  # the oid of the store's own table, once it is known
 
     @property
     def connection(self) -> Any:
@@ -204,14 +206,14 @@ class _Shared:
     def conflicts(self, error: BaseException) -> bool:
         return sqlstate(error) in _CONFLICTS
 
-    def _tell(self, error: BaseException, acts: Sequence[Act]) -> NoReturn:
+    def _raise(self, error: BaseException, acts: Sequence[Act]) -> NoReturn:
         if sqlstate(error) == OTHER_TABLES:
-            _known.clear()  # the search_path was changed; or the tables were made anew, and so are the store's own
+            _known.clear()  # the search_path was changed; or the tables were made anew, the store's own too
         if any(isinstance(act, Commit) for act in acts) and (self._link.lost or not self._link.in_transaction):
-            self._tell_commit(error)  # a commit that fails ends its transaction, a statement before it does not
-        raise told(self.name, error, acts, lost=self._link.lost) from error
+            self._raise_commit(error)  # a commit that fails ends its transaction, a statement before it does not
+        raise as_ours(self.name, error, acts, lost=self._link.lost) from error
 
-    def _tell_commit(self, error: BaseException) -> NoReturn:
+    def _raise_commit(self, error: BaseException) -> NoReturn:
         if self._link.committed:
             note(error, "samekey: that came after the commit: record and effect are kept")
             raise error
@@ -221,18 +223,18 @@ class _Shared:
                 "it answers if the commit got through, and runs if it did not"
             ) from error
         if self.conflicts(error):
-            raise told(self.name, error, (), lost=False) from error
-        raise error  # a constraint of the caller's own tables speaks for itself
+            raise as_ours(self.name, error, (), lost=False) from error
+        raise error  # a constraint of the caller's own tables: the caller gets it as it is
 
     def _raise_flush(self, error: BaseException) -> NoReturn:
         if self._link.lost or sqlstate(error) == "25P02" or self.conflicts(error):
-            self._tell(error, ())
-        raise error  # a constraint of the caller's own tables speaks for itself
+            self._raise(error, ())
+        raise error  # a constraint of the caller's own tables: the caller gets it as it is
 
-    def _tell_effect(self, error: BaseException) -> NoReturn:
+    def _raise_effect(self, error: BaseException) -> NoReturn:
         if self._link.lost or sqlstate(error) in ("25P02", "3B001", "25P01"):
-            self._tell(error, ())
-        raise error  # what could not be written for the effect is the effect's own error
+            self._raise(error, ())
+        raise error  # what the effect left could not be written: it is the effect's own error
 
 
 class PostgresTransaction(_Shared):
@@ -242,52 +244,52 @@ class PostgresTransaction(_Shared):
         self.name = name
         self._link: Link = link
         self.writes_late = link.writes_late
-        self._identity = identity  # of the store, which looks again where it is another one than this
+        self._identity = identity  # of the store, which asks its server again where it differs from this one
 
     def same_database(self) -> bool:
         try:
             connection = self._link.underlying()
         except self._link.errors as error:  # a session takes its connection when it is first used
-            self._tell(error, ())
+            self._raise(error, ())
         known = _known.get(connection, "")
         if self._is_ours(known, self._identity(known)):
             return True
         try:
             found = self._link.trip(_asking(IDENTITY))
         except self._link.errors as error:
-            if sqlstate(error) not in NOT_TOLD:
-                self._tell(error, ())
-            found = self._link.trip((RollbackTo("same", 0), (IDENTITY_UNTOLD, ()), Release("same", 0)))
+            if sqlstate(error) not in NOT_SHOWN:
+                self._raise(error, ())
+            found = self._link.trip((RollbackTo("same", 0), (IDENTITY_BY_EPOCH, ()), Release("same", 0)))
         known = _known[connection] = _identity(found)
         return self._is_ours(known, self._identity(known))
 
     def look_again(self) -> None:
-        """There is nothing else to see."""
+        """libpq is never out of date."""
 
     def begin(self, patience: float) -> None:
         try:
             self._link.begin()
         except self._link.errors as error:
-            self._tell(error, ())
+            self._raise(error, ())
 
     def commit(self) -> None:
         try:
             self._link.commit()
         except Exception as error:
-            self._tell_commit(error)
+            self._raise_commit(error)
 
     def rollback(self) -> None:
         try:
             self._link.rollback()
         except self._link.errors as error:
-            self._tell(error, ())
+            self._raise(error, ())
 
     def carry_out(self, *acts: Act, patience: float) -> Record | None:
         operations = self._operations(acts, patience)
         try:
             answer = self._link.trip(operations)
         except self._link.errors as error:
-            self._tell(error, acts)
+            self._raise(error, acts)
         return _record(answer, acts, operations)
 
     def flush(self) -> None:
@@ -300,7 +302,7 @@ class PostgresTransaction(_Shared):
         try:
             self._link.effect_returned()
         except self._link.errors as error:
-            self._tell_effect(error)
+            self._raise_effect(error)
 
 
 class AsyncPostgresTransaction(_Shared):
@@ -318,46 +320,46 @@ class AsyncPostgresTransaction(_Shared):
         try:
             connection = await self._link.underlying()
         except self._link.errors as error:  # a session takes its connection when it is first used
-            self._tell(error, ())
+            self._raise(error, ())
         known = _known.get(connection, "")
         if self._is_ours(known, await self._identity(known)):
             return True
         try:
             found = await self._link.trip(_asking(IDENTITY))
         except self._link.errors as error:
-            if sqlstate(error) not in NOT_TOLD:
-                self._tell(error, ())
-            found = await self._link.trip((RollbackTo("same", 0), (IDENTITY_UNTOLD, ()), Release("same", 0)))
+            if sqlstate(error) not in NOT_SHOWN:
+                self._raise(error, ())
+            found = await self._link.trip((RollbackTo("same", 0), (IDENTITY_BY_EPOCH, ()), Release("same", 0)))
         known = _known[connection] = _identity(found)
         return self._is_ours(known, await self._identity(known))
 
     async def look_again(self) -> None:
-        """There is nothing else to see."""
+        """libpq is never out of date."""
 
     async def begin(self, patience: float) -> None:
         try:
             await self._link.begin()
         except self._link.errors as error:
-            self._tell(error, ())
+            self._raise(error, ())
 
     async def commit(self) -> None:
         try:
             await self._link.commit()
         except Exception as error:
-            self._tell_commit(error)
+            self._raise_commit(error)
 
     async def rollback(self) -> None:
         try:
             await self._link.rollback()
         except self._link.errors as error:
-            self._tell(error, ())
+            self._raise(error, ())
 
     async def carry_out(self, *acts: Act, patience: float) -> Record | None:
         operations = self._operations(acts, patience)
         try:
             answer = await self._link.trip(operations)
         except self._link.errors as error:
-            self._tell(error, acts)
+            self._raise(error, acts)
         return _record(answer, acts, operations)
 
     async def flush(self) -> None:
@@ -370,14 +372,14 @@ class AsyncPostgresTransaction(_Shared):
         try:
             await self._link.effect_returned()
         except self._link.errors as error:
-            self._tell_effect(error)
+            self._raise_effect(error)
 
 
-# -- words -----------------------------------------------------------------------------------------------------
+# -- statements ------------------------------------------------------------------------------------------------
 
 
 def operation(act: StoreCommand, table: int, patience: float, *, binary: bool) -> Operation:
-    if _is_ours(act):  # whoever holds a key has its row already, and waits for nobody
+    if _is_ours(act):  # the holder's row is locked by this transaction already: no wait
         return settle_inside(act) if binary else (_SETTLE_OR_FAIL, single(act)[1])
     waits = str(max(1, min(round(patience * 1000), LOCK_TIMEOUT_MAX)))
     if isinstance(act, Open):
@@ -388,7 +390,7 @@ def operation(act: StoreCommand, table: int, patience: float, *, binary: bool) -
     return patient(text), (str(table), waits, *values)
 
 
-# The claim, which every transaction makes, has a function that waits: planned once for each connection.
+# The claim is made by every transaction, so it has a function that waits: planned once for each connection.
 _CLAIM = CALLS[Open].single.replace("samekey_open(", "samekey_open_waiting(%s::oid, %s::text, ", 1)
 _SETTLE_OR_FAIL = CALLS[Settle].single.replace(") AS r", ", true) AS r", 1)
 _HERE = " AND samekey_here(%s::oid)"
@@ -396,10 +398,10 @@ _HERE = " AND samekey_here(%s::oid)"
 
 @lru_cache(maxsize=32)
 def patient(text: str) -> str:
-    """The same call, which waits for others as long as it is told and leaves the caller's `lock_timeout` as it was.
+    """The same call, which waits for other transactions up to a limit and leaves the caller's `lock_timeout` as it was.
 
-    Each part needs the one before it, so the order is not the planner's to choose: what was set before; what is set
-    now; the call; and the old value back. An error on the way is rolled back to a savepoint, and the setting with it.
+    Each part needs the one before it, so the planner cannot reorder them: read the old value; set the new one; call;
+    put the old value back. After an error the rollback to a savepoint restores the setting too.
     """
     columns, function = text.removesuffix(" AS r").split(" FROM ", 1)
     function = function.replace("%s::uuid", "CASE WHEN w.now IS NOT NULL THEN %s::uuid END", 1)
@@ -422,13 +424,13 @@ def _identity(row: Sequence[Any] | None) -> Identity:
 def _record(answer: Any, acts: Sequence[Act], operations: Sequence[Operation]) -> Record | None:
     if answer is None:
         return None
-    for act, said in zip(acts, operations, strict=True):
+    for act, sent in zip(acts, operations, strict=True):
         if isinstance(act, StoreCommand):
             try:
-                return record_in(answer, act, None) if isinstance(said, Query) else record_of(answer, act)
+                return record_in(answer, act, None) if isinstance(sent, Query) else record_of(answer, act)
             except (TypeError, ValueError) as error:
                 raise Misconfigured(
-                    f"what the server says of {act.key} cannot be read over this connection ({error}): are there "
+                    f"the server's reply about {act.key} cannot be read over this connection ({error}): are there "
                     "codecs of its own for text, float8 or the like (set_type_codec)?"
                 ) from error
     return None
@@ -452,7 +454,7 @@ _NO_TABLES = ("42P01", "42883", "42703", "3F000")
 
 
 def sqlstate(error: BaseException) -> str | None:
-    """What the server called it, also where a library wrapped the driver's error in its own."""
+    """The server's code of an error, also where a library wrapped the driver's error in its own."""
     seen: BaseException | None = error
     for _ in range(4):  # an ORM's error, the dialect's, the adapter's, the driver's
         if seen is None:
@@ -464,8 +466,8 @@ def sqlstate(error: BaseException) -> str | None:
     return None
 
 
-def told(name: str, error: BaseException, acts: Sequence[Act], *, lost: bool) -> Exception:
-    """The driver's error as ours: in a transaction some mean something else than outside."""
+def as_ours(name: str, error: BaseException, acts: Sequence[Act], *, lost: bool) -> Exception:
+    """The driver's error as one of ours: inside a transaction some mean something else than outside."""
     state, command = sqlstate(error), _command(acts)
     key = "this transaction" if command is None else str(command.key)
     text = "" if command is None else command.key.text
@@ -485,8 +487,8 @@ def told(name: str, error: BaseException, acts: Sequence[Act], *, lost: bool) ->
         case "40001":
             return TransactionConflict(
                 f"{key}: another transaction wrote this after yours had begun, and REPEATABLE READ and SERIALIZABLE "
-                "never look past their beginning (40001). Roll back and run the whole transaction again with the same "
-                "key - under READ COMMITTED it would have waited and replayed",
+                "never see what was committed after they began (40001). Roll back and run the whole transaction again "
+                "with the same key - under READ COMMITTED it would have waited and replayed",
                 key=text,
                 retry_after=0.0,
             )
@@ -498,7 +500,7 @@ def told(name: str, error: BaseException, acts: Sequence[Act], *, lost: bool) ->
                 retry_after=0.0,
             )
         case str() if state == "55P03" or (state == "57014" and isinstance(command, Open)):
-            # Or the caller's own statement_timeout was over first: a claim takes no time but for waiting.
+            # 57014: the caller's own statement_timeout ended first. A claim takes no time except for waiting.
             return InProgress(
                 f"{key} is held by another transaction that has not ended; try again with the same key",
                 key=text,

@@ -37,8 +37,8 @@ from samekey.stores.postgres._tasks import AsyncSharedConnection
 from samekey.stores.postgres._threads import SharedConnection
 from samekey.stores.postgres._transaction import (
     IDENTITY,
-    IDENTITY_UNTOLD,
-    NOT_TOLD,
+    IDENTITY_BY_EPOCH,
+    NOT_SHOWN,
     AsyncPostgresTransaction,
     PostgresTransaction,
     link_of,
@@ -136,9 +136,9 @@ class PostgresStore:
             try:
                 ((self._identity,),) = operators.ask((IDENTITY, ()))
             except SamekeyError as error:
-                if getattr(error.__cause__, "sqlstate", None) not in NOT_TOLD:
+                if getattr(error.__cause__, "sqlstate", None) not in NOT_SHOWN:
                     raise
-                ((self._identity,),) = operators.ask((IDENTITY_UNTOLD, ()))
+                ((self._identity,),) = operators.ask((IDENTITY_BY_EPOCH, ()))
         return str(self._identity)
 
     def close(self) -> None:
