@@ -90,21 +90,24 @@ async def test_with_tls(tmp_path):
         url = f"rediss://localhost:{port}?ssl_ca_certs={tmp_path / 'ca.crt'}"
         run_once(RedisStore(url))
         await run_once_async(AsyncRedisStore(url))
-        held = RedisStore(url).carry_out(opening())
+        other = RedisStore(url)
+        held = other.carry_out(opening())
         with ThreadPoolExecutor(1) as pool:
             store = RedisStore(url)
             waiting = pool.submit(store.wait, Wait(held), 20.0)
             until(lambda: store._process.subscriber._waiting)
-            RedisStore(url).carry_out(settling(held))
+            other.carry_out(settling(held))
             assert there(waiting.result()).result == b"done"
-        held = RedisStore(url).carry_out(opening())
+            store.close()
+        held = other.carry_out(opening())
         ours = AsyncRedisStore(url)
         tasks = asyncio.create_task(ours.wait(Wait(held), 20.0))
         while ours._loop().subscriber._wire is None:
             await asyncio.sleep(0.01)
-        RedisStore(url).carry_out(settling(held))
+        other.carry_out(settling(held))
         assert there(await tasks).result == b"done"
         await ours.close()
+        other.close()
         authority = str(tmp_path / "ca.crt")
         for client in (
             redis.Redis(host="localhost", port=port, ssl=True, ssl_ca_certs=authority),
