@@ -55,6 +55,8 @@ MISTAKES = (
     "the path is not compared",
     "the query is not compared",
     "the method is not compared",
+    "PUT gets no answer",
+    "long keys get no answer",
 )
 # Habits that are no mistakes: the examiner finds nothing wrong with them.
 HABITS = (
@@ -185,6 +187,9 @@ class Handler(BaseHTTPRequestHandler):
         self.say(200, str(self.shop.count).encode())
 
     def do_PUT(self) -> None:
+        if self.shop.has("PUT gets no answer"):
+            self.close_connection = True
+            return None
         if self.shop.has("only POST is served"):
             return self.say(405, b"{}")
         return self.do_POST()
@@ -198,6 +203,9 @@ class Handler(BaseHTTPRequestHandler):
             return self.say(200, b"{}")
         if shop.has("after thirty requests everybody is refused") and len(shop.seen) > 30:
             return self.say(429, b"{}")
+        if shop.has("long keys get no answer") and len(self.headers.get("Idempotency-Key", "")) > 200:
+            self.close_connection = True
+            return None
         try:
             key = self.key()
         except Malformed:

@@ -191,6 +191,8 @@ TRIED_BELOW = {
     "a client that hangs up leaves its claim",
     "after thirty requests everybody is refused",
     "bad keys are answered later",
+    "PUT gets no answer",
+    "long keys get no answer",
 }
 
 
@@ -273,6 +275,16 @@ def test_an_answer_that_says_too_much_for_now_is_no_answer_about_the_key():
 
     assert not broken(report)
     assert unknown(report) == {"malformed-keys", "doubled-keys", "similar-keys"}
+
+
+@pytest.mark.parametrize(
+    ("mistake", "scenario"), [("PUT gets no answer", "another-method"), ("long keys get no answer", "similar-keys")]
+)
+def test_a_request_without_an_answer_is_not_taken_for_a_refusal(mistake, scenario):
+    report = prove(mistake)
+
+    assert scenario in unknown(report)
+    assert not report.complete
 
 
 def test_what_there_is_nothing_to_try_with_is_skipped_with_its_reason():

@@ -22,7 +22,7 @@ def another_path(trial: Trial) -> Play:
     target = trial.target
     url = target.other_url or target.stream_url or _with_path(target.url)
     alone = yield from _another_request(trial, "another path", lambda key: trial.request(key, url=url))
-    if alone.status and not alone.good and not trial.broken:
+    if not alone.good and not trial.broken and not trial.unknown:
         trial.cannot_tell(
             INTENT,
             f"another path is answered {alone.described} by itself: give --other-url, or --skip another-path",
@@ -32,7 +32,7 @@ def another_path(trial: Trial) -> Play:
 def another_query(trial: Trial) -> Play:
     url = _with_query(trial.target.url)
     alone = yield from _another_request(trial, "another query", lambda key: trial.request(key, url=url))
-    if not alone.good and not trial.broken:
+    if not alone.good and not trial.broken and not trial.unknown:
         trial.does_not_apply(INTENT, f"another query is answered {alone.described} by itself")
 
 
@@ -64,7 +64,10 @@ def _another_request(trial: Trial, what: str, changed: Callable[[str], Request])
     other = yield from trial.send(f"its key with {what}", changed(key))
     effects = yield from trial.effects()
     same = trial.name_of(first) == trial.name_of(other)
-    if not first.good:
+    if not alone.status or not other.status:  # no answer is not a refusal
+        silent = other if alone.status else alone
+        trial.cannot_tell(INTENT, f"{what} was answered {silent.described}")
+    elif not first.good:
         trial.cannot_tell(INTENT, f"an ordinary request was answered {first.described}")
     elif not other.good:
         if other.status >= 500 and not other.busy and alone.status < 500:

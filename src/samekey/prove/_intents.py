@@ -40,6 +40,8 @@ def _two_operations(trial: Trial, what: str, key: str, similar: str) -> Generato
     """Send one request under each of two keys; return whether the first was served."""
     yield from trial.start_count()
     first = yield from trial.send("a request", trial.request(key))
+    if not first.status:
+        trial.cannot_tell(INTENT, f"a key of {len(key)} characters was answered {first.described}")
     if not first.good:
         trial.note(f"a key of {len(key)} characters is answered {first.described}")
         return False
