@@ -17,7 +17,7 @@ import samekey
 from samekey.cli._root import COMMANDS, root
 from samekey.cli.exits import Exit
 from samekey.core.errors import Misconfigured
-from samekey.drivers.mysql.connect import OPTIONS
+from samekey.drivers.mysql.address import OPTIONS
 from samekey.drivers.redis.address import OPTIONS as _OURS
 from samekey.guard.store_urls import open_store
 from samekey.hooks import logging as logging_hook

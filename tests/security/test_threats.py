@@ -164,12 +164,12 @@ def test_hostile_text_is_data_in_redis_and_before_postgresql(place, samekey_post
 
 @pytest.mark.slow
 def test_hostile_text_is_data_in_mariadb():
-    from samekey.drivers.mysql import connect
+    from samekey.drivers.mysql.migrate import migrate
     from samekey.testing.servers import mariadb
 
     with mariadb() as server:
         database = server.create_database()
-        connect.migrate(database)
+        migrate(database)
         with Guard(database) as guard:
             attacked(guard)
 

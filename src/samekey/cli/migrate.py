@@ -145,12 +145,12 @@ def _as_object(migration: Migration) -> dict[str, Any]:
 
 def _migrate_mysql(store: str, *, sql: bool, dry_run: bool, as_json: bool) -> Exit:
     try:
-        from samekey.drivers.mysql import connect as driver
+        from samekey.drivers.mysql import address, migrate
     except ModuleNotFoundError as missing:
         raise Misconfigured(f"mysql:// needs {missing.name}: pip install 'samekey[mysql]'") from missing
-    name = driver.parse_url(store).name
+    name = address.parse_url(store).name
     try:
-        found = driver.migrations() if sql else driver.migrate(store, dry_run=dry_run)
+        found = migrate.migrations() if sql else migrate.migrate(store, dry_run=dry_run)
     except Misconfigured as error:
         if error.__cause__ is None:
             raise

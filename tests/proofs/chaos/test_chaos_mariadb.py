@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from samekey.drivers.mysql.connect import migrate
+from samekey.drivers.mysql.migrate import migrate
 from samekey.testing.servers import mariadb
 from tests.proofs.chaos.judging import FULL, judged, seconds
 from tests.proofs.chaos.trial import Trial

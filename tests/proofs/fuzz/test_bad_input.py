@@ -29,7 +29,7 @@ from samekey.core.packing import pack, unpack
 from samekey.core.record import Record
 from samekey.core.refusal import decode_refusal, encode_refusal
 from samekey.core.shapes import Unreadable
-from samekey.drivers.mysql.connect import parse_url as mysql_address
+from samekey.drivers.mysql.address import parse_url as mysql_address
 from samekey.drivers.postgres.address import parse_url as postgres_address
 from samekey.drivers.redis.address import parse_url as redis_address
 from samekey.drivers.sqlite import parse_url as sqlite_address

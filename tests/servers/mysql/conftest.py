@@ -6,7 +6,7 @@ import contextlib
 
 import pytest
 
-from samekey.drivers.mysql import connect as driver
+from samekey.drivers.mysql.migrate import migrate
 from samekey.testing.servers import PrivateMariadb, mariadb
 from samekey.testing.stores.scene import Scene
 from tests.servers.mysql.helpers import opened
@@ -25,7 +25,7 @@ def mortal(samekey_mariadb):
 @pytest.fixture
 def url(samekey_mariadb):
     made = samekey_mariadb.create_database()
-    driver.migrate(made)
+    migrate(made)
     return made
 
 

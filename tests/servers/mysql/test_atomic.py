@@ -34,7 +34,7 @@ from samekey import (
     StoreError,
     TransactionConflict,
 )
-from samekey.drivers.mysql.connect import migrate
+from samekey.drivers.mysql.migrate import migrate
 from tests.stores.wire import Wire
 
 pytestmark = pytest.mark.slow

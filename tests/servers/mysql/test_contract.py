@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from samekey.drivers.mysql.connect import migrate
+from samekey.drivers.mysql.migrate import migrate
 from samekey.stores.mysql import AsyncMysqlStore, MysqlStore
 from samekey.testing.stores import AsyncStoreSuite, StoreSuite
 

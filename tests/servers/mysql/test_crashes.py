@@ -17,7 +17,7 @@ from samekey import Guard, InDoubt, Policy
 from samekey.core.commands import Read, Wait
 from samekey.core.errors import Misconfigured, StoreUnavailable
 from samekey.core.states import State
-from samekey.drivers.mysql import connect as driver
+from samekey.drivers.mysql.migrate import migrate
 from samekey.stores.mysql import MysqlStore
 from samekey.testing.stores.scene import settling
 from tests.servers.mysql.helpers import opened, sql, until
@@ -72,7 +72,7 @@ def test_a_waiter_in_another_process_is_woken_by_the_watcher(store, url, scene, 
 def test_a_server_that_is_killed_keeps_what_it_answered(mortal):
     """kill -9 under load: every claim that was answered is there, none twice, and the callers are served again."""
     url = mortal.create_database()
-    driver.migrate(url)
+    migrate(url)
     guard = Guard(url, policy=Policy(patience=30))
     effects: list[str] = []
     answers: list[tuple[str, Any]] = []
@@ -115,7 +115,7 @@ def test_a_server_that_is_killed_keeps_what_it_answered(mortal):
 def test_another_server_in_its_place_is_noticed(mortal, scene):
     """A failover changes who answers: claims since then say so, also to a process that starts later."""
     url = mortal.create_database()
-    driver.migrate(url)
+    migrate(url)
     store: Any = MysqlStore(url)
     before = store.carry_out(scene.opening("before"))
     known = store.health().incarnation
@@ -137,7 +137,7 @@ def test_tables_that_were_made_anew_are_noticed(store, url, scene):
         sql(url, f"DROP TABLE samekey_{table}")
     with pytest.raises(Misconfigured, match=r"samekey migrate --store mysql://"):
         store.carry_out(scene.opening("between"))
-    driver.migrate(url)
+    migrate(url)
     store.health()  # a new connection
 
     assert store.carry_out(scene.opening("after")).after_loss

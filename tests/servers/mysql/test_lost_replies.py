@@ -14,6 +14,7 @@ from samekey.core.commands import Ask, Begin, Free, Read, Redact, Renew, Take, T
 from samekey.core.errors import StoreUnavailable
 from samekey.core.states import Role, State
 from samekey.drivers.mysql import connect as driver
+from samekey.drivers.mysql.migrate import migrate
 from samekey.stores.mysql import AsyncMysqlStore, _connections
 from samekey.testing.stores.scene import LEASE, A, B, Scene, settling
 from tests.servers.mysql.helpers import connected, opened, sql
@@ -134,7 +135,7 @@ def test_a_connection_that_was_idle_for_long_is_made_anew(wire, scene, monkeypat
     with opened(wire.url) as store:
         store.carry_out(scene.opening("one"))
         before = store._links()._free[0]
-        monkeypatch.setattr(driver, "IDLE_SECONDS", 0)
+        monkeypatch.setattr(_connections, "IDLE_SECONDS", 0)
         assert store.carry_out(scene.opening("two")).version == 1
 
         assert store._links()._free[0][0] is not before[0]
@@ -160,7 +161,7 @@ def _rows(url: str, statement: str) -> Any:
 def test_a_silent_server_is_not_waited_for_for_ever(mortal, scene, monkeypatch):
     """Frozen, with its connections open: told after a while, and served again when it thaws."""
     url = mortal.create_database()
-    driver.migrate(url)
+    migrate(url)
     monkeypatch.setattr(driver, "SILENCE_SECONDS", 1)
     monkeypatch.setattr(driver, "CONNECT_SECONDS", 1)
     monkeypatch.setattr(_connections, "REASK_SECONDS", 0.5)

@@ -13,7 +13,8 @@ from samekey.core.commands import Free
 from samekey.core.errors import Misconfigured, StoreUnavailable
 from samekey.core.ports import Query
 from samekey.core.states import State
-from samekey.drivers.mysql import connect as driver
+from samekey.drivers.mysql.address import parse_url
+from samekey.drivers.mysql.migrate import migrate, migrations, statements
 from samekey.guard.store_urls import open_store
 from samekey.testing.stores.scene import A, B, settling
 from tests.servers.mysql.helpers import opened, plain, sql
@@ -43,7 +44,7 @@ def test_a_read_only_server_is_refused(url, scene):
 def test_a_binary_log_is_looked_at(mortal, scene):
     """One that cannot log READ COMMITTED is refused; one that a power loss may leave behind is told."""
     url = mortal.create_database()
-    driver.migrate(url)
+    migrate(url)
     mortal.restart("fast", log_bin="binlog", binlog_format="STATEMENT")
     with opened(url) as store, pytest.raises(Misconfigured, match="ROW or MIXED"):
         store.carry_out(scene.opening())
@@ -63,7 +64,7 @@ def test_a_binary_log_is_looked_at(mortal, scene):
 def test_what_a_server_is_set_to_for_everybody_does_not_hold_for_the_store(mortal, scene, setting):
     """Commits that begin the next transaction would leave a claim in one that nobody ends."""
     url = mortal.create_database()
-    driver.migrate(url)
+    migrate(url)
     name = setting.partition(" ")[0]
     before = sql(url, f"SELECT @@GLOBAL.{name}")
     sql(url, f"SET GLOBAL {setting}")
@@ -88,7 +89,7 @@ def test_what_a_server_says_to_everybody_who_connects_holds_no_claim_back(mortal
     sql(url, f"SET GLOBAL init_connect = '{said}'")
     try:
         ordinary = url.replace("samekey@", "owner@")  # who may do everything is not told
-        driver.migrate(ordinary)
+        migrate(ordinary)
         with opened(ordinary) as store:
             store.carry_out(scene.opening())
             with opened(url) as other:
@@ -102,7 +103,7 @@ def test_the_health_says_which_guarantee_is_reached(store, mortal):
     assert "not all power losses" in weak.guarantee
     assert any("innodb_flush_log_at_trx_commit is 2" in one for one in weak.warnings)
     made = mortal.create_database()
-    driver.migrate(made)
+    migrate(made)
     with opened(made) as strong:
         assert strong.health().guarantee == (
             "claims survive crashes of clients and of the server; "
@@ -154,17 +155,17 @@ def test_a_result_larger_than_a_packet_is_not_kept_and_never_runs_again(url):
 
 
 def test_addresses():
-    address = driver.parse_url("mariadb://app:p%40ss@db.example:3307/shop?ssl_ca=/etc/ca.pem")
+    address = parse_url("mariadb://app:p%40ss@db.example:3307/shop?ssl_ca=/etc/ca.pem")
     assert address.name == "mariadb://app@db.example:3307/shop?ssl_ca=/etc/ca.pem"
     assert address.arguments["password"] == "p@ss"
     assert address.arguments["ssl_verify_identity"] is True
     assert "p@ss" not in repr(address)
     with pytest.raises(Misconfigured) as told:
-        driver.parse_url("mysql://db/shop?password=secret")
+        parse_url("mysql://db/shop?password=secret")
     assert "secret" not in str(told.value)
     for wrong in ("mysql://db", "mysql://db/", "mysql://db/a/b", "mysql://db:x/shop", "mysql://db/shop?charset=latin1"):
         with pytest.raises(Misconfigured):
-            driver.parse_url(wrong)
+            parse_url(wrong)
     with contextlib.closing(open_store("mysql://app:secret@db/shop", asynchronous=False)) as store:
         assert "secret" not in repr(store)
 
@@ -191,7 +192,7 @@ def test_a_user_needs_no_more_than_rows(url, scene):
 def test_a_socket_and_tls(mortal, scene, tmp_path):
     """Over the server's own socket; and over TLS, where a server that cannot prove itself is refused."""
     url = mortal.create_database()
-    driver.migrate(url)
+    migrate(url)
     with opened(f"{url}?unix_socket={mortal.socket}") as store:
         assert store.carry_out(scene.opening("socket")).attempt == A
     for name in ("right", "wrong"):
@@ -225,20 +226,20 @@ def test_tables_are_made_by_migrate_and_never_by_a_store(samekey_mariadb, scene)
     with opened(url) as store:
         with pytest.raises(Misconfigured, match=r"Make them with: samekey migrate --store mysql://"):
             store.carry_out(scene.opening())
-        assert [one.number for one in driver.migrate(url, dry_run=True)] == [1]
+        assert [one.number for one in migrate(url, dry_run=True)] == [1]
         with ThreadPoolExecutor(4) as pool:
-            done = list(pool.map(lambda _: len(driver.migrate(url)), range(4)))
+            done = list(pool.map(lambda _: len(migrate(url)), range(4)))
         assert sorted(done) == [0, 0, 0, 1]
         assert store.carry_out(scene.opening()).attempt == A
 
 
 def test_a_migration_that_was_interrupted_is_carried_out_again(samekey_mariadb, scene):
     url = samekey_mariadb.create_database()
-    first, second, *_ = driver.statements(driver.migrations()[0].sql)
+    first, second, *_ = statements(migrations()[0].sql)
     sql(url, first)
     sql(url, second)
 
-    assert len(driver.migrate(url)) == 1
+    assert len(migrate(url)) == 1
     with opened(url) as store:
         assert store.carry_out(scene.opening()).attempt == A
 
@@ -247,6 +248,6 @@ def test_a_newer_schema_is_refused(url, scene):
     sql(url, "UPDATE samekey_meta SET value = '9' WHERE name IN ('schema', 'oldest_client')")
 
     with pytest.raises(Misconfigured, match="upgrade samekey"):
-        driver.migrate(url)
+        migrate(url)
     with opened(url) as store, pytest.raises(Misconfigured, match="upgrade samekey"):
         store.carry_out(scene.opening())

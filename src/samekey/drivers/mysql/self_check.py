@@ -6,10 +6,11 @@ Without the driver: it is given a function that runs a statement and returns its
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from samekey.core.errors import Misconfigured, StoreUnavailable
+from samekey.drivers.mysql.address import Address
 from samekey.drivers.schema import check_schema, migrate_line
 
 Run = Callable[[str], list[tuple[Any, ...]]]
@@ -28,14 +29,6 @@ RECORD_COLUMNS = (
 )
 # fmt: on
 TABLES = ("samekey_records", "samekey_meta", "samekey_audit")
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """A checked place."""
-
-    name: str  # for people: no password
-    arguments: Mapping[str, Any] = field(repr=False)  # for PyMySQL, the password among them
 
 
 @dataclass(frozen=True, slots=True)

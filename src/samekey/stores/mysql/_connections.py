@@ -31,6 +31,17 @@ from samekey.core.record import Record
 from samekey.core.register import Moment, after_loss, apply, audited, expired, seen_at
 from samekey.core.states import State
 from samekey.drivers.mysql import connect as driver
+from samekey.drivers.mysql.address import Address
+from samekey.drivers.mysql.errors import (
+    DriverError,
+    is_at_its_limit,
+    is_busy,
+    is_conflict,
+    is_lost,
+    is_spent,
+    store_error,
+)
+from samekey.drivers.mysql.self_check import IDLE_SECONDS, Facts
 from samekey.loops import Bells, started
 from samekey.stores.mysql._rows import (
     FLOOR,
@@ -110,10 +121,10 @@ class Turns:
 class Links:
     """Everything that belongs to one process, and is made anew after a fork; connections are made when needed."""
 
-    def __init__(self, address: driver.Address) -> None:
+    def __init__(self, address: Address) -> None:
         self.pid = os.getpid()
         self.closed = False
-        self.facts: driver.Facts | None = None
+        self.facts: Facts | None = None
         self.bells = Bells()
         self.watch = Watch(self)
         self._address = address
@@ -143,7 +154,7 @@ class Links:
                     yield self.runner(link)
                 except BaseException as error:
                     # Also Ctrl-C in the middle of a statement, and whatever is left of a transaction.
-                    usable = isinstance(error, driver.DriverError | SamekeyError) and not driver.is_spent(error)
+                    usable = isinstance(error, DriverError | SamekeyError) and not is_spent(error)
                     self._give_back(link, usable and not driver.in_transaction(link))
                     raise
                 self._give_back(link, usable=True)
@@ -160,7 +171,7 @@ class Links:
             try:
                 return self.connect()
             except Unreachable as error:
-                if not driver.is_at_its_limit(error.__cause__) or time.monotonic() >= deadline:
+                if not is_at_its_limit(error.__cause__) or time.monotonic() >= deadline:
                     raise
             time.sleep(LIMIT_PAUSE_SECONDS)
             link = self._idle()
@@ -222,7 +233,7 @@ class Links:
         """The connection that was used last, unless the server is about to hang up on it."""
         with self._mutex:
             link, since = self._free.pop() if self._free else (None, 0.0)
-            if link is None or time.monotonic() - since < driver.IDLE_SECONDS * 0.8:
+            if link is None or time.monotonic() - since < IDLE_SECONDS * 0.8:
                 return link
             older, self._free = [one for one, _ in self._free], []
         for one in (link, *older):
@@ -324,18 +335,18 @@ class Links:
                     raise
                 time.sleep(pause)
                 pause = min(pause * 2, REASK_PAUSE_MAX_SECONDS)
-            except driver.DriverError as error:
-                if driver.is_lost(error) and again:
+            except DriverError as error:
+                if is_lost(error) and again:
                     deadline = deadline or time.monotonic() + REASK_SECONDS
                     if time.monotonic() < deadline:
                         continue
-                    raise Unreachable(str(driver.store_error(self._address, error))) from error
+                    raise Unreachable(str(store_error(self._address, error))) from error
                 # A claim of a held row waits outside: the guard tries again while its caller has patience.
-                busy = driver.is_busy(error) and not claim
-                if (driver.is_conflict(error) or busy) and conflicts < CONFLICTS_MAX:
+                busy = is_busy(error) and not claim
+                if (is_conflict(error) or busy) and conflicts < CONFLICTS_MAX:
                     conflicts += 1
                     continue
-                raise driver.store_error(self._address, error) from error
+                raise store_error(self._address, error) from error
 
     def _reply(self, done: Done) -> Record | None:
         """After the commit: wake the waiters of the key, and show the record on the server's clock."""
@@ -440,7 +451,7 @@ class Watch:
                 rows: dict[bytes, Any] = {}
                 for start in range(0, len(digests), WATCH_MAX):
                     rows.update(versions(self._links.runner(link), digests[start : start + WATCH_MAX]))
-            except (driver.DriverError, SamekeyError):
+            except (DriverError, SamekeyError):
                 # A hint only: each waiter re-reads its record by itself.
                 if link is not None:
                     driver.abandon(link)

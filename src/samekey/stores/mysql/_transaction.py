@@ -23,6 +23,18 @@ from samekey.core.register import apply, expired, seen_at
 from samekey.core.states import Role
 from samekey.core.transaction import Act, RecordGone, Savepoint, SavepointGone
 from samekey.drivers.mysql import connect as driver
+from samekey.drivers.mysql.address import Address
+from samekey.drivers.mysql.errors import (
+    DriverError,
+    is_busy,
+    is_elsewhere,
+    is_lost,
+    is_rolled_back,
+    is_timed_out,
+    no_such_savepoint,
+    store_error,
+)
+from samekey.drivers.mysql.self_check import place_of
 from samekey.loops import aside, running
 from samekey.stores.mysql._connections import Links, TooLarge, without_result
 from samekey.stores.mysql._rows import (
@@ -61,7 +73,7 @@ class MysqlTransaction:
     began_by_itself = False  # PyMySQL does not show who began it
     begins_by_itself = False  # with autocommit off it does; an explicit BEGIN is harmless then
 
-    def __init__(self, links: Callable[[], Links], address: driver.Address, connection: Any) -> None:
+    def __init__(self, links: Callable[[], Links], address: Address, connection: Any) -> None:
         if not driver.is_connection(connection):
             raise Misconfigured(f"Atomic on {address.name} takes a PyMySQL connection, not {type(connection).__name__}")
         self.name = address.name
@@ -79,9 +91,9 @@ class MysqlTransaction:
         if facts is None:
             return False
         try:
-            rows, _ = driver.run(self._connection, _WHERE % driver.place_of(facts.place))
-        except driver.DriverError as error:
-            if not driver.is_elsewhere(error):
+            rows, _ = driver.run(self._connection, _WHERE % place_of(facts.place))
+        except DriverError as error:
+            if not is_elsewhere(error):
                 self._raise(error, None)
             return False
         return [tuple(map(bytes.decode, row)) for row in rows] == [(facts.epoch, facts.place)]
@@ -108,8 +120,8 @@ class MysqlTransaction:
     def commit(self) -> None:
         try:
             self._statement(_COMMIT)
-        except driver.DriverError as error:
-            if driver.is_lost(error):
+        except DriverError as error:
+            if is_lost(error):
                 raise StoreUnavailable(
                     f"{self.name}: the connection was lost during the commit. Ask again with the same key: "
                     "it answers if the commit got through, and runs if it did not"
@@ -138,7 +150,7 @@ class MysqlTransaction:
         """PyMySQL writes nothing late."""
 
     def conflicts(self, error: BaseException) -> bool:
-        return driver.is_rolled_back(error)
+        return is_rolled_back(error)
 
     def _require_begun(self) -> None:
         """The savepoint's reply has the server's state: without it a transaction that a deadlock ended looks open."""
@@ -160,7 +172,7 @@ class MysqlTransaction:
                 return self._change(command)
             except TooLarge as error:
                 return self._change(without_result(command, error))
-        except driver.DriverError as error:
+        except DriverError as error:
             self._raise(error, command)
 
     def _open(self, command: Open, patience: float) -> Record | None:
@@ -216,15 +228,15 @@ class MysqlTransaction:
     def _say(self, statement: str) -> None:
         try:
             self._statement(statement)
-        except driver.DriverError as error:
+        except DriverError as error:
             self._raise(error, None)
 
-    def _raise(self, error: driver.DriverError, command: StoreCommand | None) -> NoReturn:
+    def _raise(self, error: DriverError, command: StoreCommand | None) -> NoReturn:
         """The driver's error as ours: in a transaction some mean something else than outside."""
         key = "this transaction" if command is None else str(command.key)
         text = "" if command is None else command.key.text
-        rolled_back = driver.is_rolled_back(error)
-        if rolled_back or driver.is_busy(error):
+        rolled_back = is_rolled_back(error)
+        if rolled_back or is_busy(error):
             driver.refresh(self._connection)
             # With innodb_rollback_on_timeout all of it is gone: going on as if busy would commit the other half.
             rolled_back |= not (self.in_transaction or self._began)
@@ -235,19 +247,19 @@ class MysqlTransaction:
                 key=text,
                 retry_after=0.0,
             ) from error
-        if driver.no_such_savepoint(error):
+        if no_such_savepoint(error):
             raise SavepointGone(f"{self.name}: {error}") from error
-        if driver.is_busy(error) or (isinstance(command, Open) and driver.is_timed_out(error)):
+        if is_busy(error) or (isinstance(command, Open) and is_timed_out(error)):
             raise InProgress(
                 f"{key} is held by another transaction that has not ended; try again with the same key",
                 key=text,
                 token=0,
                 retry_after=RETRY_SECONDS,
             ) from error
-        if driver.is_lost(error):
+        if is_lost(error):
             # Not StoreUnavailable: in a transaction that is gone there is nothing to try again.
             raise StoreError(f"the connection to {self.name} was lost, and with it the transaction") from error
-        raise driver.store_error(self._address, error) from error
+        raise store_error(self._address, error) from error
 
 
 class AsyncMysqlTransaction:

@@ -25,7 +25,7 @@ from samekey.core.commands import Read, StoreCommand, Wait
 from samekey.core.errors import StoreUnavailable
 from samekey.core.ports import Audits, Health, Query, Records, Replies, Reply, listed
 from samekey.core.record import Record
-from samekey.drivers.mysql import connect as driver
+from samekey.drivers.mysql.address import parse_url
 from samekey.loops import aside, running
 from samekey.stores._waiting import async_wait, wait
 from samekey.stores.mysql._connections import CLAIMS, Closed, Links
@@ -44,7 +44,7 @@ class MysqlStore:
     """A store for `Guard`: `MysqlStore("mysql://app@db/shop")`. It connects when it is first used."""
 
     def __init__(self, url: str) -> None:
-        self._address = driver.parse_url(url)
+        self._address = parse_url(url)
         self.name = self._address.name
         self._here = Links(self._address)
 
