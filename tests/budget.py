@@ -38,7 +38,7 @@ ROOMS = {
     **{f"tests/{edge}": "edges" for edge in ("cli", "clients", "demo", "hooks", "ops", "prove")},
     "tests/testing": "guard",
     "tests/security": "guard",
-    "tests/examples": "guard",
+    "tests/examples": "http",  # shops on FastAPI, Flask and Django
     "tests/bench": "servers",
     "tests/peers": "servers",
     "tests/tools": "pages",
