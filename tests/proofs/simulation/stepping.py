@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar, cast
 from samekey.core.commands import Wait
 from samekey.core.layers import Sight
 from samekey.core.ports import AsyncStore
-from samekey.guard import hold, lease_timer, operations, performer
+from samekey.guard import claiming, hold, lease_timer, operations, performer
 from samekey.guard.guards import AsyncGuard
 from samekey.guard.lease_timer import Leases, renew_with
 from samekey.guard.single_flight import Flights
@@ -240,8 +240,10 @@ def stepping(stage: Stage) -> Iterator[None]:
     """Within it, guards live on this stage."""
     loop = SteppedLoop(stage)
     places: list[tuple[Any, str, Any]] = [
+        (claiming, "running", lambda: loop),
         (performer, "running", lambda: loop),
         (hold, "in_a_loop", lambda: True),
+        (claiming, "time", stage),
         (performer, "time", stage),
         (hold, "time", stage),
         (lease_timer, "time", stage),
