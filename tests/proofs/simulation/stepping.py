@@ -235,11 +235,10 @@ class SteppedGuard(AsyncGuard):
         self._opened = None
 
 
-@contextmanager
-def stepping(stage: Stage) -> Iterator[None]:
-    """Within it, guards live on this stage."""
+def stepped(stage: Stage) -> list[tuple[Any, str, Any]]:
+    """(module, name, what it is replaced by): every loop, clock and source of chance of the code that is played."""
     loop = SteppedLoop(stage)
-    places: list[tuple[Any, str, Any]] = [
+    return [
         (claiming, "running", lambda: loop),
         (performer, "running", lambda: loop),
         (hold, "in_a_loop", lambda: True),
@@ -254,6 +253,12 @@ def stepping(stage: Stage) -> Iterator[None]:
         (_waiting, "time", stage),
         (operations, "new_attempt", stage.new_attempt),
     ]
+
+
+@contextmanager
+def stepping(stage: Stage) -> Iterator[None]:
+    """Within it, guards live on this stage."""
+    places = stepped(stage)
     real = [(module, name, getattr(module, name)) for module, name, _ in places]
     for module, name, ours in places:
         setattr(module, name, ours)

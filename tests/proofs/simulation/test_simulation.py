@@ -5,14 +5,21 @@ The budget: SAMEKEY_RUNS, or a million with SAMEKEY_BUDGET=full (`make proof`), 
 
 from __future__ import annotations
 
+import importlib
 import math
 import os
+import pkgutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+import samekey.guard
+from samekey import loops
 from samekey.core import attempt as core_attempt
 from samekey.core import register
 from samekey.core.layers import FRONT_TTL_SECONDS, Front, Look
@@ -22,6 +29,7 @@ from tests.figures import figure
 from tests.proofs.schedules import test_mutants as mutants
 from tests.proofs.simulate import boundary_of, layered_of, play, shrink, simulate
 from tests.proofs.simulation.durable import Durable
+from tests.proofs.simulation.stepping import stepped
 from tests.stores.memory_front import MemoryFront
 
 PROOF = os.environ.get("SAMEKEY_BUDGET") == "full"
@@ -80,6 +88,22 @@ def test_a_seed_is_a_run():
 
     assert told[0] == told[1]
     assert len(told[0]) > 1000
+
+
+NOT_PLAYED = {"adapter_batches", "atomic", "batch"}  # of samekey.guard: transactions and batches
+
+
+def test_every_loop_and_clock_of_the_guard_is_stepped():
+    """A module that takes the real loop or the real clock would not be played at all."""
+    steps: Any = SimpleNamespace(new_attempt=None)
+    replaced = {(module.__name__, name) for module, name, _ in stepped(steps)}
+    found = set()
+    for one in pkgutil.iter_modules(samekey.guard.__path__, "samekey.guard."):
+        module = importlib.import_module(one.name)
+        used = {"running": loops.running, "time": time}
+        found |= {(one.name, name) for name, real in used.items() if getattr(module, name, None) is real}
+
+    assert {(name, what) for name, what in found - replaced if name.rpartition(".")[2] not in NOT_PLAYED} == set()
 
 
 def test_a_broken_promise_shrinks_to_a_short_story(monkeypatch):
