@@ -338,6 +338,7 @@ class Simulation:
         if mood > 0.96:
             raise Refused("stolen card") if mood > 0.98 else NotDone("gave up before anything was sent")
         if self.boundary.terms.marked:
+            await Wish("sleep", self.draw())  # it prepares its request; paused here, it may lose its lease
             await held.sending()
         ending = await Wish("charge", held.provider_key())
         match ending.how:
