@@ -35,7 +35,7 @@ FAILS_FROM = 1.5
 # What is tested there, not where the file is. A folder that is named in neither table fails the run.
 ROOMS = {
     **{f"tests/{room}": room for room in BUDGETS if room != "edges"},
-    **{f"tests/{edge}": "edges" for edge in ("cli", "clients", "demo", "hooks", "ops", "prove")},
+    **{f"tests/{edge}": "edges" for edge in ("cli", "clients", "demo", "extras", "hooks", "ops", "prove")},
     "tests/testing": "guard",
     "tests/security": "guard",
     "tests/examples": "http",  # shops on FastAPI, Flask and Django

@@ -6,6 +6,7 @@ The budget: SAMEKEY_RUNS, or a million with SAMEKEY_BUDGET=full (`make proof`), 
 from __future__ import annotations
 
 import importlib
+import itertools
 import math
 import os
 import pkgutil
@@ -244,6 +245,15 @@ KILLED_LAYERED: list[tuple[Callable[[pytest.MonkeyPatch], None], str]] = [
 ]
 
 
+# Where the seed that kills a rare one was found last: a short run starts a little before it, and then at zero.
+FOUND = {
+    "a_seal_that_outlives_a_failover": 6044,
+    "a_word_dated_when_it_is_told": 2555,
+    "interrupted_is_forgotten": 4629,
+    "settle_what_is_settled": 7907,
+}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("mutate", "boundary", "layered"),
@@ -256,7 +266,8 @@ KILLED_LAYERED: list[tuple[Callable[[pytest.MonkeyPatch], None], str]] = [
 def test_the_simulation_kills(mutate, boundary, layered, monkeypatch):
     """With the rule taken out some seed tells; `-s` prints how many it took."""
     mutate(monkeypatch)
-    for seed in range(SEEDS_TO_KILL_MAX):
+    near = 0 if PROOF else max(0, FOUND.get(mutate.__name__, 0) - 50)
+    for seed in itertools.chain(range(near, near + SEEDS_TO_KILL_MAX), range(near)):
         run = play(seed, boundary=boundary, layered=layered)
         if run.broken:
             world = f"{boundary}, layered" if layered else boundary
