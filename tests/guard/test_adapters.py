@@ -495,6 +495,20 @@ async def test_a_batch_that_the_store_does_not_take_is_settled_one_by_one(colour
 
 
 @both
+async def test_a_closed_guard_claims_no_batch_and_settles_the_one_that_runs(colour: str):
+    adapter = Adapter(colour)
+    late = [adapter.call("late")]
+    opened = await done(adapter.guard.begin_many([adapter.call("a")]))
+    await done(adapter.guard.close())
+
+    refused = await done(adapter.guard.begin_many(late))
+    assert isinstance(refused[0], Down)
+    assert adapter.record("late") is None
+    ended = await done(adapter.guard.settle_many([(opened[0], "sent")]))
+    assert (ended[0].state, ended[0].recorded) == (State.COMPLETED, True)
+
+
+@both
 async def test_a_batch_reads_earlier_names_one_by_one(colour: str):
     adapter = Adapter(colour)
     old = adapter.guard.operation("old", boundary=Opaque())

@@ -104,6 +104,8 @@ def _carried_out(guard: Any, commands: list[Any]) -> list[Any]:
     if not commands:
         return []
     try:
+        if isinstance(commands[0], Open):
+            guard._require_open()  # a closed guard takes no claims; what runs is still settled
         replies: list[Any] = guard.store.batch(commands)
     except SamekeyError as error:
         return [copy.copy(error) for _ in commands]  # one error object for each call
@@ -243,6 +245,8 @@ async def _acarried_out(guard: Any, commands: list[Any]) -> list[Any]:
     if not commands:
         return []
     try:
+        if isinstance(commands[0], Open):
+            guard._require_open()
         replies: list[Any] = await guard.store.batch(commands)
     except SamekeyError as error:
         return [copy.copy(error) for _ in commands]
