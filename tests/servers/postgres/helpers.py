@@ -32,3 +32,14 @@ def until(look: Any, seconds: float = 10.0) -> Any:
             return found
         time.sleep(0.005)
     raise AssertionError("it never came")
+
+
+def until_past(url: str, column: str) -> None:
+    """Return when no record has this time within the next second: short leases and retentions are over then."""
+    now = "date_part('epoch', clock_timestamp())"
+    until(lambda: sql(url, f"SELECT count(*) = 0 FROM samekey_records WHERE {column} BETWEEN {now} AND {now} + 1"))
+
+
+def until_ended(url: str, pid: int) -> None:
+    """Return when this backend of the server has ended."""
+    until(lambda: sql(url, f"SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = {pid}"))

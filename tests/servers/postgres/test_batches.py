@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -21,7 +20,7 @@ from samekey.drivers.postgres import exchange
 from samekey.stores.postgres import AsyncPostgresStore, PostgresStore
 from samekey.testing.stores.agreement import _compare, _moment
 from samekey.testing.stores.scene import A, B, settling
-from tests.servers.postgres.helpers import attempt, sql
+from tests.servers.postgres.helpers import attempt, sql, until_past
 
 pytestmark = pytest.mark.slow
 
@@ -89,7 +88,7 @@ async def test_tasks_share_their_commits(url, scene):
     assert int(sql(url, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text")) - before < 16
 
 
-def test_a_batch_of_settles_does_what_the_register_says(store, scene):
+def test_a_batch_of_settles_does_what_the_register_says(store, url, scene):
     """Every role and every move, all in one statement: each row becomes what the pure function makes of it."""
     store.batch([scene.opening(f"{role} {one} {other}") for role in Role for one in State for other in State])
     commands = []
@@ -104,7 +103,7 @@ def test_a_batch_of_settles_does_what_the_register_says(store, scene):
                 commands.append(
                     settling(seen, after, role=role, by=B, result=b"after", error="After", why="w", next_round=True)
                 )
-    time.sleep(0.01)
+    until_past(url, "lease_until")
     commands = [replace(command, seen=store.carry_out(Read(command.key))) for command in commands]  # dead by now
 
     replies = store.batch(commands)
@@ -115,7 +114,7 @@ def test_a_batch_of_settles_does_what_the_register_says(store, scene):
         _compare(reply, store.carry_out(Read(command.key)), command.seen, str(command))
 
 
-def test_a_batch_of_opens_does_what_the_register_says(store, scene):
+def test_a_batch_of_opens_does_what_the_register_says(store, url, scene):
     """New keys, keys in every state, expired ones and twice the same, all in one batch."""
     texts = []
     for state in State:
@@ -124,7 +123,7 @@ def test_a_batch_of_opens_does_what_the_register_says(store, scene):
             if state is not State.STARTED:
                 store.carry_out(settling(held, state, result=b"old", retain=retain))
             texts.append(f"{state} {retain}")
-    time.sleep(0.01)
+    until_past(url, "retain_until")
     whole = {one.key.text: one for one in store.list(Query(operation=scene.operation))}
     commands = [scene.opening(text, by=B, sends=True) for text in (*texts, "new 1", "new 2", "new 1")]
 

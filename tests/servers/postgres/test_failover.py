@@ -138,9 +138,9 @@ def test_listening_goes_on_after_a_restart(own_server, scene, monkeypatch):
     held = store.carry_out(scene.opening())
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(other.wait, Wait(held), 20.0)
-        time.sleep(0.2)
+        until(other._process.listener._listening.is_set)
         own_server.restart("immediate")
-        time.sleep(0.3)
+        until(other._process.listener._listening.is_set)
         store.carry_out(settling(held, State.COMPLETED, result=b"done"))
         found = waiting.result(10)
     assert found is not None
@@ -289,9 +289,10 @@ def test_a_commit_that_its_standby_may_not_have_is_not_taken_for_granted(own_ser
             if pid != "done":
                 break
         own_server.sql(f"SELECT pg_cancel_backend({pid})")
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailable) as refused:
             claim.result(20)
 
+    assert refused.type is StoreUnavailable  # StoreBusy would be sent again as a new claim, and not be confirmed
     own_server.sql("ALTER SYSTEM RESET synchronous_standby_names")
     own_server.sql("SELECT pg_reload_conf()")
     found = store.carry_out(scene.opening(text))

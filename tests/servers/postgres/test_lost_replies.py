@@ -19,7 +19,7 @@ from samekey.core.states import State
 from samekey.drivers.postgres import connection
 from samekey.stores.postgres import AsyncPostgresStore, PostgresStore
 from samekey.testing.stores.scene import LEASE, A, B, settling
-from tests.servers.postgres.helpers import attempt, sql, until
+from tests.servers.postgres.helpers import attempt, sql, until, until_ended
 
 pytestmark = pytest.mark.slow
 
@@ -96,7 +96,7 @@ def test_a_terminated_backend_is_asked_again(store, url, scene):
         waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = 'samekey'"
         pid = until(lambda: sql(url, waiting))
         sql(url, f"SELECT pg_terminate_backend({pid})")
-        time.sleep(0.05)
+        until_ended(url, pid)
         rival.rollback()
         held = claim.result(10)
 
@@ -117,7 +117,7 @@ def test_a_silent_server_is_not_waited_for_for_ever(store, url, scene, monkeypat
         os.kill(pid, signal.SIGCONT)
 
     assert held.attempt == A
-    time.sleep(0.2)  # the old backend wakes up and carries its statement out too
+    until_ended(url, pid)  # it woke up, and carried its statement out too
     assert store.carry_out(scene.opening(by=B)).fence == held.fence
 
 

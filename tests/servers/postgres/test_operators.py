@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
@@ -17,7 +16,7 @@ from samekey.drivers.postgres.migrate import migrate
 from samekey.stores.postgres import PostgresStore
 from samekey.stores.postgres._operators import list_statement
 from samekey.testing.stores.scene import B, settling
-from tests.servers.postgres.helpers import sql
+from tests.servers.postgres.helpers import sql, until_past
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +26,7 @@ def test_sweeping_while_claims_run(store, url, scene):
     texts = [str(number) for number in range(400)]
     held = store.batch([scene.opening(text) for text in texts])
     store.batch([settling(one, State.COMPLETED, retain=0.001) for one in held])
-    time.sleep(0.01)
+    until_past(url, "retain_until")
     swept = []
     begun, over = threading.Event(), threading.Event()
 
@@ -55,7 +54,7 @@ def test_a_sweep_keeps_its_limit_whatever_the_plan(store, url, scene):
     """In a small table that was never analyzed the limit was looked for row by row: five of five went."""
     held = store.batch([scene.opening(str(number)) for number in range(5)])
     store.batch([settling(one, State.COMPLETED, retain=0.001) for one in held])
-    time.sleep(0.01)
+    until_past(url, "retain_until")
 
     assert [store.sweep(2) for _ in range(4)] == [2, 2, 1, 0]
 
@@ -63,7 +62,7 @@ def test_a_sweep_keeps_its_limit_whatever_the_plan(store, url, scene):
 def test_a_row_that_somebody_writes_is_swept_the_next_time(store, url, scene):
     held = store.carry_out(scene.opening())
     store.carry_out(settling(held, State.COMPLETED, retain=0.001))
-    time.sleep(0.01)
+    until_past(url, "retain_until")
     with psycopg.connect(url) as rival:
         rival.execute("SELECT 1 FROM samekey_records FOR UPDATE")
         assert store.sweep(100) == 0

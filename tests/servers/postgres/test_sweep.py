@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -22,6 +21,7 @@ from samekey.ops.sweeping import sweeping
 from samekey.stores.postgres import PostgresStore
 from samekey.testing.servers import postgres
 from samekey.testing.stores.scene import B, Scene, settling
+from tests.servers.postgres.helpers import until_past
 
 pytestmark = pytest.mark.slow
 
@@ -54,11 +54,11 @@ def scene():
     return Scene(0.02)
 
 
-def past_retention(store: PostgresStore, scene: Scene, count: int) -> list[Any]:
+def past_retention(store: PostgresStore, url: str, scene: Scene, count: int) -> list[Any]:
     """So many records whose retention is over."""
     held = store.batch([scene.opening(str(number)) for number in range(count)])
     store.batch([settling(one, State.COMPLETED, retain=0.001) for one in held if isinstance(one, Record)])
-    time.sleep(0.01)
+    until_past(url, "retain_until")
     return held
 
 
@@ -99,7 +99,7 @@ def test_a_claim_never_vanishes_while_two_sweepers_sweep(store, url, scene):
 
 def test_a_key_that_is_made_anew_between_the_read_and_the_delete_stays(store, url, scene):
     """The sweep finds the row past its retention; before it deletes, the key is claimed again."""
-    (old,) = past_retention(store, scene, 1)
+    (old,) = past_retention(store, url, scene, 1)
     with psycopg.connect(url) as sweeper:
         # The first half of the sweep, as it stands in the function, but without its lock: a read.
         seen = sweeper.execute(
@@ -119,7 +119,7 @@ def test_a_key_that_is_made_anew_between_the_read_and_the_delete_stays(store, ur
 
 def test_a_row_that_a_claim_is_writing_is_left_out_and_nobody_waits(store, url, scene):
     """The claim's transaction is still open: the sweep takes the others, and the claim goes on."""
-    past_retention(store, scene, 5)
+    past_retention(store, url, scene, 5)
     key = scene.key("3")
     with psycopg.connect(url) as claim:
         claim.execute(
@@ -137,7 +137,7 @@ def test_a_row_that_a_claim_is_writing_is_left_out_and_nobody_waits(store, url, 
 
 def test_two_sweepers_share_the_work(store, url, scene):
     """Every record is swept by one of them, and neither waits for the other."""
-    past_retention(store, scene, 600)
+    past_retention(store, url, scene, 600)
 
     def sweep(_: int) -> int:
         with contextlib.closing(PostgresStore(url)) as sweeper:
@@ -152,7 +152,7 @@ def test_two_sweepers_share_the_work(store, url, scene):
 
 def test_a_sweep_touches_what_it_deletes_and_little_else(store, url, scene):
     """However many records there are: rows read by all its statements, as the server counts them."""
-    past_retention(store, scene, 2000)
+    past_retention(store, url, scene, 2000)
     store.close()  # what it read is counted by now
     counted = (
         "SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0))::int FROM pg_stat_user_tables "

@@ -64,7 +64,7 @@ def test_waiters_of_one_process_cost_next_to_nothing(store, url, scene, monkeypa
     with ThreadPoolExecutor(100) as pool:
         waiting = [pool.submit(other.wait, Wait(seen), 10.0) for _ in range(100)]
         until(lambda: sql(url, "SELECT waited_for FROM samekey_records"))
-        time.sleep(0.1)
+        until(lambda: all(one.running() for one in waiting))
         store.carry_out(settling(held, State.COMPLETED, result=b"done"))
         found = [one.result(10) for one in waiting]
     other.close()
@@ -173,7 +173,7 @@ async def test_a_task_that_waits_outlasts_a_table_that_is_locked(url, scene):
         with pytest.raises(StoreBusy):
             await store.wait(Wait(held), 0.5)
         waiting = asyncio.create_task(store.wait(Wait(held), 20.0))
-        await asyncio.sleep(0.3)
+        await asyncio.to_thread(until, lambda: sql(url, _LOCKED_OUT))
     await store.carry_out(settling(held, State.COMPLETED, result=b"done"))
     found = await asyncio.wait_for(waiting, 10)
     await store.close()

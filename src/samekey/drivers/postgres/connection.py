@@ -30,7 +30,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 
     silence_seconds: float | None = None
     not_replicated = False
-    prepared: set[bytes] | None = None  # what `ask` has prepared in this session; None behind PgBouncer
+    prepared: set[bytes] | None = None  # what `ask` has prepared in this session; None with PgBouncer
     _poll: Any = None
 
     def ask(self, query: Query) -> Any:

@@ -20,7 +20,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from samekey.core.commands import Open, Read, Redact, Renew, Settle, StoreCommand, Take, Testify, Wait
-from samekey.core.errors import Misconfigured, SamekeyError, StoreUnavailable
+from samekey.core.errors import Misconfigured, SamekeyError, StoreBusy, StoreUnavailable
 from samekey.core.record import Record
 from samekey.core.states import Role, State
 from samekey.drivers.postgres.address import Address
@@ -179,12 +179,14 @@ class Loss:
         self.lost_at: float | None = None
 
 
-def carrying(items: list[Item], address: Address, facts: Loss) -> Steps:
-    """Send one group together; after an error that is not the connection's, one by one."""
+def carrying(items: list[Item], address: Address, facts: Loss, deadline: float | None = None) -> Steps:
+    """Send one group together; after an error that is not the connection's, one by one.
+
+    `deadline`: an earlier reply was lost, and until then the commands are sent again.
+    """
     query, items = _query(items, address)
     if query is None:
         return
-    deadline: float | None = None  # until when a lost reply is asked for again
     conflicts = 0
     pause = REASK_PAUSE_SECONDS
     while True:
@@ -209,9 +211,9 @@ def carrying(items: list[Item], address: Address, facts: Loss) -> Steps:
                 continue
             elif len(items) > 1:
                 for item in items:
-                    yield from carrying([item], address, facts)
+                    yield from carrying([item], address, facts, deadline)
                 return
-            _fail(items, _translated(address, error))
+            _fail(items, _translated(address, error, lost=deadline is not None))
             return
     _answer(items, answer, facts.lost_at)
     if deadline is not None:
@@ -263,7 +265,7 @@ def _confirming(items: list[Item], address: Address, facts: Loss) -> Steps:
             and record.state is State.STARTED
         ):
             touch = Item(Renew(record, command.lease_seconds))
-            yield from carrying([touch], address, facts)
+            yield from carrying([touch], address, facts, time.monotonic() + REASK_SECONDS)
             item.reply, item.error = touch.reply, touch.error
 
 
@@ -272,7 +274,11 @@ def _fail(items: list[Item], error: Exception) -> None:
         item.fail(error)
 
 
-def _translated(address: Address, error: BaseException) -> Exception:
-    mine = store_error(address, error)
-    mine.__cause__ = error
-    return mine
+def _translated(address: Address, error: BaseException, lost: bool) -> Exception:
+    translated = store_error(address, error)
+    if lost and isinstance(translated, StoreBusy):
+        # A caller may send a busy command again as if it were new. Then a claim would find its own record, which may be
+        # missing on the standby, and no write would confirm it.
+        translated = StoreUnavailable(f"{translated.message}; an earlier reply was lost")
+    translated.__cause__ = error
+    return translated
