@@ -22,7 +22,7 @@ from samekey.drivers.postgres.migrate import migrate
 from samekey.stores.postgres import AsyncPostgresStore, PostgresStore, _batches
 from samekey.testing.servers import postgres
 from samekey.testing.stores.scene import A, B, Scene, settling
-from tests.servers.postgres.helpers import attempt, until
+from tests.servers.postgres.helpers import attempt, sql, until
 
 pytestmark = pytest.mark.slow
 
@@ -138,7 +138,7 @@ def test_listening_goes_on_after_a_restart(own_server, scene, monkeypatch):
     held = store.carry_out(scene.opening())
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(other.wait, Wait(held), 20.0)
-        until(other._process.listener._listening.is_set)
+        until(lambda: sql(url, "SELECT waited_for FROM samekey_records"))  # it listens, and has flagged the row
         own_server.restart("immediate")
         until(other._process.listener._listening.is_set)
         store.carry_out(settling(held, State.COMPLETED, result=b"done"))
