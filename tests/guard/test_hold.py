@@ -467,11 +467,11 @@ def test_a_hold_knows_whether_it_may_have_reached_its_provider(memory: Place):
 def test_a_hold_that_is_entered_after_its_lease_ended_is_refused_and_its_key_free(
     place: Place, ledger: Ledger, colour: str, met: str
 ):
-    """Nobody renews a hold before it is entered: by now somebody else may have run it."""
+    """A hold is not renewed before it is entered: by now another caller may have run it."""
     short = Policy(lease=0.05)
     boundary = Repeatable() if met == "run again" else Opaque()
     asked: dict[str, Any] = {"key": "o-1", "payload": {}, "boundary": boundary}
-    other = place.guard(policy=short)
+    other = place.guard()
 
     def overslept() -> None:
         until(lambda: not place.peek("charge", "o-1").lease_live)
