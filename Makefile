@@ -29,7 +29,7 @@ sync := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test again check lint types imports fast bench proof mutants peers programme docs format lock clean distclean
+.PHONY: help demo test again check lint types imports words fast bench proof mutants peers programme docs format lock clean distclean
 
 help: ## this list
 	@echo 'samekey: same key, same answer. Always.'
@@ -51,7 +51,7 @@ again: $(DEV) ## up to three tests that timed out in the last run, one at a time
 
 # Two at a time, the longest first; -k: one run shows everything that is wrong. Budget: 55 CPU seconds.
 check: $(DEV) ## linters, types, the import rule and the fast tests, in about half a minute
-	@$(RUN) tools.cpu 55 $(MAKE) --no-print-directory -k -j 2 $(sync) fast types lint imports
+	@$(RUN) tools.cpu 55 $(MAKE) --no-print-directory -k -j 2 $(sync) fast types words lint imports
 
 bench: $(DEV) ## measure this machine (ARGS="--help")
 	$(RUN) bench $(ARGS)
@@ -87,7 +87,11 @@ types: $(DEV)
 imports: $(DEV)
 	$(VENV)/bin/lint-imports --no-logo
 
-# What tells most in the least time; `make test` runs everything.
+# Plain English: tools/words.txt has the ceiling of each file.
+words: $(DEV)
+	$(RUN) tools.words
+
+# The tests that find most in the least time; `make test` runs everything.
 FAST := $(addprefix tests/core/test_,attempt.py envelope.py fingerprint.py register.py) tests/stores/test_memory_store.py \
 	$(addprefix tests/pages/test_,every_block.py guarantees.py links.py) \
 	$(addprefix tests/guard/test_,atomic.py boundaries.py claim.py hold.py identity.py results.py words.py)
