@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-# HOUSE: 25 CPU minutes with the rooms to come. What is here now has 900 seconds of them.
+# 25 CPU minutes are for all rooms, with those to come. The rooms that exist now have 900 seconds of them.
 BUDGETS = {
     "core": 30,
     "guard": 120,
