@@ -8,7 +8,7 @@ import json
 import pytest
 
 from samekey.core.states import State
-from samekey.ops import Ops, Word, mark
+from samekey.ops import Ops, Resolution, mark
 
 
 def test_it_writes_the_word_with_name_and_reason(shell, scene):
@@ -138,7 +138,7 @@ def test_no_and_silence_write_nothing(shell, scene, terminal, answer):
     assert scene.peek().version == record.version
 
 
-@pytest.mark.parametrize("first", list(Word))
+@pytest.mark.parametrize("first", list(Resolution))
 def test_of_two_operators_at_the_same_question_one_wins(shell, scene, terminal, monkeypatch, first):
     """Both were shown the doubt; the second says yes after the first has written."""
     seen = scene.in_doubt()
@@ -159,7 +159,7 @@ def test_of_two_operators_at_the_same_question_one_wins(shell, scene, terminal, 
 
 def test_a_mark_from_an_earlier_look_fences_too(shell, scene):
     seen = mark(scene.in_doubt())
-    Ops(scene.store).resolve(scene.peek(), Word.NOT_DONE, who="ann", why="was faster")
+    Ops(scene.store).resolve(scene.peek(), Resolution.NOT_DONE, who="ann", why="was faster")
     result = shell("resolve", "o-1", "--happened", "--why", "w", "--yes", "--seen", seen)
 
     assert result.exit_code == 5

@@ -66,7 +66,7 @@ class Level(enum.IntEnum):
     HIGH = 2
 
 
-class Word(enum.StrEnum):
+class Resolution(enum.StrEnum):
     YES = "yes"
 
 
@@ -264,14 +264,14 @@ def test_an_empty_result_replays_as_itself(value):
         Colour.RED,
         Colour.GREEN,
         Level.HIGH,
-        Word.YES,
+        Resolution.YES,
         http.HTTPStatus.OK,
         Perm.R,
         Perm.R | Perm.X,
         Perm(0),
         Bits.A | Bits.B,
         Bits(9),
-        {Colour.RED: Word.YES, Level.LOW: [Level.HIGH]},
+        {Colour.RED: Resolution.YES, Level.LOW: [Level.HIGH]},
         Point(1, 2),
         {Point(1): Point(2)},
         Line("a", Decimal("1.10"), {"x"}),

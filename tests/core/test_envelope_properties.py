@@ -36,7 +36,7 @@ class Colour(enum.Enum):
     GREEN = "green"
 
 
-class Word(enum.StrEnum):
+class Resolution(enum.StrEnum):
     YES = "yes"
     NO = "no"
 
@@ -103,7 +103,7 @@ hashables = st.recursive(
         st.times(timezones=zones),
         st.timedeltas(),
         st.uuids(),
-        st.sampled_from([*Colour, *Word]),
+        st.sampled_from([*Colour, *Resolution]),
         st.integers(0, 15).map(Perm),
     ),
     lambda inner: st.one_of(

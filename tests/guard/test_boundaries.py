@@ -34,7 +34,7 @@ from samekey import (
 from samekey.core.commands import Testify
 from samekey.core.envelope import encode
 from samekey.core.record import Record
-from samekey.ops import Ops, Word
+from samekey.ops import Ops, Resolution
 from tests.guard.helpers import Ledger, Place, Seen, Side, Thread, raising, spied_side, together
 
 DAY = 24 * 3600
@@ -232,7 +232,7 @@ def test_asks_what_was_said_while_the_provider_was_asked_is_the_answer(place: Pl
     store = place.store()
 
     def resolved(record: Record) -> Any:
-        Ops(store).resolve(record, Word.HAPPENED, who="ann", why="on the statement", result="paid")
+        Ops(store).resolve(record, Resolution.HAPPENED, who="ann", why="on the statement", result="paid")
         return verdict
 
     def testified(record: Record) -> Any:
@@ -242,7 +242,7 @@ def test_asks_what_was_said_while_the_provider_was_asked_is_the_answer(place: Pl
         return verdict
 
     def freed(record: Record) -> Any:
-        Ops(store).resolve(record, Word.NOT_DONE, who="ann", why="not on the statement")
+        Ops(store).resolve(record, Resolution.NOT_DONE, who="ann", why="not on the statement")
         return verdict
 
     answers = []

@@ -7,7 +7,7 @@ import pytest
 from samekey import Asks, Misconfigured, Opaque, Refused, Repeatable, ResultNotKept, State, StillUnknown
 from samekey.core.commands import Read, Settle, Take, Testify
 from samekey.core.states import Role
-from samekey.ops import CannotResolve, MovedOn, NoSuchKey, Ops, Word, mark
+from samekey.ops import CannotResolve, MovedOn, NoSuchKey, Ops, Resolution, mark
 from samekey.stores.memory import MemoryStore
 from samekey.stores.sqlite import SqliteStore
 from tests.ops.scene import LEASE_SECONDS, Clock, Scene
@@ -37,20 +37,20 @@ def ops(scene):
 
 
 def test_it_happened_and_the_result_is_replayed(scene, ops):
-    after = ops.resolve(scene.in_doubt(), Word.HAPPENED, result={"id": "ch_1"}, **WHO)
+    after = ops.resolve(scene.in_doubt(), Resolution.HAPPENED, result={"id": "ch_1"}, **WHO)
 
     assert after.state is State.COMPLETED
     assert scene.guard.run("charge", pytest.fail, key="o-1", payload={"amount": 200}).result == {"id": "ch_1"}
 
 
 def test_none_is_a_result_like_any_other(scene, ops):
-    ops.resolve(scene.in_doubt(), Word.HAPPENED, result=None, **WHO)
+    ops.resolve(scene.in_doubt(), Resolution.HAPPENED, result=None, **WHO)
 
     assert scene.guard.run("charge", pytest.fail, key="o-1", payload={"amount": 200}).result is None
 
 
 def test_without_a_result_callers_learn_that_it_happened(scene, ops):
-    ops.resolve(scene.in_doubt(), Word.HAPPENED, **WHO)
+    ops.resolve(scene.in_doubt(), Resolution.HAPPENED, **WHO)
 
     with pytest.raises(ResultNotKept, match="resolved by an operator"):
         scene.guard.run("charge", pytest.fail, key="o-1", payload={"amount": 200})
@@ -58,7 +58,7 @@ def test_without_a_result_callers_learn_that_it_happened(scene, ops):
 
 def test_refused_is_replayed_without_the_operators_name_or_reason(scene, ops):
     """The refusal reaches customers; who said so and why is for the audit log."""
-    ops.resolve(scene.in_doubt(), Word.REFUSED, **WHO)
+    ops.resolve(scene.in_doubt(), Resolution.REFUSED, **WHO)
 
     with pytest.raises(Refused) as refusal:
         scene.guard.run("charge", pytest.fail, key="o-1", payload={"amount": 200})
@@ -67,13 +67,13 @@ def test_refused_is_replayed_without_the_operators_name_or_reason(scene, ops):
 
 
 def test_not_done_lets_it_run_again(scene, ops):
-    ops.resolve(scene.in_doubt(), Word.NOT_DONE, **WHO)
+    ops.resolve(scene.in_doubt(), Resolution.NOT_DONE, **WHO)
 
     assert scene.guard.run("charge", lambda: "paid now", key="o-1", payload={"amount": 200}).result == "paid now"
 
 
 def test_every_word_is_in_the_audit_log_with_name_and_reason(scene, ops):
-    ops.resolve(scene.in_doubt(), Word.NOT_DONE, **WHO)
+    ops.resolve(scene.in_doubt(), Resolution.NOT_DONE, **WHO)
 
     (entry,) = scene.store.audit(10)
     assert (entry.who, entry.why, entry.action) == ("ann", "on the statement", "resolve")
@@ -86,7 +86,7 @@ def test_a_name_and_a_reason_are_required_and_printable(scene, ops, missing, giv
     record = scene.in_doubt()
 
     with pytest.raises(Misconfigured):
-        ops.resolve(record, Word.HAPPENED, **{**WHO, missing: given})
+        ops.resolve(record, Resolution.HAPPENED, **{**WHO, missing: given})
     assert scene.peek() == record
 
 
@@ -94,7 +94,7 @@ def test_a_living_holder_is_never_spoken_over(scene, ops):
     record = scene.held()
 
     with pytest.raises(CannotResolve, match=r"the holder is alive until \d{4}-\d\d-\d\dT"):
-        ops.resolve(record, Word.NOT_DONE, **WHO)
+        ops.resolve(record, Resolution.NOT_DONE, **WHO)
     assert scene.peek() == record
 
 
@@ -105,7 +105,7 @@ def test_a_holder_that_renewed_after_the_look_is_left_alone(scene, ops, clock):
     assert scene.peek().lease_live
 
     with pytest.raises(CannotResolve, match="alive"):
-        ops.resolve(stale, Word.NOT_DONE, **WHO)
+        ops.resolve(stale, Resolution.NOT_DONE, **WHO)
     assert scene.peek().state is record.state
 
 
@@ -113,7 +113,7 @@ def test_a_dead_lease_is_first_written_down_as_a_doubt(scene, ops, clock):
     scene.held()
     clock.advance(LEASE_SECONDS + 1)
 
-    after = ops.resolve(scene.peek(), Word.NOT_DONE, **WHO)
+    after = ops.resolve(scene.peek(), Resolution.NOT_DONE, **WHO)
     assert [(move.after, move.who) for move in after.moves[1:]] == [
         ("in_doubt", "operator:ann"),
         ("released", "operator:ann"),
@@ -121,7 +121,7 @@ def test_a_dead_lease_is_first_written_down_as_a_doubt(scene, ops, clock):
 
 
 @pytest.mark.parametrize("state", ["completed", "closed"])
-@pytest.mark.parametrize("word", list(Word))
+@pytest.mark.parametrize("word", list(Resolution))
 def test_what_is_settled_stays_settled(scene, ops, state, word):
     record = getattr(scene, state)()
 
@@ -131,28 +131,28 @@ def test_what_is_settled_stays_settled(scene, ops, state, word):
 
 
 def test_a_released_record_may_still_be_known_to_have_happened(scene, ops):
-    assert ops.resolve(scene.released(), Word.HAPPENED, **WHO).state is State.COMPLETED
+    assert ops.resolve(scene.released(), Resolution.HAPPENED, **WHO).state is State.COMPLETED
 
 
 def test_a_released_record_needs_nobody_to_say_not_done(scene, ops):
     with pytest.raises(CannotResolve, match="already released"):
-        ops.resolve(scene.released(), Word.NOT_DONE, **WHO)
+        ops.resolve(scene.released(), Resolution.NOT_DONE, **WHO)
 
 
-@pytest.mark.parametrize("word", [Word.NOT_DONE, Word.REFUSED])
+@pytest.mark.parametrize("word", [Resolution.NOT_DONE, Resolution.REFUSED])
 def test_nobody_may_say_against_the_evidence(scene, ops, word):
     """The core would adopt the evidence anyway; saying otherwise would only look as if it had helped."""
     record = scene.in_doubt()
     scene.store.carry_out(Testify(record.key, "a" * 32, record.token, State.COMPLETED, b'\x01J"late"', "too late"))
 
-    with pytest.raises(CannotResolve, match="has told that it happened"):
+    with pytest.raises(CannotResolve, match="has reported that it happened"):
         ops.resolve(scene.peek(), word, **WHO)
 
 
 def test_happened_without_a_result_takes_the_one_in_the_evidence(scene, ops):
     record = scene.in_doubt()
     scene.store.carry_out(Testify(record.key, "a" * 32, record.token, State.COMPLETED, b'\x01J"late"', "too late"))
-    ops.resolve(scene.peek(), Word.HAPPENED, **WHO)
+    ops.resolve(scene.peek(), Resolution.HAPPENED, **WHO)
 
     assert scene.guard.run("charge", pytest.fail, key="o-1", payload={"amount": 200}).result == "late"
 
@@ -160,8 +160,8 @@ def test_happened_without_a_result_takes_the_one_in_the_evidence(scene, ops):
 # -- fenced --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("first", list(Word))
-@pytest.mark.parametrize("second", list(Word))
+@pytest.mark.parametrize("first", list(Resolution))
+@pytest.mark.parametrize("second", list(Resolution))
 def test_of_two_operators_with_the_same_record_one_wins(scene, ops, first, second):
     """Also where the second word would be a legal move by itself: it was said about another record."""
     seen = scene.in_doubt()
@@ -194,7 +194,7 @@ def test_a_holder_that_settles_in_the_last_moment_wins(scene):
     late = Settle(seen, Role.HOLDER, State.COMPLETED, by=seen.attempt, result=b"\x01J1", retain_seconds=60)
 
     with pytest.raises(MovedOn, match="completed"):
-        Ops(Between(scene.store, lambda: scene.store.carry_out(late))).resolve(seen, Word.NOT_DONE, **WHO)
+        Ops(Between(scene.store, lambda: scene.store.carry_out(late))).resolve(seen, Resolution.NOT_DONE, **WHO)
     assert scene.peek().settled_by == seen.attempt
     assert scene.store.audit(10) == []
 
@@ -204,7 +204,7 @@ def test_an_attempt_that_takes_over_in_the_last_moment_wins(scene):
     take = Take(seen, "b" * 32, seen.boundary, LEASE_SECONDS, sends=False)
 
     with pytest.raises(MovedOn, match="started"):
-        Ops(Between(scene.store, lambda: scene.store.carry_out(take))).resolve(seen, Word.HAPPENED, **WHO)
+        Ops(Between(scene.store, lambda: scene.store.carry_out(take))).resolve(seen, Resolution.HAPPENED, **WHO)
     assert scene.peek().attempt == "b" * 32
 
 
@@ -215,7 +215,7 @@ def test_a_dead_holder_that_comes_back_before_the_doubt_is_written_wins(scene, c
     late = Settle(seen, Role.HOLDER, State.COMPLETED, by=seen.attempt, result=b"\x01J1", retain_seconds=60)
 
     with pytest.raises(MovedOn):
-        Ops(Between(scene.store, lambda: scene.store.carry_out(late))).resolve(seen, Word.NOT_DONE, **WHO)
+        Ops(Between(scene.store, lambda: scene.store.carry_out(late))).resolve(seen, Resolution.NOT_DONE, **WHO)
     assert scene.peek().state is State.COMPLETED
 
 
@@ -224,7 +224,7 @@ def test_a_record_that_is_gone_has_moved_on(scene, ops, clock):
     clock.advance(10 * 24 * 3600)
 
     with pytest.raises(MovedOn, match="gone"):
-        ops.resolve(seen, Word.HAPPENED, **WHO)
+        ops.resolve(seen, Resolution.HAPPENED, **WHO)
 
 
 def test_an_unanswered_question_to_the_provider_does_not_move_a_record_on(scene, ops):
@@ -236,7 +236,7 @@ def test_an_unanswered_question_to_the_provider_does_not_move_a_record_on(scene,
     assert scene.peek().version > seen.version
     assert mark(scene.peek()) == mark(seen)
 
-    assert ops.resolve(seen, Word.HAPPENED, **WHO).state is State.COMPLETED
+    assert ops.resolve(seen, Resolution.HAPPENED, **WHO).state is State.COMPLETED
 
 
 def test_evidence_moves_a_record_on(scene, ops):
@@ -244,16 +244,16 @@ def test_evidence_moves_a_record_on(scene, ops):
     scene.store.carry_out(Testify(seen.key, "a" * 32, seen.token, State.COMPLETED, None, "too late"))
 
     with pytest.raises(MovedOn):
-        ops.resolve(seen, Word.NOT_DONE, **WHO)
+        ops.resolve(seen, Resolution.NOT_DONE, **WHO)
 
 
 def test_a_result_that_cannot_be_kept_is_refused_before_anything_is_written(scene, ops):
     record = scene.in_doubt()
 
     with pytest.raises(Misconfigured, match="cannot be kept"):
-        ops.resolve(record, Word.HAPPENED, result="x" * (1 << 21), **WHO)
+        ops.resolve(record, Resolution.HAPPENED, result="x" * (1 << 21), **WHO)
     with pytest.raises(Misconfigured, match="goes with happened"):
-        ops.resolve(record, Word.REFUSED, result=1, **WHO)
+        ops.resolve(record, Resolution.REFUSED, result=1, **WHO)
     assert scene.peek() == record
 
 
@@ -340,7 +340,7 @@ def test_show_says_when_there_is_no_such_key(scene, ops):
 def test_a_persons_word_outlives_the_usual_retention(scene, ops, clock):
     """The record does not know its policy's retention; forgetting early would be a second effect."""
     scene.in_doubt(boundary=Opaque())
-    ops.resolve(scene.peek(), Word.HAPPENED, result=1, **WHO)
+    ops.resolve(scene.peek(), Resolution.HAPPENED, result=1, **WHO)
     clock.advance(29 * 24 * 3600)
 
     assert scene.peek().state is State.COMPLETED

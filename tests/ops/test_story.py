@@ -23,7 +23,7 @@ from samekey import (
 from samekey.core.commands import Ask, Testify
 from samekey.core.record import Move
 from samekey.core.states import State
-from samekey.ops import Ops, Whose, Word, explain, span, when, whose_turn
+from samekey.ops import Ops, Resolution, Whose, explain, span, when, whose_turn
 from samekey.stores.memory import MemoryStore
 from tests.ops.scene import LEASE_SECONDS, Clock, Scene
 
@@ -51,13 +51,13 @@ def test_a_doubt_names_who_when_why_whose_turn_and_the_exact_line(scene, clock):
     text = told(scene.peek(tenant="acme"))
 
     assert "charge o-1 (tenant acme)" in text
-    assert "in_doubt for 2 h 5 min: nobody here knows" in text
+    assert "in_doubt for 2 h 5 min: it is unknown" in text
     assert f"claimed by attempt {record.attempt[:8]}, token {record.token}, under opaque" in text
     assert "2023-11-14T22:13:20Z" in text
     assert "2 h 5 min ago" in text
     assert f"put in doubt by attempt {record.attempt[:8]} (TimeoutError)" in text
     assert "whose turn: a person" in text
-    assert "whose word wins: the provider" in text
+    assert "truth: the provider" in text
     assert record.provider_key() in text
     assert "samekey resolve charge o-1 --happened --why 'how you know' --seen " in text
     assert "--refused" in text
@@ -69,7 +69,7 @@ def test_a_living_hold_says_until_when_and_asks_for_nothing(scene):
     record = scene.held()
     text = told(record)
 
-    assert "someone holds the key" in text
+    assert "an attempt holds the key" in text
     assert "whose turn: the holder" in text
     assert "alive until 2023-11-14T22:13:50Z" in text
     assert "nothing: wait for the holder" in text
@@ -81,7 +81,7 @@ def test_a_hold_past_its_lease_counts_as_a_doubt(scene, clock):
     clock.advance(LEASE_SECONDS + 1)
     text = told(scene.peek())
 
-    assert "whoever held the key is gone" in text
+    assert "the holder is gone" in text
     assert "its lease is over, so it counts as in doubt" in text
     assert "whose turn: a person" in text
     assert "samekey resolve charge o-1 --not-done" in text
@@ -98,7 +98,7 @@ def test_a_completed_key_replays_until_it_is_forgotten(scene):
 
 def test_a_completed_key_without_a_result_says_so(scene):
     ops = Ops(scene.store)
-    text = told(ops.resolve(scene.in_doubt(), Word.HAPPENED, who="ann", why="on the statement"))
+    text = told(ops.resolve(scene.in_doubt(), Resolution.HAPPENED, who="ann", why="on the statement"))
 
     assert "its result was not kept" in text
     assert "completed, says ann (operator) (on the statement)" in text
@@ -164,7 +164,7 @@ def test_moves_no_longer_kept_are_admitted(scene):
 def test_the_boundary_of_atomic_lets_the_database_win(scene):
     record = scene.in_doubt()._replace(boundary=Atomic("session").terms.text())
 
-    assert "whose word wins: the database" in told(record)
+    assert "truth: the database" in told(record)
     assert "look in the database" in told(record)
 
 
@@ -180,7 +180,7 @@ def late(scene, record, attempt="a" * 32):
 def test_late_evidence_is_told_and_only_happened_is_offered(scene):
     text = told(late(scene, scene.in_doubt()))
 
-    assert "evidence: attempt aaaaaaaa says completed (settled too late)" in text
+    assert "evidence: attempt aaaaaaaa reports completed (settled too late)" in text
     assert "the next call adopts that" in text
     assert "--happened" in text
     assert "--not-done" not in text
@@ -190,19 +190,19 @@ def test_late_evidence_is_told_and_only_happened_is_offered(scene):
 def test_two_attempts_that_did_it_smell_of_a_double(scene):
     text = told(late(scene, scene.completed()))
 
-    assert "2 attempts say they did it" in text
+    assert "2 attempts report that they did it" in text
     assert "refund" in text
 
 
 def test_one_attempt_that_says_so_after_an_operator_said_it_is_no_double(scene):
     record = scene.in_doubt()
-    Ops(scene.store).resolve(record, Word.HAPPENED, who="ann", why="seen")
+    Ops(scene.store).resolve(record, Resolution.HAPPENED, who="ann", why="seen")
 
     assert "double" not in told(late(scene, record, attempt=record.attempt))
 
 
 def test_a_refusal_against_the_evidence_is_a_warning(scene):
-    assert "it is closed, yet attempt aaaaaaaa says it happened" in told(late(scene, scene.closed()))
+    assert "it is closed, yet attempt aaaaaaaa reports that it happened" in told(late(scene, scene.closed()))
 
 
 def test_a_provider_that_has_it_twice_needs_a_person(scene):

@@ -15,7 +15,7 @@ from samekey.cli.exits import Exit
 from samekey.core.errors import PayloadRefused
 from samekey.core.json_text import parse_json
 from samekey.core.record import Record
-from samekey.ops import NOT_GIVEN, Word, explain
+from samekey.ops import NOT_GIVEN, Resolution, explain
 from samekey.ops import mark as mark_of
 
 
@@ -67,7 +67,7 @@ def resolve(
       samekey resolve charge order-17 --happened --result '{"id": "ch_1"}' --why 'on the statement of May 3'
     """
     outcome = _outcome(happened=happened, refused=refused, not_done=not_done)
-    if result is not None and outcome is not Word.HAPPENED:
+    if result is not None and outcome is not Resolution.HAPPENED:
         raise click.UsageError("--result goes with --happened.")
     who = _login() if who is None else who
     if not yes and not someone_to_ask():
@@ -84,16 +84,16 @@ def resolve(
         out.data(as_object(after))
     else:
         out.line(f"{after.key} was {record.state} and is now {after.state}, says {who}")
-    if outcome is Word.HAPPENED and after.result is None:
+    if outcome is Resolution.HAPPENED and after.result is None:
         out.note("no result is kept: callers of this key get ResultNotKept, and the effect is not run again")
     return Exit.FINE
 
 
-def _outcome(**options: bool) -> Word:
+def _outcome(**options: bool) -> Resolution:
     given = [name for name, is_given in options.items() if is_given]
     if len(given) != 1:
         raise click.UsageError("give one of --happened, --refused, --not-done.")
-    return Word(given[0])
+    return Resolution(given[0])
 
 
 def _login() -> str:
@@ -107,7 +107,7 @@ def someone_to_ask() -> bool:
     return sys.stdin.isatty()
 
 
-def _ask(record: Record, outcome: Word, who: str) -> None:
+def _ask(record: Record, outcome: Resolution, who: str) -> None:
     """Print the story first, then ask: the person decides about the record that was shown, and only that changes."""
     for text in explain(record).lines():
         if text == "What to do next":

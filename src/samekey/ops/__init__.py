@@ -23,9 +23,9 @@ from samekey.core.shapes import NotStorable
 from samekey.core.states import EXPIRES, Role, State
 from samekey.ops.story import (
     Explanation,
+    Resolution,
     Turn,
     Whose,
-    Word,
     explain,
     last_move,
     mark,
@@ -50,7 +50,7 @@ __all__ = [
     "Stats",
     "Turn",
     "Whose",
-    "Word",
+    "Resolution",
     "explain",
     "mark",
     "objection",
@@ -148,35 +148,35 @@ class Ops:
             raise NoSuchKey(f"there is no record of {key}", key=key.text)
         return record
 
-    def check(self, record: Record, word: Word, *, mark_seen: str | None = None) -> None:
+    def check(self, record: Record, resolution: Resolution, *, mark_seen: str | None = None) -> None:
         """Raise what `resolve` would raise about this record; `mark_seen` is from an earlier look."""
         if mark_seen is not None and mark(record) != mark_seen:
             raise _moved_on(record, record)
-        reason = objection(record, word)
+        reason = objection(record, resolution)
         if reason is not None:
-            raise CannotResolve(f"{record.key} cannot be resolved as {word.value}: {reason}", record=record)
+            raise CannotResolve(f"{record.key} cannot be resolved as {resolution.value}: {reason}", record=record)
 
-    def resolve(self, seen: Record, word: Word, *, who: str, why: str, result: Any = NOT_GIVEN) -> Record:
+    def resolve(self, seen: Record, resolution: Resolution, *, who: str, why: str, result: Any = NOT_GIVEN) -> Record:
         """Write down how a doubt ended, and return the record after that.
 
         `seen` is the record the operator was shown. Raises CannotResolve if it needs no decision, MovedOn if
         it is no longer the record that was shown; then nothing is written.
         """
         who, why = _text("name (who)", who), _text("reason (why)", why)
-        self.check(seen, word)
-        envelope, error = _kept(seen, word, result)
+        self.check(seen, resolution)
+        envelope, error = _kept(seen, resolution, result)
         terms = parse_terms(seen.boundary)
         now: Record | None = self.store.carry_out(Read(seen.key))
         if now is None or mark(now) != mark(seen):
             raise _moved_on(seen, now)
         if now.state is State.STARTED:
-            self.check(now, word)  # renewed since it was shown: the holder is alive after all
+            self.check(now, resolution)  # renewed since it was shown: the holder is alive after all
             now = self._doubt(now, who)
         after: Record | None = self.store.carry_out(
             Settle(
                 now,
                 Role.OPERATOR,
-                word.state,
+                resolution.state,
                 by=who,
                 result=envelope,
                 error=error,
@@ -184,10 +184,10 @@ class Ops:
                 retain_seconds=max(RESOLVED_RETAIN_SECONDS, terms.window or 0.0),
                 # The doubt may have been a decline whose reply was lost. It is still on the provider's books, so the
                 # next try needs another reference: a lookup would take the old decline for the new request's.
-                next_round=word is Word.NOT_DONE and terms.new_round_after_decline,
+                next_round=resolution is Resolution.NOT_DONE and terms.new_round_after_decline,
             )
         )
-        ours = (word.state.value, f"{Role.OPERATOR}:{who}", why)
+        ours = (resolution.state.value, f"{Role.OPERATOR}:{who}", why)
         if after is None or after.fence != now.fence or [(m.after, m.who, m.why) for m in after.moves[-1:]] != [ours]:
             raise _moved_on(seen, after)
         return after
@@ -271,12 +271,12 @@ class Ops:
 # -- what may be decided about a record -----------------------------------------------------------------------------
 
 
-def _kept(record: Record, word: Word, result: Any) -> tuple[bytes | None, str | None]:
+def _kept(record: Record, resolution: Resolution, result: Any) -> tuple[bytes | None, str | None]:
     """What callers will get: the envelope, or why there is none."""
-    if word is not Word.HAPPENED:
+    if resolution is not Resolution.HAPPENED:
         if result is not NOT_GIVEN:
-            raise Misconfigured(f"a result goes with happened, not with {word.value}")
-        if word is Word.NOT_DONE:
+            raise Misconfigured(f"a result goes with happened, not with {resolution.value}")
+        if resolution is Resolution.NOT_DONE:
             return None, None
         # Neither the operator's name nor the reason: this text is shown to the caller's customers.
         return encode_refusal(Refused("refused, as an operator found out"), max_bytes=RESULT_MAX_BYTES), "Resolved"

@@ -1,4 +1,4 @@
-"""The story of a key, from its record alone: who claimed it, what happened, whose turn it is, what to do next.
+"""The history of a key, from its record alone: who claimed it, what happened, whose turn it is, what to do next.
 
 Pure: a record in, text out. The record carries the store's clock (`now`), so every age is shown on that clock.
 What a caller would do next is decided in `core/recovery.py`; here it is only described, and the tests hold the two
@@ -27,8 +27,8 @@ SHORT = 8  # characters of an attempt id or a mark: enough to tell two apart, sh
 _ATTEMPT = re.compile(r"[0-9a-f]{32}")
 
 
-class Word(StrEnum):
-    """How an operator may say that a doubt ended."""
+class Resolution(StrEnum):
+    """How an operator may resolve a doubt."""
 
     HAPPENED = "happened"
     REFUSED = "refused"
@@ -36,7 +36,11 @@ class Word(StrEnum):
 
     @property
     def state(self) -> State:
-        return {Word.HAPPENED: State.COMPLETED, Word.REFUSED: State.CLOSED, Word.NOT_DONE: State.RELEASED}[self]
+        return {
+            Resolution.HAPPENED: State.COMPLETED,
+            Resolution.REFUSED: State.CLOSED,
+            Resolution.NOT_DONE: State.RELEASED,
+        }[self]
 
     @property
     def flag(self) -> str:
@@ -46,10 +50,10 @@ class Word(StrEnum):
 class Whose(StrEnum):
     """Whose turn it is."""
 
-    NOBODY = "nobody"  # it is over
+    NONE = "no one"  # it is over
     HOLDER = "the holder"
     CALLER = "the next caller"  # recovers it by itself, as its boundary allows
-    ASKER = "whoever is asking the provider"
+    ASKER = "the attempt that is asking the provider"
     PERSON = "a person"
 
 
@@ -60,7 +64,7 @@ class Turn(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What there is to say about a key; `lines()` is the whole, for people."""
+    """The facts about a key for people; `lines()` is the whole text."""
 
     title: str
     summary: str
@@ -74,8 +78,8 @@ class Explanation:
     def lines(self) -> list[str]:
         lines = [self.title, self.summary, "", "What happened"]
         lines += [f"  {line}" for line in self.story]
-        lines += ["", "Where it stands", f"  boundary: {self.boundary}"]
-        lines += [f"  whose turn: {self.turn.whose}: {self.turn.says}", f"  whose word wins: {self.truth}"]
+        lines += ["", "State", f"  boundary: {self.boundary}"]
+        lines += [f"  whose turn: {self.turn.whose}: {self.turn.says}", f"  truth: {self.truth}"]
         lines += [f"  warning: {line}" for line in self.warnings]
         lines += ["", "What to do next"]
         return lines + [f"  {line}" for line in self.next]
@@ -98,16 +102,16 @@ def explain(record: Record, *, store: str = "") -> Explanation:
 
 
 def _summary(record: Record) -> str:
-    meaning = "whoever held the key is gone, or too slow" if overdue(record) else _MEANING[record.state]
+    meaning = "the holder is gone, or too slow" if overdue(record) else _MEANING[record.state]
     return f"{record.state} for {span(record.now - since(record))}: {meaning}"
 
 
 _MEANING = {
-    State.STARTED: "someone holds the key, under a lease",
+    State.STARTED: "an attempt holds the key, under a lease",
     State.COMPLETED: "the effect happened",
     State.CLOSED: "refused for good",
     State.RELEASED: "known not to have happened, free to take",
-    State.IN_DOUBT: "nobody here knows whether it happened",
+    State.IN_DOUBT: "it is unknown whether it happened",
 }
 
 
@@ -121,11 +125,11 @@ def whose_turn(record: Record) -> Turn:
         return Turn(Whose.CALLER, "the next call with this key runs")
     match record.state:
         case State.COMPLETED if record.result is not None:
-            return Turn(Whose.NOBODY, f"every call with this key gets the kept result, until {_retained(record)}")
+            return Turn(Whose.NONE, f"every call with this key gets the kept result, until {_retained(record)}")
         case State.COMPLETED:
-            return Turn(Whose.NOBODY, "calls with this key learn that it happened and that its result was not kept")
+            return Turn(Whose.NONE, "calls with this key learn that it happened and that its result was not kept")
         case State.CLOSED:
-            return Turn(Whose.NOBODY, f"every call with this key gets the refusal, until {_retained(record)}")
+            return Turn(Whose.NONE, f"every call with this key gets the refusal, until {_retained(record)}")
         case State.STARTED if record.lease_live:
             ends = when(record.now + record.lease_left)
             return Turn(Whose.HOLDER, f"attempt {record.attempt[:SHORT]} is alive until {ends}, or longer if it renews")
@@ -142,7 +146,7 @@ def whose_turn(record: Record) -> Turn:
 
 def _recovery(record: Record, terms: Terms) -> Turn:
     if record.happened is not None:
-        seen = f"attempt {record.happened.attempt[:SHORT]} told, too late, that it happened"
+        seen = f"attempt {record.happened.attempt[:SHORT]} reported, too late, that it happened"
         return Turn(Whose.CALLER, f"{seen}: the next call adopts that")
     if record.being_asked:
         return Turn(
@@ -150,7 +154,7 @@ def _recovery(record: Record, terms: Terms) -> Turn:
             f"attempt {(record.asker or '')[:SHORT]} is asking, until {when(record.now + record.ask_left)} at most",
         )
     if _conflicts(record):
-        return Turn(Whose.PERSON, "the provider has it more than once; one of them wants a refund")
+        return Turn(Whose.PERSON, "the provider has it more than once: refund all but one")
     inside = within_window(terms, record, LEASE_SECONDS)
     match terms.kind:
         case Kind.REPEATABLE:
@@ -162,14 +166,14 @@ def _recovery(record: Record, terms: Terms) -> Turn:
         case Kind.KEYED:
             return Turn(Whose.PERSON, "the provider's window is over, and it cannot be asked")
         case Kind.ASKS | Kind.OPAQUE | Kind.ATOMIC:
-            return Turn(Whose.PERSON, "what stands behind it cannot be asked by us, and it never runs again by itself")
+            return Turn(Whose.PERSON, "no provider can be asked about it, and it never runs again by itself")
         case _:
             assert_never(terms.kind)
 
 
 def _absent(terms: Terms) -> str:
     if terms.believe_absent_after is None:
-        return "if the provider has not heard of it, a person must say"
+        return "if the provider has no record of it, a person must decide"
     return f"'absent' is believed {span(terms.believe_absent_after)} after the lease ended, and then it runs again"
 
 
@@ -210,8 +214,8 @@ def _moved(move: Move) -> str:
 
 def _testified(one: Evidence) -> str:
     if one.state is State.IN_DOUBT:
-        return f"evidence, heard by {speaker(one.attempt)}: {one.why}"
-    return f"evidence: {speaker(one.attempt)} says {one.state} ({one.why})"
+        return f"evidence, found by {speaker(one.attempt)}: {one.why}"
+    return f"evidence: {speaker(one.attempt)} reports {one.state} ({one.why})"
 
 
 def speaker(who: str) -> str:
@@ -235,7 +239,7 @@ def _described(terms: Terms) -> str:
         case Kind.REPEATABLE:
             text = "running twice is harmless"
         case Kind.OPAQUE:
-            text = "after a crash nobody can tell"
+            text = "after a crash no provider can be asked"
         case _:
             assert_never(terms.kind)
     return f"{text}; the holder marks before it sends" if terms.marked else text
@@ -245,9 +249,9 @@ def _warnings(record: Record, terms: Terms) -> Iterator[str]:
     doers = doers_of(record)
     if len(doers) > 1 and terms.kind is not Kind.REPEATABLE:
         names = ", ".join(one[:SHORT] for one in sorted(doers))
-        yield f"{len(doers)} attempts say they did it ({names}): look for a double, and propose a refund"
+        yield f"{len(doers)} attempts report that they did it ({names}): look for a double, and propose a refund"
     if doers and record.state in (State.CLOSED, State.RELEASED):
-        yield f"it is {record.state}, yet attempt {min(doers)[:SHORT]} says it happened"
+        yield f"it is {record.state}, yet attempt {min(doers)[:SHORT]} reports that it happened"
     if _conflicts(record):
         yield "the provider has it more than once: the double effect is there already"
     if record.unsure and record.state is State.STARTED:
@@ -255,7 +259,7 @@ def _warnings(record: Record, terms: Terms) -> Iterator[str]:
 
 
 def doers_of(record: Record) -> frozenset[str]:
-    """The attempts that say they themselves did it: more than one may be a double effect."""
+    """The attempts that report that they did it themselves: more than one may be a double effect."""
     settled = {move.who for move in record.moves if move.after == State.COMPLETED and _ATTEMPT.fullmatch(move.who)}
     return frozenset(settled | {one.attempt for one in record.evidence if one.state is State.COMPLETED})
 
@@ -275,40 +279,40 @@ def _next(record: Record, terms: Terms, turn: Turn, store: str) -> Iterator[str]
         yield "nothing: it is over"
         return
     if record.state is State.RELEASED and record.happened is None:
-        yield "call again with the same key and payload; should it have happened after all, say so:"
+        yield "call again with the same key and payload; if it happened after all, resolve it:"
     else:
         if turn.whose is Whose.CALLER:
             yield "call again with the same key and payload; or, if that call will never come:"
         books = "in the database" if terms.kind is Kind.ATOMIC else "on the provider's books"
-        yield f"look {books}, for this key or the provider key {record.provider_key()}; then say what you found:"
-    for word in Word:
-        if objection(record, word) is None:
-            yield resolve_line(record, word, store=store)
+        yield f"look {books}, for this key or the provider key {record.provider_key()}; then resolve it:"
+    for resolution in Resolution:
+        if objection(record, resolution) is None:
+            yield resolve_line(record, resolution, store=store)
 
 
-def resolve_line(record: Record, word: Word, *, store: str = "") -> str:
+def resolve_line(record: Record, resolution: Resolution, *, store: str = "") -> str:
     """The exact command; `--seen` makes it fail if the record moves on before it is typed."""
     key = record.key
-    names, options = [key.operation, key.text], [word.flag, "--why", "how you know", "--seen", mark(record)]
+    names, options = [key.operation, key.text], [resolution.flag, "--why", "how you know", "--seen", mark(record)]
     options += ["--tenant", key.tenant] if key.tenant else []
     options += ["--store", store] if store else []
     dashed = any(name.startswith("-") for name in names)
     return shlex.join(["samekey", "resolve", *([*options, "--", *names] if dashed else [*names, *options])])
 
 
-def objection(record: Record, word: Word) -> str | None:
+def objection(record: Record, resolution: Resolution) -> str | None:
     """Why an operator may not decide this about the record; None if it is allowed."""
     if record.lease_live:
         until = when(record.now + record.lease_left)
-        return f"the holder is alive until {until}, or longer if it renews: wait for its own word"
+        return f"the holder is alive until {until}, or longer if it renews: wait for it to settle"
     before = State.IN_DOUBT if record.state is State.STARTED else record.state
-    if not may(Role.OPERATOR, before, word.state):
+    if not may(Role.OPERATOR, before, resolution.state):
         return f"it is already {before}: there is no doubt to resolve"
-    if record.happened is not None and word is not Word.HAPPENED:
+    if record.happened is not None and resolution is not Resolution.HAPPENED:
         # The core would adopt the evidence anyway: with "it happened" in the record the key never runs again.
         return (
-            f"attempt {record.happened.attempt[:SHORT]} has told that it happened: resolve it as happened, "
-            "and undo the effect itself if it must not stand"
+            f"attempt {record.happened.attempt[:SHORT]} has reported that it happened: resolve it as happened, "
+            "and undo the effect itself if it must not stay"
         )
     return None
 
@@ -341,7 +345,9 @@ def since(record: Record) -> float:
 
 
 def last_move(record: Record) -> str:
-    return f"by {speaker(record.moves[-1].who)} at {when(record.moves[-1].at)}" if record.moves else "nobody knows how"
+    return (
+        f"by {speaker(record.moves[-1].who)} at {when(record.moves[-1].at)}" if record.moves else "by an unknown move"
+    )
 
 
 def _retained(record: Record) -> str:

@@ -17,7 +17,7 @@ from samekey.core.boundary import Absent, Asks, Boundary, Declined, Happened, Ke
 from samekey.core.call import Call
 from samekey.core.commands import Command, Read
 from samekey.core.states import State
-from samekey.ops import NOT_GIVEN, Ops, Word
+from samekey.ops import NOT_GIVEN, Ops, Resolution
 from tests.figures import count
 from tests.proofs.schedules.scene import KEY, FindOut, Sweep
 from tests.proofs.schedules.search import Provider, Report, explore, replay
@@ -70,11 +70,11 @@ def look_and_speak(world: Any) -> None:
     seen = ops.show(KEY)
     match world(FindOut(seen)):
         case Happened(result):
-            ops.resolve(seen, Word.HAPPENED, who="ann", why="it is on the books", result=result)
+            ops.resolve(seen, Resolution.HAPPENED, who="ann", why="it is on the books", result=result)
         case Declined():
-            ops.resolve(seen, Word.REFUSED, who="ann", why="they refused it")
+            ops.resolve(seen, Resolution.REFUSED, who="ann", why="they refused it")
         case Absent() if seen.state is not State.RELEASED:
-            ops.resolve(seen, Word.NOT_DONE, who="ann", why="it cannot happen any more", result=NOT_GIVEN)
+            ops.resolve(seen, Resolution.NOT_DONE, who="ann", why="it cannot happen any more", result=NOT_GIVEN)
 
 
 def operator(call: Call) -> Steps:

@@ -18,7 +18,7 @@ from samekey.cli.demo._verdict import Totals, broken_promises, count, nothing_sh
 from samekey.cli.exits import Exit
 from samekey.core.ports import LIST_MAX, Query
 from samekey.ops import Ops
-from samekey.ops.story import Word, explain, resolve_line
+from samekey.ops.story import Resolution, explain, resolve_line
 
 SHOP = "examples/shop.py"
 
@@ -89,7 +89,7 @@ def doubt_story(guard: Guard, orders: list[Order], charged: dict[str, int]) -> d
     record: Record | None = guard.peek(CHARGE_OPAQUE, order.id)
     if record is None or record.state is not State.IN_DOUBT:
         return None  # its answer came in time after all: a very busy machine
-    outcome = Word.HAPPENED if charged.get(order.id) else Word.NOT_DONE
+    outcome = Resolution.HAPPENED if charged.get(order.id) else Resolution.NOT_DONE
     return {
         "order": order.id,
         "charges": charged.get(order.id, 0),
