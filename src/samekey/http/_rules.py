@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 from samekey.core.errors import Misconfigured
-from samekey.http._message import Request
+from samekey.http._message import Reply, Request
 from samekey.http.endpoint import Endpoint
 
 Rules = Endpoint | Callable[[Request], Endpoint | None]
@@ -84,3 +84,22 @@ def choose(rules: Any, request: Request) -> Endpoint | None:
     if chosen is not None and not isinstance(chosen, Endpoint):
         raise Misconfigured(f"the function of endpoint= gives an Endpoint or None, not {type(chosen).__name__}")
     return chosen
+
+
+def opened(
+    rules: Any, request: Request, read_body: Callable[[Endpoint, str], bytes | Reply], *, sends: bool = False
+) -> tuple[Endpoint, Request, str] | Reply | None:
+    """Read a request under a sync server: what `Door.enter` takes, the answer where it is known, None if unguarded."""
+    endpoint = choose(rules, request)
+    key = None if endpoint is None else endpoint.opening(request)
+    if endpoint is None or key is None:
+        return None
+    if not sends:
+        check_settle(endpoint)
+    if isinstance(key, Reply):
+        return key
+    body = read_body(endpoint, key)
+    if isinstance(body, Reply):
+        return body
+    request.body = body
+    return endpoint, request, key

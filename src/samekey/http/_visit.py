@@ -17,7 +17,7 @@ from samekey.core.errors import Misconfigured, NotDone, Refused
 from samekey.guard.adapters import AsyncRunning, Ended, Running
 from samekey.guard.guards import AsyncGuard, Guard
 from samekey.guard.operations import OPERATIONS_MAX, Declared, Operation
-from samekey.http._message import Reply, Request, falls_short
+from samekey.http._message import Header, Reply, Request, falls_short, is_endless
 from samekey.http._rules import OF_VIEWS
 from samekey.http.endpoint import REPLAYED, Asked, BodyNotKept, Endpoint, Final
 
@@ -154,8 +154,7 @@ class Stream:
         """The stream ended, or its client left before. A second call finds nothing to close."""
         source, self._source = self._source, None
         try:
-            if hasattr(source, "close"):
-                source.close()
+            close(source)
         except BaseException as error:
             self._visit.fail(error)
             raise
@@ -169,6 +168,24 @@ class Stream:
     def __del__(self) -> None:
         if not self._visit.over:  # another answer was sent instead, and this one was not closed
             self._visit.running.keep()
+
+
+def close(source: Any) -> None:
+    if hasattr(source, "close"):
+        source.close()
+
+
+def gather(parts: Iterator[bytes], room: int, headers: Iterable[Header]) -> tuple[list[bytes], bool]:
+    """The first parts of a streamed answer, and whether they are all of it: then they fit into `room` bytes."""
+    held: list[bytes] = []
+    size, endless = 0, is_endless(headers)
+    while size <= room and not endless:
+        part = next(parts, None)
+        if part is None:
+            return held, True
+        held.append(part)
+        size += len(part)
+    return held, False
 
 
 class AsyncDoor:

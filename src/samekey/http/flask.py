@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
-from functools import lru_cache
+from collections.abc import Iterable
+from functools import lru_cache, partial
 from typing import Any
 
 import flask
@@ -20,10 +20,10 @@ from werkzeug.exceptions import ClientDisconnected, HTTPException
 from samekey.core.errors import Misconfigured
 from samekey.guard.guards import Guard
 from samekey.http._environ import as_bytes, has_unended_body, headers_in
-from samekey.http._message import Header, Reply, Request, is_endless
+from samekey.http._message import Header, Reply, Request
 from samekey.http._operation import PARAMETER
-from samekey.http._rules import Rules, check_rules, check_settle, choose, rules_of
-from samekey.http._visit import Door, Stream, Visit, counts, ends_with_view
+from samekey.http._rules import Rules, check_rules, opened, rules_of
+from samekey.http._visit import Door, Stream, Visit, close, counts, ends_with_view, gather
 from samekey.http.endpoint import Endpoint
 
 _VARIABLE = re.compile(r"<(?:\w+(?:\(.*?\))?:)?\w+>")  # <name>, <converter:name>, <converter(arguments):name>
@@ -52,19 +52,11 @@ class Samekey:
         asked = flask.request
         if asked.routing_exception is not None or asked.endpoint is None:
             return dispatch()
-        request = request_of(asked)
-        endpoint = choose(rules_of(app.view_functions.get(asked.endpoint), self._endpoint, asked.method), request)
-        key = None if endpoint is None else endpoint.opening(request)
-        if endpoint is None or key is None:
+        rules = rules_of(app.view_functions.get(asked.endpoint), self._endpoint, asked.method)
+        ready = opened(rules, request_of(asked), partial(body_of, asked))
+        if ready is None:
             return dispatch()
-        check_settle(endpoint)
-        if isinstance(key, Reply):
-            return response_of(app, key)
-        body = body_of(asked, endpoint, key)
-        if isinstance(body, Reply):
-            return response_of(app, body)
-        request.body = body
-        entered = self._door.enter(endpoint, request, key)
+        entered = ready if isinstance(ready, Reply) else self._door.enter(*ready)
         if isinstance(entered, Reply):
             return response_of(app, entered)
         return run_view(app, dispatch, entered)
@@ -154,19 +146,12 @@ def answered(app: Flask, response: Response, visit: Visit) -> Response:
     headers = headers_of(response)
     response.direct_passthrough = False
     if response.is_streamed:
-        source = response.response
-        parts = gathered(response, visit, endless=is_endless(headers))
-        if parts is not None:
-            reply = Reply(response.status_code, headers, None)
-            if ends_with_view(visit):
-                response.response = parts
-                if hasattr(source, "close"):
-                    response.call_on_close(source.close)
-                out = visit.leave(reply)
-                return mark(response, out) if out.body is None else response_of(app, out)
-            response.response = stream = Stream(parts, source, visit, reply)
-            response.call_on_close(stream.close)  # also where a middleware wraps the stream, to compress it
-            return mark(response, visit.endpoint.first(reply, visit.key, stored=False))
+        source, parts = response.response, iter(response.iter_encoded())
+        held, complete = gather(parts, visit.room, headers)
+        if not complete:
+            return streamed(app, response, visit, itertools.chain(held, parts))
+        close(source)  # we replace it in the response, so Flask will not close it
+        response.response = held
     body = response.get_data()
     reply = Reply(response.status_code, headers, body if len(body) <= visit.room else None)
     out = visit.leave(reply, len(body))
@@ -175,21 +160,17 @@ def answered(app: Flask, response: Response, visit: Visit) -> Response:
     return response_of(app, out)
 
 
-def gathered(response: Response, visit: Visit, *, endless: bool) -> Iterator[bytes] | None:
-    """The parts of a streamed answer that is too long to keep; None if it was short and is a plain answer now."""
-    parts = iter(response.iter_encoded())
-    held: list[bytes] = []
-    size = 0
-    while not endless and size <= visit.room:
-        part = next(parts, None)
-        if part is None:
-            if hasattr(response.response, "close"):  # we replace it in the response, so Flask will not close it
-                response.response.close()
-            response.response = [b"".join(held)]
-            return None
-        held.append(part)
-        size += len(part)
-    return itertools.chain(held, parts)
+def streamed(app: Flask, response: Response, visit: Visit, parts: Iterable[bytes]) -> Response:
+    """An answer that is too long to keep, or an event stream."""
+    source, reply = response.response, Reply(response.status_code, headers_of(response), None)
+    if ends_with_view(visit):
+        response.response = parts
+        response.call_on_close(lambda: close(source))
+        out = visit.leave(reply)
+        return mark(response, out) if out.body is None else response_of(app, out)
+    response.response = stream = Stream(parts, source, visit, reply)
+    response.call_on_close(stream.close)  # also where a middleware wraps the stream, to compress it
+    return mark(response, visit.endpoint.first(reply, visit.key, stored=False))
 
 
 def mark(response: Response, reply: Reply) -> Response:

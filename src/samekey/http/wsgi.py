@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Iterator
+import itertools
+from collections.abc import Callable, Iterable
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
 from samekey.guard.guards import Guard
 from samekey.http._environ import as_bytes, has_unended_body, headers_in
 from samekey.http._ignored import refuse_ignored_rules
-from samekey.http._message import Header, Reply, Request, falls_short, is_endless
-from samekey.http._rules import Rules, check_rules, choose
-from samekey.http._visit import Door, Visit
+from samekey.http._message import Header, Reply, Request, is_endless
+from samekey.http._rules import Rules, check_rules, opened
+from samekey.http._visit import Door, Stream, Visit, close
 from samekey.http.endpoint import Endpoint
 
 Environ = dict[str, Any]
@@ -37,20 +39,13 @@ class SamekeyMiddleware:
             refuse_ignored_rules(self.app, "samekey.http.wsgi.SamekeyMiddleware")
             self._checked = True
         request = request_of(environ)
-        endpoint = choose(self._endpoint, request)
-        key = None if endpoint is None else endpoint.opening(request)
-        if endpoint is None or key is None:
+        ready = opened(self._endpoint, request, partial(read_body, environ), sends=True)
+        if ready is None:
             return self.app(environ, start_response)
-        if isinstance(key, Reply):
-            return send_reply(start_response, key)
-        body = read_body(environ, endpoint, key)
-        if isinstance(body, Reply):
-            return send_reply(start_response, body)
-        request.body = body
-        entered = self._door.enter(endpoint, request, key)
+        entered = ready if isinstance(ready, Reply) else self._door.enter(*ready)
         if isinstance(entered, Reply):
             return send_reply(start_response, entered)
-        environ["wsgi.input"], environ["CONTENT_LENGTH"] = io.BytesIO(body), str(len(body))
+        environ["wsgi.input"], environ["CONTENT_LENGTH"] = io.BytesIO(request.body), str(len(request.body))
         return run_app(self.app, environ, start_response, entered)
 
 
@@ -109,7 +104,12 @@ def run_app(app: App, environ: Environ, start_response: StartResponse, visit: Vi
         if reply is None:
             raise
         return send_reply(start_response, reply)
-    return _Flowing(made, parts, started, start_response, visit)
+    # Too long to keep, or an event stream: sent as it is made, settled when it is closed.
+    started.out = True
+    reply = started.reply(kept=False)
+    out = visit.endpoint.first(reply, visit.key, stored=False)
+    start_response(started.line, [(name.decode("latin-1"), value.decode("latin-1")) for name, value in out.headers])
+    return Stream(itertools.chain(started.parts, parts), made, visit, reply)
 
 
 def finish(made: Any, started: _Started, start_response: StartResponse, visit: Visit) -> Iterable[bytes]:
@@ -155,62 +155,6 @@ class _Started:
         if not self.status:
             raise RuntimeError("the application returned without calling start_response")
         return Reply(self.status, self.headers, b"".join(self.parts) if kept else None)
-
-
-class _Flowing:
-    """An answer that is too long to keep, or an event stream: sent as it is made, settled when it is closed."""
-
-    def __init__(
-        self, made: Any, parts: Iterator[bytes], started: _Started, start_response: StartResponse, visit: Visit
-    ) -> None:
-        self._made, self._visit, self._started, self._parts = made, visit, started, parts
-        started.out = True
-        out = visit.endpoint.first(started.reply(kept=False), visit.key, stored=False)
-        start_response(started.line, [(name.decode("latin-1"), value.decode("latin-1")) for name, value in out.headers])
-        self._waiting = started.parts[::-1]
-        self._ended = self._settled = False
-
-    def __iter__(self) -> _Flowing:
-        return self
-
-    def __next__(self) -> bytes:
-        if self._waiting:
-            return self._waiting.pop()
-        try:
-            part = next(self._parts)
-            self._started.size += len(part)
-            return part
-        except StopIteration:
-            self._ended = True
-            raise
-        except BaseException as error:
-            self._fail(error)
-            raise
-
-    def close(self) -> None:
-        """The stream ended, or its client left before."""
-        try:
-            close(self._made)
-        except BaseException as error:
-            self._fail(error)
-            raise
-        if not self._settled:
-            self._settled = True
-            reply = self._started.reply(kept=False)
-            if self._ended and not falls_short(reply, self._started.size):
-                self._visit.leave(reply)
-            else:
-                self._visit.cut(reply)
-
-    def _fail(self, error: BaseException) -> None:
-        if not self._settled:
-            self._settled = True
-            self._visit.fail(error)
-
-
-def close(made: Any) -> None:
-    if hasattr(made, "close"):
-        made.close()
 
 
 def send_reply(start_response: StartResponse, reply: Reply) -> list[bytes]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
+from functools import partial, wraps
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction
@@ -13,11 +13,10 @@ from django.http import Http404
 
 from samekey.core.errors import Misconfigured
 from samekey.guard.guards import AsyncGuard, Guard
-from samekey.http._message import Reply
-from samekey.http._rules import Rules, check_rules
+from samekey.http._message import Reply, Request
+from samekey.http._rules import Rules, check_rules, opened
 from samekey.http._visit import AsyncDoor, Door, counts
-from samekey.http.django._exchange import asettle, chosen, page_of, response_of, settle
-from samekey.http.django._middleware import opened
+from samekey.http.django._exchange import asettle, body_of, chosen, page_of, request_of, response_of, settle
 from samekey.http.django._stream import to_its_end
 
 ANSWERS = (Http404, PermissionDenied, BadRequest, SuspiciousOperation)  # exceptions that Django makes 4xx pages of
@@ -40,14 +39,12 @@ def guarded(guard: Guard | AsyncGuard, endpoint: Rules) -> Callable[[Callable[..
 
 
 def _view(door: Door, rules: Rules, view: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(view)
+    @wraps(view)
     def inner(asked: Any, *args: Any, **kwargs: Any) -> Any:
-        ready = opened(as_request(asked), rules)
+        ready = opened(rules, as_request(asked), partial(body_of, asked))
         if ready is None:
             return view(asked, *args, **kwargs)
-        if isinstance(ready, Reply):
-            return response_of(ready)
-        visit = door.enter(*ready)
+        visit = ready if isinstance(ready, Reply) else door.enter(*ready)
         if isinstance(visit, Reply):
             return response_of(visit)
         try:
@@ -71,9 +68,9 @@ def _view(door: Door, rules: Rules, view: Callable[..., Any]) -> Callable[..., A
 
 
 def _async_view(door: AsyncDoor, rules: Rules, view: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(view)
+    @wraps(view)
     async def inner(asked: Any, *args: Any, **kwargs: Any) -> Any:
-        ready = opened(as_request(asked), rules)
+        ready = opened(rules, as_request(asked), partial(body_of, asked))
         if ready is None:
             return await view(asked, *args, **kwargs)
         if isinstance(ready, Reply):
@@ -102,13 +99,13 @@ def _async_view(door: AsyncDoor, rules: Rules, view: Callable[..., Any]) -> Call
     return inner
 
 
-def as_request(asked: Any) -> Any:
+def as_request(asked: Any) -> Request:
     if not hasattr(asked, "META"):
         raise Misconfigured(
             f"guarded() is for a view, and {type(asked).__name__} is not a request: "
             "on a method write @method_decorator(guarded(...))"
         )
-    return asked
+    return request_of(asked)
 
 
 # REST framework wraps the request before the methods of its views run, and makes answers of their exceptions and

@@ -14,7 +14,7 @@ from django.http.response import HttpResponseBase
 from samekey.core.errors import Misconfigured
 from samekey.http._environ import as_bytes, has_unended_body, headers_in
 from samekey.http._message import Header, Reply, Request, is_endless
-from samekey.http._visit import AsyncVisit, Stream, Visit, ends_with_view
+from samekey.http._visit import AsyncVisit, Stream, Visit, ends_with_view, gather
 from samekey.http.django._route import template_of
 from samekey.http.django._stream import STREAM, AsyncStream
 from samekey.http.endpoint import Endpoint
@@ -85,16 +85,12 @@ def settle(response: Any, visit: Visit) -> HttpResponseBase:
         body: bytes = response.content
         reply = Reply(status, headers, body if len(body) <= visit.room else None)
         return chosen(response, reply, visit.leave(reply, len(body)))
-    parts, held, size, endless = iter(response.streaming_content), list[bytes](), 0, is_endless(headers)
-    while not endless and size <= visit.room:
-        part = next(parts, None)
-        if part is None:
-            whole = b"".join(held)
-            response.streaming_content = [whole]
-            reply = Reply(status, headers, whole)
-            return chosen(response, reply, visit.leave(reply))
-        held.append(part)
-        size += len(part)
+    parts = iter(response.streaming_content)
+    held, complete = gather(parts, visit.room, headers)
+    if complete:
+        response.streaming_content = held
+        reply = Reply(status, headers, b"".join(held))
+        return chosen(response, reply, visit.leave(reply))
     reply, rest = Reply(status, headers, None), itertools.chain(held, parts)
     if ends_with_view(visit):
         response.streaming_content = rest

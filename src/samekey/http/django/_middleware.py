@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
@@ -12,8 +13,8 @@ from django.urls import Resolver404, resolve
 from django.utils.module_loading import import_string
 
 from samekey.core.errors import Misconfigured
-from samekey.http._message import Reply, Request
-from samekey.http._rules import check_rules, check_settle, choose, rules_of
+from samekey.http._message import Reply
+from samekey.http._rules import check_rules, choose, opened, rules_of
 from samekey.http._visit import AsyncDoor, Door, counts
 from samekey.http.django._exchange import asettle, body_of, chosen, page_of, request_of, response_of, settle
 from samekey.http.django._stream import to_its_end
@@ -47,12 +48,10 @@ class SamekeyMiddleware:
     def __call__(self, asked: Any) -> Any:
         if iscoroutinefunction(self):
             return self._acall(asked)
-        opened = self._open(asked)
-        if opened is None:
+        ready = self._open(asked)
+        if ready is None:
             return self._get_response(asked)
-        if isinstance(opened, Reply):
-            return response_of(opened)
-        visit = self._door.enter(*opened)
+        visit = ready if isinstance(ready, Reply) else self._door.enter(*ready)
         if isinstance(visit, Reply):
             return response_of(visit)
         setattr(asked, VISIT, visit)
@@ -68,15 +67,15 @@ class SamekeyMiddleware:
         return chosen(response, page, visit.fail(raised, page))
 
     async def _acall(self, asked: Any) -> Any:
-        opened = self._open(asked)
-        if opened is None:
+        ready = self._open(asked)
+        if ready is None:
             return await self._get_response(asked)
-        if isinstance(opened, Reply):
-            return response_of(opened)
-        return await to_its_end(lambda: self._guarded(asked, opened))
+        if isinstance(ready, Reply):
+            return response_of(ready)
+        return await to_its_end(lambda: self._guarded(asked, ready))
 
-    async def _guarded(self, asked: Any, opened: Any) -> HttpResponseBase:
-        visit = await self._door.enter(*opened)
+    async def _guarded(self, asked: Any, ready: Any) -> HttpResponseBase:
+        visit = await self._door.enter(*ready)
         if isinstance(visit, Reply):
             return response_of(visit)
         setattr(asked, VISIT, visit)
@@ -123,23 +122,8 @@ class SamekeyMiddleware:
             return None  # no view has this path, or only a later middleware knows it: see _check_view
         setattr(asked, JUDGED, match.func)
         asked.resolver_match = match
-        return opened(asked, rules_of(match.func, self._endpoint, asked.method))
-
-
-def opened(asked: Any, rules: Any) -> tuple[Any, Request, str] | Reply | None:
-    request = request_of(asked)
-    endpoint = choose(rules, request)
-    key = None if endpoint is None else endpoint.opening(request)
-    if endpoint is None or key is None:
-        return None
-    check_settle(endpoint)
-    if isinstance(key, Reply):
-        return key
-    body = body_of(asked, endpoint, key)
-    if isinstance(body, Reply):
-        return body
-    request.body = body
-    return endpoint, request, key
+        rules = rules_of(match.func, self._endpoint, asked.method)
+        return opened(rules, request_of(asked), partial(body_of, asked))
 
 
 def failed(asked: Any, response: Any, visit: Any) -> Exception | None:
