@@ -143,20 +143,12 @@ def _drop(stream: TextIO) -> None:
         pass  # the stream is no real file: then there is nothing to flush
 
 
-def _version(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
-    if asked and not ctx.resilient_parsing:
-        click.echo(f"samekey {__version__}")
-        ctx.exit()
-
-
 @click.group(
     cls=Root,
     invoke_without_command=True,  # so that the help is printed with exit code 2
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True},
 )
-@click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Print the version."
-)
+@click.version_option(__version__, message="samekey %(version)s", help="Print the version.")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.pass_context
 def root(ctx: click.Context, debug: bool) -> None:

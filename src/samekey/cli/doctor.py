@@ -32,7 +32,6 @@ SHOWN_MAX = 5  # records named in a finding; `samekey ls` has the rest
     "--limit",
     type=click.IntRange(1),
     default=STATS_MAX,
-    show_default=True,
     help="Unsettled records to look at, at most, and as many settled ones.",
 )
 @common

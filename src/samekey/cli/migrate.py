@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any, NamedTuple
 
 import click
 
@@ -11,9 +14,6 @@ from samekey.cli._asking import ENVIRONMENT, common
 from samekey.cli.exits import Exit, NoStore
 from samekey.core.errors import Misconfigured, StoreError
 from samekey.guard.store_urls import check_address
-
-if TYPE_CHECKING:
-    from samekey.drivers.postgres.migrate import Migration
 
 
 @click.command()
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     "--phase",
     type=click.Choice(["pre", "post", "all"]),
     default="all",
-    show_default=True,
     help="pre: before the deploy. post: when the last old process is gone.",
 )
 @click.option(
@@ -64,140 +63,124 @@ def migrate(
     scheme = store.partition(":")[0]
     if scheme in ("postgresql", "postgres"):
         if sql:
-            return _print_postgres(after or 0, phase, partitions or 0, as_json)
+            return _report(*_postgres_sql(store, after or 0, phase, partitions or 0), sql=True, as_json=as_json)
         return _migrate_postgres(store, phase, partitions or 0, dry_run=dry_run, as_json=as_json)
     if partitions or after is not None or phase != "all":
         raise click.UsageError(f"--phase, --after and --partitions are for PostgreSQL, not for {scheme}.")
-    if scheme in ("mysql", "mariadb"):
-        return _migrate_mysql(store, sql=sql, dry_run=dry_run, as_json=as_json)
-    if scheme == "sqlite":
-        return _migrate_sqlite(store, sql=sql, dry_run=dry_run, as_json=as_json)
-    raise Misconfigured(f"{scheme}:// has no tables to migrate")
+    if scheme not in ("mysql", "mariadb", "sqlite"):
+        raise Misconfigured(f"{scheme}:// has no tables to migrate")
+    migrated = _migrate_sqlite if scheme == "sqlite" else _migrate_mysql
+    name, found = migrated(store, sql=sql, dry_run=dry_run)
+    if not (sql or dry_run or as_json):
+        for one in found:
+            out.line(f"{one.number:04} {one.title}: done")
+    return _report(name, found, sql=sql, dry_run=dry_run, as_json=as_json)
 
 
-# -- PostgreSQL ------------------------------------------------------------------------------------------------------
+class Step(NamedTuple):
+    """One migration, as it is printed."""
+
+    number: int
+    phase: str
+    title: str
+    sql: str
+    heading: str = ""
+
+
+def _report(
+    name: str,
+    found: list[Step],
+    *,
+    sql: bool = False,
+    dry_run: bool = False,
+    as_json: bool,
+    complete: bool = True,
+    phase: str = "all",
+) -> Exit:
+    """Print the migrations that were found (those that were done are printed already), and return the exit code."""
+    printed = sql or dry_run
+    todo = bool(dry_run and found)
+    if as_json:
+        fields = ("number", "phase", "title", "sql") if printed else ("number", "phase", "title")
+        shown = [{field: getattr(one, field) for field in fields} for one in found]
+        out.data({"store": name, "dry_run": dry_run, "migrations": shown, "complete": complete and not todo})
+    elif printed:
+        for one in found:
+            click.echo(one.heading + one.sql)
+    if not complete:
+        return Exit.INCOMPLETE
+    if not found:
+        out.note(f"{name}: nothing to do" + ("" if phase == "all" else f" for --phase {phase}"))
+    return Exit.FOUND if todo else Exit.FINE
+
+
+@contextmanager
+def _refused_by_server() -> Iterator[None]:
+    """A server that refuses (no such database, not permitted) is NoStore and not a usage error."""
+    try:
+        yield
+    except Misconfigured as error:
+        if error.__cause__ is None:
+            raise
+        raise NoStore(error.message) from error
+
+
+def _driver(server: str, scheme: str) -> Any:
+    try:
+        return import_module(f"samekey.drivers.{server}.migrate")
+    except ModuleNotFoundError as missing:
+        raise Misconfigured(f"{scheme}:// needs {missing.name}: pip install 'samekey[{server}]'") from missing
 
 
 def _migrate_postgres(store: str, phase: Any, partitions: int, *, dry_run: bool, as_json: bool) -> Exit:
-    driver = _psycopg()
-    name = driver.parse_url(store).name
-    done: list[Migration] = []
+    driver = _driver("postgres", "postgresql")
+    name, done = driver.parse_url(store).name, list[Step]()
 
-    def report(migration: Migration) -> None:
-        done.append(migration)
+    def on_done(migration: Any) -> None:
+        done.append(_step(migration, migration.sql))
         if not as_json:
-            out.line(f"{_named(migration)}: done")
+            out.line(f"{migration.number:04} {migration.title} ({migration.phase}): done")
 
     try:
-        found = driver.migrate(store, phase=phase, dry_run=dry_run, partitions=partitions, on_done=report)
+        with _refused_by_server():
+            found = driver.migrate(store, phase=phase, dry_run=dry_run, partitions=partitions, on_done=on_done)
     except driver.HeldUp as held_up:
         out.note(f"samekey: {held_up.message}")
-        if as_json:
-            out.data({"store": name, "migrations": [_as_object(one) for one in done], "complete": False})
-        return Exit.INCOMPLETE
-    except Misconfigured as error:
-        if error.__cause__ is None:
-            raise
-        raise NoStore(error.message) from error  # the server refused: no such database, not permitted
-    if as_json:
-        shown = [{**_as_object(one), **({"sql": one.script()} if dry_run else {})} for one in found]
-        out.data({"store": name, "dry_run": dry_run, "migrations": shown, "complete": not (dry_run and found)})
-    elif dry_run:
-        for migration in found:
-            click.echo(f"-- {_named(migration)}\n{migration.script()}")
-    if not found:
-        out.note(f"{name}: nothing to do" + ("" if phase == "all" else f" for --phase {phase}"))
-    return Exit.FOUND if dry_run and found else Exit.FINE
+        return _report(name, done, as_json=as_json, complete=False)
+    steps = [_step(one, one.script()) for one in found]
+    return _report(name, steps, dry_run=dry_run, as_json=as_json, phase=phase)
 
 
-def _print_postgres(after: int, phase: Any, partitions: int, as_json: bool) -> Exit:
-    found = [
-        one
-        for one in _psycopg().migrations(partitions=partitions)
-        if one.number > after and phase in (one.phase, "all")
-    ]
-    if as_json:
-        out.data({"migrations": [{**_as_object(one), "sql": one.sql} for one in found]})
-    else:
-        for migration in found:
-            click.echo(migration.sql)
-    return Exit.FINE
+def _step(migration: Any, sql: str) -> Step:
+    heading = f"-- {migration.number:04} {migration.title} ({migration.phase})\n"
+    return Step(migration.number, migration.phase, migration.title, sql, heading)
 
 
-def _psycopg() -> Any:
-    try:
-        from samekey.drivers.postgres import migrate
-    except ModuleNotFoundError as missing:
-        raise Misconfigured(f"postgresql:// needs {missing.name}: pip install 'samekey[postgres]'") from missing
-    return migrate
+def _postgres_sql(store: str, after: int, phase: Any, partitions: int) -> tuple[str, list[Step]]:
+    driver = _driver("postgres", "postgresql")
+    found = [one for one in driver.migrations(partitions=partitions) if one.number > after]
+    steps = [Step(one.number, one.phase, one.title, one.sql) for one in found if phase in (one.phase, "all")]
+    return driver.parse_url(store).name, steps
 
 
-def _named(migration: Migration) -> str:
-    return f"{migration.number:04} {migration.title} ({migration.phase})"
+def _migrate_mysql(store: str, *, sql: bool, dry_run: bool) -> tuple[str, list[Step]]:
+    driver = _driver("mysql", "mysql")
+    with _refused_by_server():
+        found = driver.migrations() if sql else driver.migrate(store, dry_run=dry_run)
+    return driver.parse_url(store).name, [Step(one.number, "pre", one.title, one.sql) for one in found]
 
 
-def _as_object(migration: Migration) -> dict[str, Any]:
-    return {"number": migration.number, "phase": migration.phase, "title": migration.title}
-
-
-# -- MySQL -----------------------------------------------------------------------------------------------------------
-
-
-def _migrate_mysql(store: str, *, sql: bool, dry_run: bool, as_json: bool) -> Exit:
-    try:
-        from samekey.drivers.mysql import address, migrate
-    except ModuleNotFoundError as missing:
-        raise Misconfigured(f"mysql:// needs {missing.name}: pip install 'samekey[mysql]'") from missing
-    name = address.parse_url(store).name
-    try:
-        found = migrate.migrations() if sql else migrate.migrate(store, dry_run=dry_run)
-    except Misconfigured as error:
-        if error.__cause__ is None:
-            raise
-        raise NoStore(error.message) from error  # the server refused: no such database, not permitted
-    shown = [
-        {"number": one.number, "phase": "pre", "title": one.title, **({"sql": one.sql} if sql or dry_run else {})}
-        for one in found
-    ]
-    if as_json:
-        out.data({"store": name, "dry_run": dry_run, "migrations": shown, "complete": not (dry_run and found)})
-    for migration in () if as_json else found:
-        if sql or dry_run:
-            click.echo(migration.sql)
-        else:
-            out.line(f"{migration.number:04} {migration.title}: done")
-    if not found:
-        out.note(f"{name}: nothing to do")
-    return Exit.FOUND if dry_run and found else Exit.FINE
-
-
-# -- SQLite ----------------------------------------------------------------------------------------------------------
-
-
-def _migrate_sqlite(store: str, *, sql: bool, dry_run: bool, as_json: bool) -> Exit:
+def _migrate_sqlite(store: str, *, sql: bool, dry_run: bool) -> tuple[str, list[Step]]:
     """A guard makes the tables when it opens the file; this is for a file that a transaction of the user will hold."""
     from samekey.drivers import sqlite
     from samekey.stores.sqlite import SqliteStore
 
     address = sqlite.parse_url(store)
-    name = str(address.path)
     try:
-        there = 0 if sql else sqlite.schema_of(address.path, name)
+        there = 0 if sql else sqlite.schema_of(address.path, str(address.path))
         if not (sql or dry_run):
             SqliteStore.from_url(store).close()  # opening the file migrates it; a newer file is refused
     except (Misconfigured, StoreError, OSError) as error:
         raise NoStore(f"the store cannot be opened: {error}") from error
-    found = range(there + 1, sqlite.SCHEMA + 1)
-    if as_json:
-        shown: list[dict[str, Any]] = [{"number": number, "phase": "pre", "title": "records"} for number in found]
-        for one in shown if sql or dry_run else ():
-            one["sql"] = sqlite.migration(one["number"])
-        out.data({"store": store, "dry_run": dry_run, "migrations": shown, "complete": not (dry_run and found)})
-    for number in () if as_json else found:
-        if sql or dry_run:
-            click.echo(sqlite.migration(number))
-        else:
-            out.line(f"{number:04} records: done")
-    if not found:
-        out.note(f"{name}: nothing to do")
-    return Exit.FOUND if dry_run and found else Exit.FINE
+    numbers = range(there + 1, sqlite.SCHEMA + 1)
+    return store, [Step(number, "pre", "records", sqlite.migration(number)) for number in numbers]

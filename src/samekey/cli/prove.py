@@ -73,29 +73,22 @@ def _path(ctx: click.Context, param: click.Parameter, value: str | None) -> tupl
 
 @click.command()
 @click.argument("url")
-@click.option(
-    "--body", default="{}", callback=_body, metavar="TEXT|@FILE", help="The body of the requests.  [default: {}]"
-)
+@click.option("--body", default="{}", callback=_body, metavar="TEXT|@FILE", help="The body of the requests.")
 @click.option("--other-body", callback=_body, metavar="TEXT|@FILE", help="Another intent.  [default: made from --body]")
 @click.option(
     "--method",
     default="POST",
-    show_default=True,
     type=click.Choice(["POST", "PATCH", "PUT", "DELETE"], case_sensitive=False),
     help="The method of the requests.",
 )
 @click.option(
-    "--content-type",
-    default="application/json",
-    show_default=True,
-    callback=_content_type,
-    help="The content type of the bodies.",
+    "--content-type", default="application/json", callback=_content_type, help="The content type of the bodies."
 )
 @click.option("-H", "--header", "headers", multiple=True, callback=_header, help="'Name: value', on every request.")
 @click.option(
     "--other-header", "other_headers", multiple=True, callback=_header, help="'Name: value' of another principal."
 )
-@click.option("--key-header", default="Idempotency-Key", show_default=True, help="Which header carries the key.")
+@click.option("--key-header", default="Idempotency-Key", help="Which header carries the key.")
 @click.option("--quoted", is_flag=True, help='The endpoint wants "k", not k.')
 @click.option("--count-url", metavar="URL", help="GET it to count the effects (a number, or a list).")
 @click.option("--count-cmd", metavar="COMMAND", help="Run it to count the effects.")
@@ -118,33 +111,33 @@ def _path(ctx: click.Context, param: click.Parameter, value: str | None) -> tupl
     metavar="SCENARIO",
     help="A scenario that does not apply here; repeatable.",
 )
-@click.option("--parallel", default=8, show_default=True, type=click.IntRange(2, 64), help="Requests at once.")
-@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1, 100), help="How often.")
+@click.option("--parallel", "callers", default=8, type=click.IntRange(2, 64), help="Requests at once.")
+@click.option("--rounds", default=3, type=click.IntRange(1, 100), help="How often.")
 @click.option(
     "--oversize",
+    "oversize_bytes",
     default=8 << 20,
-    show_default=True,
     type=click.IntRange(1, OVERSIZE_MAX_BYTES),
     help="Bytes of a large body.",
 )
-@click.option("--timeout", default=10.0, show_default=True, type=Seconds(0.1), help="Seconds per request.")
+@click.option("--timeout", default=10.0, type=Seconds(0.1), help="Seconds per request.")
 @click.option(
     "--patience",
+    "patience_seconds",
     default=5.0,
-    show_default=True,
     type=Seconds(0),
     help="Seconds to repeat a request while the answer is 'later'.",
 )
 @click.option(
     "--settle",
+    "settle_seconds",
     default=0.3,
-    show_default=True,
     type=Seconds(0),
     help="Seconds before effects are counted whose answer no client waited for.",
 )
-@click.option("--max-requests", default=400, show_default=True, type=click.IntRange(1), help="In all.")
-@click.option("--max-seconds", default=180.0, show_default=True, type=Seconds(1), help="In all.")
-@click.option("--max-bytes", default=256 << 20, show_default=True, type=click.IntRange(1), help="Sent in all.")
+@click.option("--max-requests", default=400, type=click.IntRange(1), help="In all.")
+@click.option("--max-seconds", default=180.0, type=Seconds(1), help="In all.")
+@click.option("--max-bytes", default=256 << 20, type=click.IntRange(1), help="Sent in all.")
 @click.option(
     "--html",
     "html_file",
@@ -178,18 +171,20 @@ def prove(url: str, html_file: Path | None, yes_this_is_mine: bool, as_json: boo
     \b
     Exit codes: 0 all hold, 1 something is broken, 2 usage, 3 cannot connect, 4 not everything could be tried.
     """
-    target, probe = (
-        _target(url, given),
-        Probe(url=given["count_url"], command=given["count_cmd"], field=given["count_field"]),
-    )
-    check_ours(url, given["count_url"], given["stream_url"], given["other_url"], said=yes_this_is_mine)
+    probe = Probe(url=given.pop("count_url"), command=given.pop("count_cmd"), field=given.pop("count_field"))
+    budget = Budget(given.pop("max_requests"), given.pop("max_seconds"), given.pop("max_bytes"))
+    timeout, break_commands, heal_command = given.pop("timeout"), given.pop("break_cmd"), given.pop("heal_cmd")
+    # The other options have the names of the fields.
+    target = Target(url=url, breaks=len(break_commands), **{**given, "skip": frozenset(given["skip"])})
+    _check(target, probe, heal_command)
+    check_ours(url, probe.url, target.stream_url, target.other_url, said=yes_this_is_mine)
     report = examine(
         target,
         probe=probe,
-        budget=Budget(given["max_requests"], given["max_seconds"], given["max_bytes"]),
-        timeout_seconds=given["timeout"],
-        break_commands=given["break_cmd"],
-        heal_command=given["heal_cmd"],
+        budget=budget,
+        timeout_seconds=timeout,
+        break_commands=break_commands,
+        heal_command=heal_command,
         on_scenario=(lambda name: out.note(f"trying {name}")) if out.is_terminal() else (lambda name: None),
     )
     if as_json:
@@ -203,45 +198,22 @@ def prove(url: str, html_file: Path | None, yes_this_is_mine: bool, as_json: boo
     return Exit.FINE if report.complete else Exit.INCOMPLETE
 
 
-def _target(url: str, given: dict[str, Any]) -> Target:
-    if not _NAME.fullmatch(given["key_header"]):
-        raise click.UsageError(f"{given['key_header']!r} is not the name of a header.")
-    everywhere = (*given["headers"], *given["other_headers"], *given["fail_headers"])
-    if any(name.lower() == given["key_header"].lower() for name, _ in everywhere):
-        raise click.UsageError(
-            f"{given['key_header']} is sent by this command itself: another one would be a second key."
-        )
-    if given["count_url"] and given["count_cmd"]:
+def _check(target: Target, probe: Probe, heal_command: str | None) -> None:
+    """Refuse options that contradict each other."""
+    key_header = target.key_header
+    if not _NAME.fullmatch(key_header):
+        raise click.UsageError(f"{key_header!r} is not the name of a header.")
+    everywhere = (*target.headers, *target.other_headers, *target.fail_headers)
+    if any(name.lower() == key_header.lower() for name, _ in everywhere):
+        raise click.UsageError(f"{key_header} is sent by this command itself: another one would be a second key.")
+    if probe.url and probe.command:
         raise click.UsageError("give one of --count-url and --count-cmd, not both.")
-    if given["identity"] and (given["count_url"] or given["count_cmd"]):
+    if target.identity and probe:
         raise click.UsageError("--identity is for counting without --count-url and --count-cmd.")
-    if given["count_field"] and not (given["count_url"] or given["count_cmd"]):
+    if probe.field and not probe:
         raise click.UsageError("--count-field goes with --count-url or --count-cmd.")
-    if bool(given["break_cmd"]) != bool(given["heal_cmd"]):
+    if bool(target.breaks) != bool(heal_command):
         raise click.UsageError("--break-cmd and --heal-cmd go together.")
-    return Target(
-        url=url,
-        body=given["body"],
-        other_body=given["other_body"],
-        method=given["method"].upper(),
-        content_type=given["content_type"],
-        headers=given["headers"],
-        other_headers=given["other_headers"],
-        key_header=given["key_header"],
-        quoted=given["quoted"],
-        fail_headers=given["fail_headers"],
-        breaks=len(given["break_cmd"]),
-        failures_kept=given["failures_kept"],
-        stream_url=given["stream_url"],
-        other_url=given["other_url"],
-        identity=given["identity"],
-        callers=given["parallel"],
-        rounds=given["rounds"],
-        oversize_bytes=given["oversize"],
-        patience_seconds=given["patience"],
-        settle_seconds=given["settle"],
-        skip=frozenset(given["skip"]),
-    )
 
 
 def _print(report: Report) -> None:

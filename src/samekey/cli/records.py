@@ -46,7 +46,7 @@ def _cursor(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
 )
 @click.option("--operation", metavar="NAME", help="Only this operation.")
 @click.option("--tenant", metavar="T", help="Only this tenant.")
-@click.option("--limit", type=click.IntRange(1, LIST_MAX), default=LIMIT, show_default=True, help="Records at most.")
+@click.option("--limit", type=click.IntRange(1, LIST_MAX), default=LIMIT, help="Records at most.")
 @click.option("--before", callback=_cursor, metavar="CURSOR", help="Continue after an earlier page.")
 @common
 def ls(

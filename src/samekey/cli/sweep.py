@@ -24,26 +24,13 @@ REPORT_SECONDS = 5.0  # between two lines of progress
     "--every",
     type=click.FloatRange(0.1),
     default=EVERY_SECONDS,
-    show_default=True,
     metavar="SECONDS",
     help="With --watch: the pause between two rounds.",
 )
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Records to delete, at most, in one round.")
+@click.option("--pace", type=click.FloatRange(1), default=PACE, metavar="N", help="Records per second, at most.")
 @click.option(
-    "--pace",
-    type=click.FloatRange(1),
-    default=PACE,
-    show_default=True,
-    metavar="N",
-    help="Records per second, at most.",
-)
-@click.option(
-    "--piece",
-    type=click.IntRange(1, LIST_MAX),
-    default=PIECE,
-    show_default=True,
-    metavar="N",
-    help="Records in one transaction, at most.",
+    "--piece", type=click.IntRange(1, LIST_MAX), default=PIECE, metavar="N", help="Records in one transaction, at most."
 )
 @common
 def sweep(

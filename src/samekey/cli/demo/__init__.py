@@ -14,17 +14,10 @@ SEED, ORDERS = 7, 200
 
 
 @click.command(
-    epilog="Example: samekey demo --seed 3 --orders 100",
-    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Example: samekey demo --seed 3 --orders 100", context_settings={"help_option_names": ["-h", "--help"]}
 )
-@click.option("--seed", type=click.IntRange(min=0), default=SEED, show_default=True, help="Which orders meet a fault.")
-@click.option(
-    "--orders",
-    type=click.IntRange(ORDERS_MIN, ORDERS_MAX),
-    default=ORDERS,
-    show_default=True,
-    help="Orders in each column.",
-)
+@click.option("--seed", type=click.IntRange(min=0), default=SEED, help="Which orders meet a fault.")
+@click.option("--orders", type=click.IntRange(ORDERS_MIN, ORDERS_MAX), default=ORDERS, help="Orders in each column.")
 @click.option("--json", "as_json", is_flag=True, help="Only the outcome, as JSON.")
 @click.pass_context
 def demo(ctx: click.Context, seed: int, orders: int, as_json: bool) -> None:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from samekey import Absent, Asks, Conflicting, Guard, Happened, Opaque, Policy, Record
-from samekey.cli.demo._keys import KeyTable
 from samekey.cli.demo._plan import NO_GUARD, SAMEKEY, TEXTBOOK, Order
 from samekey.cli.demo._provider import Till
 from samekey.cli.demo._service import NeverSent
@@ -27,7 +27,7 @@ Charge = Callable[[Order], Receipt]
 @dataclass(frozen=True, slots=True)
 class Tools:
     till: Till
-    keys: KeyTable
+    keys: Callable[..., Any]  # of the name of an operation and its arguments: the key table of the textbook
     store: str
 
 
@@ -46,17 +46,17 @@ def no_guard(tools: Tools) -> Charge:
 def textbook(tools: Tools) -> Charge:
     def charge(order: Order) -> Receipt:
         key = f"charge:{order.id}"
-        if not tools.keys.set(key, "started", nx=True, ttl_seconds=STARTED_TTL_SECONDS):
-            kept: Receipt | str | None = tools.keys.get(key)
+        if not tools.keys("set", key=key, value="started", nx=True, ttl_seconds=STARTED_TTL_SECONDS):
+            kept: Receipt | str | None = tools.keys("get", key=key)
             if isinstance(kept, dict):
                 return kept  # done before: the same answer
             raise StillRunning(key)
         try:
             receipt: Receipt = tools.till.charge(order.id, order.amount)
         except Exception:
-            tools.keys.delete(key)  # "it failed, let the retry through" - but a timeout is no failure
+            tools.keys("delete", key=key)  # "it failed, let the retry through" - but a timeout is no failure
             raise
-        tools.keys.set(key, receipt, ttl_seconds=DONE_TTL_SECONDS)
+        tools.keys("set", key=key, value=receipt, nx=False, ttl_seconds=DONE_TTL_SECONDS)
         return receipt
 
     return charge

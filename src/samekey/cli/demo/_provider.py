@@ -15,6 +15,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from samekey.cli.demo._keys import Keys
 from samekey.cli.demo._plan import (
     CLIENT_TIMEOUT_SECONDS,
     COLUMNS,
@@ -23,7 +24,7 @@ from samekey.cli.demo._plan import (
     Fault,
     plan,
 )
-from samekey.cli.demo._service import Handlers, Message, Remote, inbox, serve
+from samekey.cli.demo._service import Message, Remote, inbox, serve
 
 LEDGER_TIMEOUT_SECONDS = 10.0  # the judge is asked at leisure
 
@@ -107,9 +108,9 @@ class Till:
 
 def main() -> None:
     part = inbox().get()
-    provider = Provider(ledger=Path(part["ledger"]), seed=part["seed"], orders=part["orders"])
-    handlers: Handlers = {"charge": provider.charge, "find": provider.find, "books": provider.books}
-    serve(handlers, secret=part["secret"])
+    provider, keys = Provider(ledger=Path(part["ledger"]), seed=part["seed"], orders=part["orders"]), Keys()
+    handlers = (provider.charge, provider.find, provider.books, keys.set, keys.get, keys.delete)
+    serve({handler.__name__: handler for handler in handlers}, secret=part["secret"])
 
 
 if __name__ == "__main__":

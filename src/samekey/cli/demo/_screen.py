@@ -6,22 +6,19 @@ Lines that people copy are printed as they are, never wrapped: a broken command 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 
 import click
-from rich.console import Console, Group
+from rich.console import Console
 from rich.live import Live
-from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from samekey.cli.demo._plan import NO_GUARD, SAMEKEY, TEXTBOOK, Order
+from samekey.cli.demo._plan import NO_GUARD, SAMEKEY, TEXTBOOK
 from samekey.cli.demo._stage import Column
 from samekey.cli.demo._verdict import Totals
 
-GRID_WIDTH = 20  # three grids in a row fit 80 characters
-GRID_MAX = 300  # more orders than fit a screen are only counted
 LINE_SECONDS = 1.0  # how often a plain line is written where the output is no terminal
 
 SUBTITLES: Mapping[str, str] = {
@@ -32,91 +29,47 @@ SUBTITLES: Mapping[str, str] = {
 
 
 @contextmanager
-def watching(
-    columns: Mapping[str, Column], orders: list[Order], *, quiet: bool = False
-) -> Iterator[Callable[[], None]]:
+def watching(columns: Mapping[str, Column], *, quiet: bool = False) -> Iterator[Callable[[], None]]:
     """A function that shows the columns as they are now: live on a terminal, else a line now and then."""
-    console = Console()
+    console, begun, next_line = Console(), time.monotonic(), 0.0
+
+    def write_line() -> None:
+        nonlocal next_line
+        now = time.monotonic()
+        if now >= next_line or all(column.over for column in columns.values()):
+            next_line = now + LINE_SECONDS
+            counts = [f"{one.name}: {_answered(one)} answered, {_twice(one)} charged twice" for one in columns.values()]
+            click.echo(f"{now - begun:5.1f} s   " + "   ".join(counts), err=True)
+
     if quiet:
         yield lambda: None
     elif console.is_terminal:
-        glyphs = Glyphs.of(console)
         with Live(console=console, auto_refresh=False) as live:
-            yield lambda: live.update(side_by_side(columns, orders, glyphs), refresh=True)
+            yield lambda: live.update(side_by_side(columns.values()), refresh=True)
     else:
-        yield _Lines(columns)
+        yield write_line
 
 
-class _Lines:
-    def __init__(self, columns: Mapping[str, Column]) -> None:
-        self._columns, self._begun, self._next = columns, time.monotonic(), 0.0
-
-    def __call__(self) -> None:
-        now = time.monotonic()
-        if now < self._next and not all(column.over for column in self._columns.values()):
-            return
-        self._next = now + LINE_SECONDS
-        counts = [
-            f"{column.name}: {column.ended}/{column.deliveries} answered, {_twice(column)} charged twice"
-            for column in self._columns.values()
-        ]
-        click.echo(f"{now - self._begun:5.1f} s   " + "   ".join(counts), err=True)
+def side_by_side(columns: Collection[Column]) -> Table:
+    table = Table("", *(f"{one.name}\n{SUBTITLES[one.name]}" for one in columns))
+    table.add_row("answered", *map(_answered, columns))
+    table.add_row("charged twice", *(_coloured(_twice(one)) for one in columns))
+    table.add_row("workers killed -9", *(str(len(one.killed)) for one in columns))
+    table.add_row("asked the provider first", *(str(one.lookups) if one.name == SAMEKEY else "-" for one in columns))
+    table.add_row("in doubt", *(str(len(one.in_doubt)) if one.name == SAMEKEY else "-" for one in columns))
+    return table
 
 
-# -- the live columns ------------------------------------------------------------------------------------
-
-
-class Glyphs:
-    """One character for each order."""
-
-    def __init__(self, *, not_yet: str, once: str, bar: str) -> None:
-        self.not_yet, self.once, self.bar = not_yet, once, bar
-
-    @classmethod
-    def of(cls, console: Console) -> Glyphs:
-        if console.encoding.startswith("utf"):
-            return cls(not_yet="·", once="■", bar="━")
-        return cls(not_yet=".", once="#", bar="=")
-
-    def cell(self, order: Order, column: Column) -> tuple[str, str]:
-        charges = column.charged.get(order.id, 0)
-        if charges > 1:
-            return str(min(charges, 9)), "bold white on red"
-        if order.id in column.in_doubt:
-            return "?", "bold yellow"
-        return (self.once, "green") if charges else (self.not_yet, "dim")
-
-
-def side_by_side(columns: Mapping[str, Column], orders: list[Order], glyphs: Glyphs) -> Group:
-    whole = Table.grid(expand=False)
-    whole.add_row(*(one_column(column, orders, glyphs) for column in columns.values()))
-    return Group(whole, Text(f" {glyphs.once} charged once   2 charged twice   ? in doubt", style="dim"))
-
-
-def one_column(column: Column, orders: list[Order], glyphs: Glyphs) -> Panel:
-    grid = Text()
-    if len(orders) <= GRID_MAX:
-        for number, order in enumerate(orders):
-            grid.append(*glyphs.cell(order, column))
-            if number % GRID_WIDTH == GRID_WIDTH - 1:
-                grid.append("\n")
-    done = round(GRID_WIDTH * column.ended / column.deliveries)
-    bar = Text(glyphs.bar * done, style="blue").append(glyphs.bar * (GRID_WIDTH - done), style="dim")
-    twice = _twice(column)
-    facts = Table.grid(padding=(0, 1))
-    facts.add_row(Text(str(twice), style="bold red" if twice else "bold green"), "charged twice")
-    facts.add_row(str(len(column.killed)), "workers killed -9")
-    facts.add_row(*((str(column.lookups), "times asked first") if column.name == SAMEKEY else ("", "")))
-    return Panel(
-        Group(Text(SUBTITLES[column.name], style="dim"), bar, "", grid, facts),
-        title=column.name,
-        width=GRID_WIDTH + 6,
-        border_style="green" if column.name == SAMEKEY else "red" if twice else "white",
-    )
+def _answered(column: Column) -> str:
+    return f"{column.ended}/{column.deliveries}"
 
 
 def _twice(column: Column) -> int:
     return sum(charges > 1 for charges in column.charged.values())
+
+
+def _coloured(twice: int) -> Text:
+    return Text(str(twice), style="bold red" if twice else "bold green")
 
 
 # -- the ending ------------------------------------------------------------------------------------------
@@ -133,7 +86,7 @@ def ledger_table(totals: Mapping[str, Totals]) -> None:
             name,
             str(one.orders),
             str(one.charges),
-            Text(str(len(one.doubled)), style="bold red" if one.doubled else "bold green"),
+            _coloured(len(one.doubled)),
             f"${one.overcharged / 100:,.2f}",
             str(len(one.lost)),
             str(len(one.in_doubt)) if name == SAMEKEY else "-",  # the others cannot even say it

@@ -27,7 +27,7 @@ def show(*, seed: int, orders: int, as_json: bool) -> Exit:
     """Play, print, and return the exit code."""
     planned, begun = plan(seed=seed, orders=orders), time.monotonic()
     try:
-        with Stage(seed=seed, orders=orders) as stage, _screen.watching(stage.columns, planned, quiet=as_json) as watch:
+        with Stage(seed=seed, orders=orders) as stage, _screen.watching(stage.columns, quiet=as_json) as watch:
             stage.play(watch)
     except Broken as broken:
         click.echo(f"the demo did not get through: {broken}", err=True)

@@ -1,4 +1,4 @@
-"""The stage: starts the provider, the key table and the workers, hands out orders, restarts who was killed.
+"""The stage: starts the provider and the workers, hands out orders, restarts who was killed.
 
 One thread decides (`Stage.play`); one small thread for each child only reads its lines into the inbox.
 Every child is ended by its own handle, and ends by itself when our end of its stdin closes.
@@ -34,7 +34,6 @@ LATE_LOOKS_MAX = 50  # 10 s for the last charges to land; half a second is usual
 RESTARTS_MAX = KILLED + 3  # in one column; more than that is a worker that cannot start
 
 PROVIDER = ("-m", "samekey.cli.demo._provider")
-KEYS = ("-m", "samekey.cli.demo._keys")
 WORKER = ("-m", "samekey.cli.demo._worker")
 
 
@@ -143,7 +142,6 @@ class Stage:
     def play(self, watch: Callable[[], None]) -> None:
         """Play until every delivery has ended; `watch` is called now and then, with `columns` up to date."""
         self._part["provider"] = self._serving(PROVIDER)
-        self._part["keys"] = self._serving(KEYS)
         self._books = Remote(port=self._part["provider"], secret=self._part["secret"])
         for _ in range(WORKERS):
             for name in COLUMNS:
@@ -176,7 +174,7 @@ class Stage:
     def _take(self, child: Child, message: Message | None) -> None:
         column = self.columns.get(child.column)
         if column is None:
-            raise self._broken("the provider or the key table ended")
+            raise self._broken("the provider ended")
         match message:
             case None:
                 self._ended(child, column)

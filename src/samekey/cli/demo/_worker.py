@@ -4,10 +4,11 @@ when no answer came - as every client, queue and impatient customer does."""
 from __future__ import annotations
 
 import time
+from functools import partial
 
 from samekey import InDoubt, NotDone, SamekeyError
 from samekey.cli.demo._columns import WAYS, Charge, StillRunning, Tools
-from samekey.cli.demo._keys import KeyTable
+from samekey.cli.demo._keys import KEYS_TIMEOUT_SECONDS
 from samekey.cli.demo._plan import Order, plan
 from samekey.cli.demo._provider import Till
 from samekey.cli.demo._service import Message, Remote, inbox, tell
@@ -46,12 +47,9 @@ def charge_until_answered(charge: Charge, order: Order) -> str:
 
 
 def tools(part: Message) -> Tools:
-    secret = part["secret"]
-    return Tools(
-        till=Till(Remote(port=part["provider"], secret=secret), part["column"]),
-        keys=KeyTable(Remote(port=part["keys"], secret=secret)),
-        store=part["store"],
-    )
+    remote = Remote(port=part["provider"], secret=part["secret"])
+    keys = partial(remote.call, timeout_seconds=KEYS_TIMEOUT_SECONDS)
+    return Tools(till=Till(remote, part["column"]), keys=keys, store=part["store"])
 
 
 if __name__ == "__main__":
