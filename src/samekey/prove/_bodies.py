@@ -1,4 +1,4 @@
-"""Bodies made from the user's body: another intent, the same intent in another order, the same intent with padding."""
+"""Bodies made from the user's body (another intent, another order, padding), and one field of an answer."""
 
 from __future__ import annotations
 
@@ -50,6 +50,17 @@ def padded(body: bytes, content_type: str, size: int) -> bytes | None:
             return body + (b"&" if body else b"") + f"{PADDING}=".encode() + b"x" * size
         case _:
             return None
+
+
+def found_at(path: tuple[str, ...], body: bytes) -> Any:
+    """What the JSON has at this path, by names and numbers; ValueError if it has nothing there."""
+    try:
+        found = json.loads(body)
+        for name in path:
+            found = found[int(name)] if isinstance(found, list) else found[name]
+    except (LookupError, TypeError, RecursionError) as error:
+        raise ValueError from error
+    return found
 
 
 def _kind(content_type: str) -> str:

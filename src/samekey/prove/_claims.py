@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from samekey.prove._bodies import padded
+from samekey.prove._steps import Request
 from samekey.prove._trial import UNCOUNTED, Play, Trial, difference, effects_text
 
 CLAIM, MEMORY = "Claim", "Memory"
@@ -14,8 +15,7 @@ def in_sequence(trial: Trial) -> Play:
     first = yield from trial.send("a request", request)
     second = yield from trial.send("the same again", request)
     if not first.good:
-        trial.cannot_tell(CLAIM, f"an ordinary request was answered {first.described}")
-        trial.cannot_tell(MEMORY, f"an ordinary request was answered {first.described}")
+        trial.cannot_tell((CLAIM, MEMORY), f"an ordinary request was answered {first.described}")
         return
     effects = yield from trial.effects()
     if not trial.countable:
@@ -116,36 +116,29 @@ def malformed_keys(trial: Trial) -> Play:
         ("a key that is not ASCII", fresh + b"\xe9\xff"),
         ("a key of 5,000 characters", fresh + b"k" * 5000),
     ):
-        yield from trial.start_count()
-        request = trial.request(key)
-        first = yield from trial.send(what, request)
-        again = yield from trial.send("the same again", request)
-        effects = yield from trial.effects()
-        if not trial.countable:
-            trial.cannot_tell(CLAIM, UNCOUNTED)
-            return
-        if effects > 1:
-            trial.wrong(CLAIM, f"{what} is ignored: sent twice, it made {effects_text(effects)}")
-        elif first.status >= 500 and not first.busy:
-            trial.wrong(CLAIM, f"{what} is answered {first.status}")
-        elif first.refused and effects:
-            trial.wrong(CLAIM, f"{what} is refused with {first.status}, and took effect")
-        elif first.good or again.good:
-            trial.note(f"{what} is taken as a key")
+        yield from _unusable(trial, what, trial.request(key), "the same again", trial.request(key))
 
 
 def doubled_keys(trial: Trial) -> Play:
     """Two key headers: proxies join them, and frameworks pick different ones."""
     one, two = next(trial.keys), next(trial.keys)
+    turned = "the same two in the other order"
+    yield from _unusable(trial, "a pair of key headers", trial.request(one, two), turned, trial.request(two, one))
+
+
+def _unusable(trial: Trial, what: str, request: Request, again: str, repeated: Request) -> Play:
+    """Send a request whose key cannot be used, and repeat it: refused both times, or one effect."""
     yield from trial.start_count()
-    first = yield from trial.send("two key headers", trial.request(one, two))
-    yield from trial.send("the same two in the other order", trial.request(two, one))
+    first = yield from trial.send(what, request)
+    second = yield from trial.send(again, repeated)
     effects = yield from trial.effects()
     if not trial.countable:
         trial.cannot_tell(CLAIM, UNCOUNTED)
     elif effects > 1:
-        trial.wrong(CLAIM, f"two key headers are taken: sent in both orders they made {effects_text(effects)}")
+        trial.wrong(CLAIM, f"{what} is ignored: sent twice, it made {effects_text(effects)}")
     elif first.status >= 500 and not first.busy:
-        trial.wrong(CLAIM, f"two key headers are answered {first.status}")
+        trial.wrong(CLAIM, f"{what} is answered {first.status}")
     elif first.refused and effects:
-        trial.wrong(CLAIM, f"two key headers are refused with {first.status}, and took effect")
+        trial.wrong(CLAIM, f"{what} is refused with {first.status}, and took effect")
+    elif first.good or second.good:
+        trial.note(f"{what} is taken as a key")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import ipaddress
-import json
 import shlex
 import socket
 import subprocess
@@ -16,22 +15,15 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from http.client import (
-    BadStatusLine,
-    HTTPConnection,
-    HTTPException,
-    HTTPResponse,
-    HTTPSConnection,
-    UnknownProtocol,
-)
+from http.client import BadStatusLine, HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, UnknownProtocol
 from typing import Any
 from urllib.parse import urlsplit
 
 from samekey.core.errors import CallerError, Misconfigured, SamekeyError
+from samekey.prove._bodies import found_at
 from samekey.prove._steps import Break, Count, HangUp, Heal, Pause, Reply, Request, Send, Step, Target, Together
 
 ANSWER_MAX_BYTES = 4 << 20  # of one answer; a longer one cannot be compared and counts as none
-COUNT_MAX_BYTES = 64 << 10
 READ_BYTES = 64 << 10
 CONNECT_SECONDS = 5.0
 
@@ -129,7 +121,10 @@ class Client:
         match step:
             case Send(request):
                 self._budget.spend(len(request.body))
-                return self._send(request)
+                started = self._clock()
+                reply = self._send(request)
+                self.latency_seconds = self._clock() - started
+                return reply
             case Together(requests):
                 for request in requests:
                     self._budget.spend(len(request.body))
@@ -167,7 +162,7 @@ class Client:
     # -- requests --------------------------------------------------------------------------------------------------
 
     def _send(self, request: Request, gate: threading.Barrier | None = None) -> Reply:
-        started = self._clock()
+        until = self._clock() + self._timeout
         connection = self._connection(request.url)
         try:
             connection.connect()
@@ -177,11 +172,9 @@ class Client:
             except OSError as error:  # the endpoint answered and closed before the end of a large body: read its answer
                 early = _described(error)
             try:
-                reply = self._read(connection, started + self._timeout)
+                return self._read(connection, until)
             except (OSError, HTTPException) as error:
                 return Reply(0, trouble=early or _described(error))
-            self.latency_seconds = self._clock() - started
-            return reply
         except OSError as error:
             if gate is not None:
                 gate.abort()
@@ -252,44 +245,35 @@ class Client:
         else:
             self._head(connection, request)
 
-    def _read(self, connection: HTTPConnection, until: float, most: int = ANSWER_MAX_BYTES) -> Reply:
-        made: Any = lambda sock, **given: HTTPResponse(self._punctual(sock, until), **given)  # noqa: E731
-        connection.response_class = made
-        response: HTTPResponse = connection.getresponse()
-        body = bytearray()
-        while part := response.read1(READ_BYTES):
-            body += part
-            if len(body) > most:
-                return Reply(0, trouble=f"the answer is longer than {most} bytes")
-        announced = response.getheader("Content-Length")
-        if announced is not None and announced.isdecimal() and announced.lstrip("0") != str(len(body)).lstrip("0"):
-            return Reply(0, trouble=f"{len(body)} bytes of an answer of {announced[:20]}")
-        headers = tuple((name.lower(), value) for name, value in response.getheaders())
-        return Reply(response.status, headers, bytes(body))
-
-    def _punctual(self, sock: Any, until: float) -> Any:
+    def _read(self, connection: HTTPConnection, until: float) -> Reply:
         def left() -> float:
             seconds = until - self._clock()
             if seconds <= 0:
                 raise TimeoutError(f"the answer did not end within {self._timeout:g} s")
             return seconds
 
-        return _Punctual(sock, left)
+        made: Any = lambda sock, **given: HTTPResponse(_Punctual(sock, left), **given)  # type: ignore[arg-type]  # noqa: E731
+        connection.response_class = made
+        response: HTTPResponse = connection.getresponse()
+        body = bytearray()
+        while part := response.read1(READ_BYTES):
+            body += part
+            if len(body) > ANSWER_MAX_BYTES:
+                return Reply(0, trouble=f"the answer is longer than {ANSWER_MAX_BYTES} bytes")
+        announced = response.getheader("Content-Length")
+        if announced is not None and announced.isdecimal() and announced.lstrip("0") != str(len(body)).lstrip("0"):
+            return Reply(0, trouble=f"{len(body)} bytes of an answer of {announced[:20]}")
+        headers = tuple((name.lower(), value) for name, value in response.getheaders())
+        return Reply(response.status, headers, bytes(body))
 
     # -- probe and commands ----------------------------------------------------------------------------------------
 
     def _count(self) -> int:
         if self._probe.command is not None:
             return _number(self._run(self._probe.command), self._probe)
-        request = Request(self._probe.url or "", (), b"", self._target.headers, "GET")
-        connection = self._connection(request.url)
-        try:
-            self._head(connection, request)
-            reply = self._read(connection, self._clock() + self._timeout, COUNT_MAX_BYTES)
-        except (OSError, HTTPException) as error:
-            raise ProbeFailed(f"{self._probe} does not answer: {_described(error)}") from error
-        finally:
-            connection.close()
+        reply = self._send(Request(self._probe.url or "", (), b"", self._target.headers, "GET"))
+        if not reply.status:
+            raise ProbeFailed(f"{self._probe} does not answer: {reply.trouble}")
         if reply.status != 200:
             raise ProbeFailed(f"{self._probe} answered {reply}")
         return _number(reply.body, self._probe)
@@ -342,10 +326,8 @@ def _program(command: str) -> str:
 def _number(text: bytes, probe: Probe) -> int:
     """A number, the length of a list, or what `field` leads to."""
     try:
-        found = json.loads(text)
-        for name in probe.field:
-            found = found[int(name)] if isinstance(found, list) else found[name]
-    except (ValueError, KeyError, IndexError, TypeError, RecursionError):
+        found = found_at(probe.field, text)
+    except ValueError:
         raise ProbeFailed(f"{probe} gives no number: {text[:60]!r}") from None
     if isinstance(found, list):
         return len(found)

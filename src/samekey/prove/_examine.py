@@ -89,8 +89,7 @@ def examine(
             continue
         trial = Trial(target, tally, keys)
         if over:
-            for one in scenario.assumptions:
-                trial.cannot_tell(one, f"not tried: {over}")
+            trial.cannot_tell(scenario.assumptions, f"not tried: {over}")
         else:
             on_scenario(name)
             over = _play(trial, scenario, client)
@@ -121,14 +120,12 @@ def _play(trial: Trial, scenario: Scenario, client: Client) -> str:
     except StopIteration:
         return f"ordinary requests are answered {trial.refusing}" if trial.refusing else ""
     except (OutOfBudget, ProbeFailed) as ended:
-        for one in scenario.assumptions:
-            trial.cannot_tell(one, ended.message)
+        trial.cannot_tell(scenario.assumptions, ended.message)
         return ended.message
     finally:
         trouble = client.leave_in_order()
         if trouble:
-            for one in scenario.assumptions:
-                trial.cannot_tell(one, trouble)
+            trial.cannot_tell(scenario.assumptions, trouble)
 
 
 def _to_its_end(trial: Trial, scenario: Scenario) -> Play:

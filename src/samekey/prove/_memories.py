@@ -45,15 +45,12 @@ def after_a_failure(trial: Trial) -> Play:
     """A request that failed may have taken effect: a retry never repeats it. If it had none, a retry can do it."""
     target = trial.target
     if not (target.fail_headers or target.breaks):
-        for assumption in (MEMORY, BOUNDARY):
-            trial.cannot_tell(assumption, "not tried: give --fail-header, or --break-cmd and --heal-cmd")
+        trial.cannot_tell((MEMORY, BOUNDARY), "not tried: give --fail-header, or --break-cmd and --heal-cmd")
         return
     if not (trial.tally.probed and trial.countable):
-        for assumption in (MEMORY, BOUNDARY):
-            trial.cannot_tell(assumption, NEEDS_PROBE)
+        trial.cannot_tell((MEMORY, BOUNDARY), NEEDS_PROBE)
         return
-    ways = [*target.fail_headers, *range(target.breaks)]
-    for way in ways:
+    for way in (*target.fail_headers, *range(target.breaks)):
         yield from _one_failure(trial, way)
 
 
@@ -65,8 +62,7 @@ def _one_failure(trial: Trial, way: tuple[str, str] | int) -> Play:
     if isinstance(way, int):
         trouble: str = yield Break(way)
         if trouble:
-            for assumption in (MEMORY, BOUNDARY):
-                trial.cannot_tell(assumption, f"not tried ({way_text}): {trouble}")
+            trial.cannot_tell((MEMORY, BOUNDARY), f"not tried ({way_text}): {trouble}")
             yield Heal()  # the command may have broken something before it failed
             return
         failed = yield from trial.send(f"a request that fails ({way_text})", request, fails=True)
@@ -79,8 +75,7 @@ def _one_failure(trial: Trial, way: tuple[str, str] | int) -> Play:
     again = yield from trial.until_answered("and again", request)
     effects = yield from trial.settled_effects()
     if failed.good:
-        for assumption in (MEMORY, BOUNDARY):
-            trial.cannot_tell(assumption, f"{way_text} did not make the request fail ({failed.status})")
+        trial.cannot_tell((MEMORY, BOUNDARY), f"{way_text} did not make the request fail ({failed.status})")
         return
     when = "after it had taken effect" if at_first else "before it took effect"
     if effects > 1 and at_first:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from html import escape
+from importlib import resources
+from string import Template
 from typing import Any
 
 ASSUMPTIONS = {
@@ -81,26 +83,11 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "url": self.url,
             "verdict": self.verdict,
-            "examined_at": self.examined_at,
-            "version": self.version,
             "holds": self.holds,
             "complete": self.complete,
-            "counted_by": self.counted_by,
-            "requests": self.requests,
             "assumptions": {name: self.standing(name).value for name in ASSUMPTIONS},
-            "findings": [
-                {
-                    "scenario": finding.scenario,
-                    "assumption": finding.assumption,
-                    "standing": finding.standing.value,
-                    "evidence": finding.evidence,
-                    "notes": list(finding.notes),
-                    "story": list(finding.story),
-                }
-                for finding in self.findings
-            ],
+            **asdict(self),
         }
 
     def to_html(self) -> str:
@@ -110,8 +97,8 @@ class Report:
             f'<td>{escape(says)}</td><td class="standing">{self.standing(name)}</td></tr>\n'
             for name, says in ASSUMPTIONS.items()
         )
-        findings = "".join(map(_row, self.findings))
-        return _PAGE.format(
+        page = resources.files("samekey.prove").joinpath("page.html").read_text(encoding="utf-8")
+        return Template(page).substitute(
             url=escape(self.url),
             verdict=escape(self.verdict),
             colour="broken" if self.broken else "holds" if self.holds else "unknown",
@@ -120,7 +107,7 @@ class Report:
             requests=self.requests,
             counted_by=escape(self.counted_by),
             assumptions=assumptions,
-            findings=findings,
+            findings="".join(map(_row, self.findings)),
         )
 
 
@@ -134,46 +121,3 @@ def _row(finding: Finding) -> str:
         f'<td data-name="standing" class="standing">{finding.standing}</td>'
         f"<td>{escape(finding.evidence)}{notes}{story}</td></tr>\n"
     )
-
-
-# Below 40rem (a phone) each row is a block: four columns side by side would need a screen of twice that width.
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>samekey prove: {url}</title>
-<style>
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 1rem auto; padding: 0 1rem;
-  overflow-wrap: anywhere; }}
-h1 {{ font-size: 1.4rem; }}
-.verdict {{ font-size: 1.2rem; font-weight: bold; }}
-table {{ border-collapse: collapse; width: 100%; margin: 1.5rem 0; }}
-th, td {{ text-align: left; vertical-align: top; padding: .4rem .8rem; border-bottom: 1px solid #ccc; }}
-th, td.standing {{ overflow-wrap: normal; }}
-p.holds, .holds .standing {{ color: #060; }} p.broken, .broken .standing {{ color: #b00; font-weight: bold; }}
-p.unknown, .unknown .standing {{ color: #850; }} .skipped td {{ color: #666; }}
-td p, footer {{ margin: .2rem 0; color: #555; }}
-@media (max-width: 40rem) {{
-  thead {{ display: none; }}
-  table, tbody, tr, th, td {{ display: block; }}
-  tr {{ border-bottom: 1px solid #ccc; padding: .5rem 0; }}
-  th, td {{ border: 0; padding: .1rem 0; }}
-  td[data-name]::before {{ content: attr(data-name) ": "; color: #555; font-weight: normal; }}
-}}
-</style>
-</head>
-<body>
-<h1>The four assumptions at {url}</h1>
-<p class="verdict {colour}">{verdict}</p>
-<p>Examined on {examined_at} by samekey {version}: {requests} requests; effects counted by {counted_by}.</p>
-<table>
-<tbody>
-{assumptions}</tbody></table>
-<table><thead><tr><th>assumption</th><th>scenario</th><th>standing</th><th>evidence</th></tr></thead>
-<tbody>
-{findings}</tbody></table>
-<footer>Made by samekey prove.</footer>
-</body>
-</html>
-"""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
+from samekey.prove._bodies import found_at
 from samekey.prove._steps import Count, HangUp, Pause, Reply, Request, Send, Step, Target, Together
 
 ASKS_MAX = 60  # repetitions of one request while the answer is "later"
@@ -82,9 +83,8 @@ class Trial:
     def together(self, what: str, requests: list[Request]) -> Generator[Step, Any, list[Reply]]:
         replies: list[Reply] = yield Together(tuple(requests))
         for number, reply in enumerate(replies, 1):
-            self.add_reply(
-                f"{what}, {number}", reply, fails=True
-            )  # a request that lost the race may be answered "later" in any way
+            # A request that lost the race may be answered "later" in any way.
+            self.add_reply(f"{what}, {number}", reply, fails=True)
         return replies
 
     def hang_up(self, what: str, request: Request, *, part: float = 1.0, after: float = 0.0) -> Play:
@@ -164,20 +164,18 @@ class Trial:
         if not self.target.identity:
             return reply.body
         try:
-            found = json.loads(reply.body)
-            for name in self.target.identity:
-                found = found[int(name)] if isinstance(found, list) else found[name]
-        except (ValueError, KeyError, IndexError, TypeError, RecursionError):
+            return json.dumps(found_at(self.target.identity, reply.body), sort_keys=True).encode()
+        except ValueError:
             return reply.body
-        return json.dumps(found, sort_keys=True).encode()
 
     # -- finding ---------------------------------------------------------------------------------------------------
 
     def wrong(self, assumption: str, seen: str) -> None:
         self.broken.append((assumption, seen))
 
-    def cannot_tell(self, assumption: str, why: str) -> None:
-        self.unknown.append((assumption, why))
+    def cannot_tell(self, assumptions: str | tuple[str, ...], why: str) -> None:
+        for assumption in (assumptions,) if isinstance(assumptions, str) else assumptions:
+            self.unknown.append((assumption, why))
 
     def does_not_apply(self, assumption: str, why: str) -> None:
         """This endpoint has nothing to try it with: neither holds nor unknown."""
