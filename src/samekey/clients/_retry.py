@@ -1,4 +1,4 @@
-"""May this request be sent again, and when? Pure: statuses, errors and clocks in, seconds to wait out.
+"""May this request be sent again, and when? Statuses and errors in, seconds to wait out.
 
     answer                      with a key, or a method that may be repeated        a POST without a key
     nothing was sent            again                                               again
@@ -16,6 +16,7 @@ end of the lease, inside a guarded effect: after it, another attempt may run.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -62,14 +63,14 @@ class Course:
     attempts: int = 0
     waited: float = 0.0
 
-    def after_error(self, *, sent: bool, chance: float) -> float | None:
+    def after_error(self, *, sent: bool, chance: float | None = None) -> float | None:
         """Seconds until the next attempt after an error, None to give up; `sent` is False only if certain."""
         if sent and not self._repeatable:
             return None
         return self._next(None, chance)
 
     def after_answer(
-        self, status: int, header: Callable[[str], str | None], *, now: float, chance: float
+        self, status: int, header: Callable[[str], str | None], *, now: float | None = None, chance: float | None = None
     ) -> float | None:
         """Seconds until the next attempt after an answer, None if this answer is final."""
         if not self._repeatable or not (status in RETRIED or (status == IN_PROGRESS and self.keyed)):
@@ -77,6 +78,7 @@ class Course:
         later = header("Retry-After")
         if status == IN_PROGRESS and later is None and PROBLEM in (header("Content-Type") or "").lower():
             return None
+        now = datetime.now(UTC).timestamp() if now is None else now
         return self._next(retry_after(later, header("Date"), now=now), chance)
 
     @property
@@ -88,7 +90,8 @@ class Course:
     def _repeatable(self) -> bool:
         return self.keyed or self.method in REPEATABLE_METHODS
 
-    def _next(self, asked_wait: float | None, chance: float) -> float | None:
+    def _next(self, asked_wait: float | None, chance: float | None) -> float | None:
+        chance = random.random() if chance is None else chance  # noqa: S311 - spreads a crowd of clients
         self.attempts += 1
         retry = self.retry
         if self.attempts >= retry.attempts or not self.replayable:
@@ -132,7 +135,3 @@ def _moment(text: str) -> float | None:
         return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()
     except (ValueError, TypeError, OverflowError, IndexError):
         return None
-
-
-def utc_now() -> float:
-    return datetime.now(UTC).timestamp()

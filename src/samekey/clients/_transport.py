@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import random
 import time
 import weakref
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from samekey.clients._keys import key_for, seconds_left
-from samekey.clients._retry import Course, Retry, utc_now
+from samekey.clients._retry import Course, Retry
 from samekey.clients._rules import KEY_HEADER, Rules
 from samekey.loops import running
 
@@ -32,6 +31,7 @@ class _Transport:
     """Which requests get a key, and how often they are tried. Uses only attributes that both libraries have."""
 
     library: Any  # httpx or httpx2
+    default: Any  # the class of its own transport
 
     def __init__(
         self,
@@ -42,11 +42,8 @@ class _Transport:
         header: str = KEY_HEADER,
         quoted: bool = False,
     ) -> None:
-        self._inner: Any = self._plain() if transport is None else transport
+        self._inner: Any = self.default() if transport is None else transport
         self._rules = Rules(hosts, retry, header, quoted)
-
-    def _plain(self) -> Any:
-        raise NotImplementedError
 
     def begin(self, request: Any) -> Course:
         """Give the request its key."""
@@ -72,15 +69,7 @@ class _Transport:
         if isinstance(error, library.LocalProtocolError | library.UnsupportedProtocol):
             return None  # the request itself is wrong, and would be wrong again
         unsent = isinstance(error, library.ConnectError | library.ConnectTimeout | library.PoolTimeout)
-        return course.after_error(sent=not unsent, chance=random.random())  # noqa: S311 - spreads a crowd
-
-    def answered(self, course: Course, response: Any) -> float | None:
-        return course.after_answer(
-            response.status_code,
-            response.headers.get,
-            now=utc_now(),
-            chance=random.random(),  # noqa: S311
-        )
+        return course.after_error(sent=not unsent)
 
     def reads(self, course: Course, response: Any) -> bool:
         """Whether to read the answer here. Not one of unknown length: its reader may need each part at once."""
@@ -94,7 +83,7 @@ class Sending(_Transport):
         while True:  # ends with the course: its attempts are counted
             try:
                 response = self._inner.handle_request(request)
-                wait = self.answered(course, response)
+                wait = course.after_answer(response.status_code, response.headers.get)
                 if wait is None:
                     return self._read(response) if self.reads(course, response) else response
             except self.library.TransportError as error:
@@ -123,7 +112,7 @@ class AsyncSending(_Transport):
         while True:
             try:
                 response = await self._inner.handle_async_request(request)
-                wait = self.answered(course, response)
+                wait = course.after_answer(response.status_code, response.headers.get)
                 if wait is None:
                     return await self._read(response) if self.reads(course, response) else response
             except self.library.TransportError as error:

@@ -7,7 +7,6 @@ await session.post("https://api.example.com/charges", json=charge)      # one ke
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Iterable
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -15,7 +14,7 @@ from weakref import WeakKeyDictionary
 import aiohttp
 
 from samekey.clients._keys import digest, key_for, seconds_left
-from samekey.clients._retry import Course, Retry, utc_now
+from samekey.clients._retry import Course, Retry
 from samekey.clients._rules import KEY_HEADER, Rules
 
 __all__ = ["KeyMiddleware"]
@@ -35,12 +34,7 @@ class KeyMiddleware:
     """
 
     def __init__(
-        self,
-        *,
-        hosts: Iterable[str],
-        retry: Retry | None = None,
-        header: str = KEY_HEADER,
-        quoted: bool = False,
+        self, *, hosts: Iterable[str], retry: Retry | None = None, header: str = KEY_HEADER, quoted: bool = False
     ) -> None:
         self._rules = Rules(hosts, retry, header, quoted)
         # A redirect comes back here as a new request, by the same task and at once.
@@ -60,12 +54,7 @@ class KeyMiddleware:
                 if wait is None:
                     raise
             else:
-                wait = course.after_answer(
-                    response.status,
-                    response.headers.get,
-                    now=utc_now(),
-                    chance=random.random(),  # noqa: S311
-                )
+                wait = course.after_answer(response.status, response.headers.get)
                 if wait is None:
                     self._expect_redirected(request, content, response, key)
                     return response
@@ -104,7 +93,7 @@ def _wait_after(error: aiohttp.ClientError, course: Course) -> float | None:
     ):
         return None  # the server answered in HTTP: this error is from another middleware
     unsent = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
-    return course.after_error(sent=not unsent, chance=random.random())  # noqa: S311 - spreads a crowd
+    return course.after_error(sent=not unsent)
 
 
 async def _content(body: aiohttp.payload.Payload | bytes) -> bytes | None:

@@ -20,16 +20,10 @@ class KeyTransport(Sending, httpx.BaseTransport):
     none and is sent once. A body that is a stream is sent once, too. A redirect keeps its key, where it is honoured.
     """
 
-    library = httpx
-
-    def _plain(self) -> httpx.BaseTransport:
-        return httpx.HTTPTransport()
+    library, default = httpx, httpx.HTTPTransport
 
 
 class AsyncKeyTransport(AsyncSending, httpx.AsyncBaseTransport):
     """The same for AsyncClient."""
 
-    library = httpx
-
-    def _plain(self) -> httpx.AsyncBaseTransport:
-        return httpx.AsyncHTTPTransport()
+    library, default = httpx, httpx.AsyncHTTPTransport

@@ -14,22 +14,12 @@ __all__ = ["AsyncKeyTransport", "KeyTransport"]
 
 
 class KeyTransport(Sending, httpx2.BaseTransport):
-    """Sends through `transport` (an HTTPTransport of its own by default).
+    """As `samekey.clients.httpx.KeyTransport`."""
 
-    `hosts` honour a key: a POST or PATCH to one of them gets a key and may be tried again; to any other host it gets
-    none and is sent once. A body that is a stream is sent once, too. A redirect keeps its key, where it is honoured.
-    """
-
-    library = httpx2
-
-    def _plain(self) -> httpx2.BaseTransport:
-        return httpx2.HTTPTransport()
+    library, default = httpx2, httpx2.HTTPTransport
 
 
 class AsyncKeyTransport(AsyncSending, httpx2.AsyncBaseTransport):
     """The same for AsyncClient."""
 
-    library = httpx2
-
-    def _plain(self) -> httpx2.AsyncBaseTransport:
-        return httpx2.AsyncHTTPTransport()
+    library, default = httpx2, httpx2.AsyncHTTPTransport

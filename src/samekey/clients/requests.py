@@ -7,7 +7,6 @@ session.post("https://api.example.com/charges", json=charge)    # one key, howev
 
 from __future__ import annotations
 
-import random
 import time
 import weakref
 from collections.abc import Iterable
@@ -19,7 +18,7 @@ from requests.adapters import HTTPAdapter
 from requests.exceptions import ChunkedEncodingError
 
 from samekey.clients._keys import key_for, seconds_left
-from samekey.clients._retry import Course, Retry, utc_now
+from samekey.clients._retry import Course, Retry
 from samekey.clients._rules import KEY_HEADER, Rules
 from samekey.core.errors import Misconfigured
 
@@ -60,12 +59,7 @@ class KeyAdapter(HTTPAdapter):
         while True:  # ends with the course: its attempts are counted
             try:
                 response = super().send(request, stream, *args, **kwargs)
-                wait = course.after_answer(
-                    response.status_code,
-                    response.headers.get,
-                    now=utc_now(),
-                    chance=random.random(),  # noqa: S311
-                )
+                wait = course.after_answer(response.status_code, response.headers.get)
                 if wait is None:
                     if response.is_redirect:
                         self._remove_key(request, response)
@@ -75,7 +69,7 @@ class KeyAdapter(HTTPAdapter):
             except (requests.ConnectionError, requests.Timeout, ChunkedEncodingError) as error:
                 # A refused connection and one that broke later are the same class; only ConnectTimeout is certain.
                 unsent = isinstance(error, requests.ConnectTimeout)
-                wait = course.after_error(sent=not unsent, chance=random.random())  # noqa: S311 - spreads a crowd
+                wait = course.after_error(sent=not unsent)
                 if wait is None:
                     raise
             else:

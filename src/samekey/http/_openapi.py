@@ -144,20 +144,14 @@ class Parameters(list[Any]):
 
 def with_header(parameters: list[Any], header: dict[str, Any]) -> list[Any]:
     """Our header after the others, or in the fields that the author's declaration of it does not have."""
-    name = header["name"].lower()
-    places = [
-        place
-        for place, one in enumerate(parameters)
-        if one.get("in") == "header" and one.get("name", "").lower() == name
-    ]
-    if not places:
-        return [*parameters, header]
-    merged = list(parameters)
-    for place in places:
-        theirs = merged[place]
-        # A signature may let it be absent where the endpoint's rules do not.
-        merged[place] = {**header, **theirs, "required": theirs.get("required", False) or header["required"]}
-    return merged
+    merged, missing = [], True
+    for one in parameters:
+        if one.get("in") == "header" and one.get("name", "").lower() == header["name"].lower():
+            missing = False
+            # A signature may let it be absent where the endpoint's rules do not.
+            one = {**header, **one, "required": one.get("required", False) or header["required"]}
+        merged.append(one)
+    return [*merged, header] if missing else merged
 
 
 def header_parameter(endpoint: Endpoint, policy: Policy) -> dict[str, Any]:
