@@ -17,7 +17,9 @@ from samekey.drivers.postgres.migrate import migrate
 from samekey.testing.servers import PrivatePostgres, RedisServer, redis_server
 from tests.proofs.chaos.judging import FULL, judged, private_postgres, seconds
 from tests.proofs.chaos.trial import Trial
+from tests.servers.postgres import standby as standbys
 from tests.servers.proxy import FaultProxy
+from tests.servers.redis import topologies
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -27,9 +29,11 @@ FAIL_OVER_EVERY = 12.0 if FULL else 5.0  # a new standby has to be made, and to 
 class Pair:
     """A server and its follower behind one address."""
 
-    def __init__(self, first: Any, follow: Callable[[Any], Any], kill: Callable[[Any], None]) -> None:
+    def __init__(
+        self, first: Any, follow: Callable[[Any], Any], promote: Callable[[Any], None], kill: Callable[[Any], None]
+    ) -> None:
         self._stack = contextlib.ExitStack()
-        self._follow, self._kill = follow, kill
+        self._follow, self._promote, self._kill = follow, promote, kill
         self.main = first
         self.copy = self._stack.enter_context(follow(first))
         self.proxy = self._stack.enter_context(FaultProxy(first.port))
@@ -39,7 +43,7 @@ class Pair:
 
     def fail_over(self) -> None:
         self._kill(self.main)
-        self.copy.promote()
+        self._promote(self.copy)
         self.proxy.target = ("127.0.0.1", self.copy.port)
         self.proxy.cut()
         self.proxy.sent.clear()
@@ -48,14 +52,14 @@ class Pair:
 
 @contextlib.contextmanager
 def asynchronous(primary: PrivatePostgres) -> Iterator[PrivatePostgres]:
-    with primary.standby() as copy:
+    with standbys.standby(primary) as copy:
         yield copy
 
 
 @contextlib.contextmanager
 def synchronous(primary: PrivatePostgres) -> Iterator[PrivatePostgres]:
     """From here on nothing is answered that the standby does not have."""
-    with primary.standby() as copy:
+    with standbys.standby(primary) as copy:
         primary.sql("ALTER SYSTEM SET synchronous_standby_names = 'standby'")
         primary.sql("SELECT pg_reload_conf()")
         deadline = time.monotonic() + 30
@@ -70,7 +74,7 @@ def test_postgres_fails_over(follow, effects):
     with private_postgres() as server:
         url = server.create_database()
         migrate(url)
-        with contextlib.closing(Pair(server, follow, lambda main: main.stop("immediate"))) as pair:
+        with contextlib.closing(Pair(server, follow, standbys.promote, lambda main: main.stop("immediate"))) as pair:
             trial = Trial(
                 url.replace(f":{server.port}/", f":{pair.proxy.port}/"),
                 effects,
@@ -91,7 +95,7 @@ def test_redis_fails_over():
     def kill(main: RedisServer) -> None:
         main.stop(kill=True)
 
-    with redis_server() as main, contextlib.closing(Pair(main, RedisServer.replica, kill)) as pair:
+    with redis_server() as main, contextlib.closing(Pair(main, topologies.replica, topologies.promote, kill)) as pair:
         address = f"redis://127.0.0.1:{pair.proxy.port}/0"
         trial = Trial(
             address,

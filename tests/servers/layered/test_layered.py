@@ -18,9 +18,10 @@ from samekey.core.key import make_key
 from samekey.core.layers import MayStillReplay
 from samekey.drivers.postgres.migrate import migrate
 from samekey.guard.store_urls import open_store
-from samekey.testing.servers import RedisServer, postgres, redis_cluster, redis_server
+from samekey.testing.servers import RedisServer, postgres, redis_server
 from samekey.testing.stores import AsyncStoreSuite, StoreSuite
 from tests.servers.proxy import FaultProxy
+from tests.servers.redis.topologies import redis_cluster
 
 pytestmark = pytest.mark.slow
 

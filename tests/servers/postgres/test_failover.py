@@ -23,6 +23,7 @@ from samekey.stores.postgres import AsyncPostgresStore, PostgresStore, _batches
 from samekey.testing.servers import postgres
 from samekey.testing.stores.scene import A, B, Scene, settling
 from tests.servers.postgres.helpers import attempt, sql, until
+from tests.servers.postgres.standby import promote, standby
 
 pytestmark = pytest.mark.slow
 
@@ -159,17 +160,17 @@ def test_a_standby_is_refused_and_a_promoted_one_says_that_memory_was_lost(own_s
     incarnation = store.health().incarnation
     assert not before.after_loss
     store.close()
-    with own_server.standby() as standby:
-        there = url.replace(f":{own_server.port}/", f":{standby.port}/")
+    with standby(own_server) as copy:
+        there = url.replace(f":{own_server.port}/", f":{copy.port}/")
         follower = PostgresStore(there)
-        until(lambda: standby.sql("SELECT count(*) FROM samekey_records", url.rpartition("/")[2]) == "1")
+        until(lambda: copy.sql("SELECT count(*) FROM samekey_records", url.rpartition("/")[2]) == "1")
         with pytest.raises(StoreUnavailable, match=r"read-only|standby"):
             follower.carry_out(scene.opening("before", by=B))
         with pytest.raises(StoreUnavailable):
             follower.carry_out(Read(before.key))
 
         own_server.stop("immediate")
-        standby.promote()
+        promote(copy)
         seen = follower.carry_out(scene.opening("before", by=B))
         new = follower.carry_out(scene.opening("after"))
 
@@ -201,18 +202,18 @@ def test_a_failover_to_an_asynchronous_standby_may_lose_the_last_claims(own_serv
         return guard.run("charge", effect, key=key, payload={}, boundary=boundary).result
 
     boundaries = {"opaque": Opaque(), "asks": Asks(find)}
-    with own_server.standby() as standby:
+    with standby(own_server) as copy:
         with Guard(url) as guard:
             charge(guard, "before", Opaque())
             until(lambda: own_server.sql("SELECT replay_lsn >= pg_current_wal_lsn() FROM pg_stat_replication") == "t")
-            standby.sql("ALTER SYSTEM SET primary_conninfo = ''")
-            standby.sql("SELECT pg_reload_conf()")
+            copy.sql("ALTER SYSTEM SET primary_conninfo = ''")
+            copy.sql("SELECT pg_reload_conf()")
             until(lambda: own_server.sql("SELECT count(*) FROM pg_stat_replication") == "0")
             for key, boundary in boundaries.items():
                 charge(guard, key, boundary)
         own_server.stop("immediate")
-        standby.promote()
-        with Guard(url.replace(f":{own_server.port}/", f":{standby.port}/")) as guard:
+        promote(copy)
+        with Guard(url.replace(f":{own_server.port}/", f":{copy.port}/")) as guard:
             for key, boundary in boundaries.items():
                 assert charge(guard, key, boundary) == "paid"
 
@@ -226,7 +227,7 @@ def test_no_answered_claim_is_lost_with_a_synchronous_standby(own_server, scene)
     migrate(url)
     answered: dict[str, str] = {}
     over = threading.Event()
-    with own_server.standby() as standby:
+    with standby(own_server) as copy:
         own_server.sql("ALTER SYSTEM SET synchronous_standby_names = 'standby'")
         own_server.sql("SELECT pg_reload_conf()")
         until(lambda: own_server.sql("SELECT sync_state FROM pg_stat_replication") == "sync")
@@ -252,10 +253,10 @@ def test_no_answered_claim_is_lost_with_a_synchronous_standby(own_server, scene)
             for worker in workers:
                 worker.result()
         store.close()
-        standby.promote()
-        standby.sql("ALTER SYSTEM RESET synchronous_standby_names")
-        standby.sql("SELECT pg_reload_conf()")
-        there = PostgresStore(url.replace(f":{own_server.port}/", f":{standby.port}/"))
+        promote(copy)
+        copy.sql("ALTER SYSTEM RESET synchronous_standby_names")
+        copy.sql("SELECT pg_reload_conf()")
+        there = PostgresStore(url.replace(f":{own_server.port}/", f":{copy.port}/"))
         found = there.batch([Read(scene.key(text)) for text in answered])
         there.close()
 

@@ -19,9 +19,10 @@ from samekey.core.commands import Wait
 from samekey.core.states import State
 from samekey.drivers.postgres.migrate import migrate
 from samekey.stores.postgres import AsyncPostgresStore, PostgresStore
-from samekey.testing.servers import pgbouncer, postgres
+from samekey.testing.servers import postgres
 from samekey.testing.stores import AsyncStoreSuite, StoreSuite
 from samekey.testing.stores.scene import A, Scene, settling
+from tests.servers.postgres.pgbouncer import pgbouncer
 
 pytestmark = pytest.mark.slow
 

@@ -28,8 +28,9 @@ from samekey.stores import _waiting
 from samekey.stores.redis import AsyncRedisStore, RedisStore, _discovery
 from samekey.stores.redis._batches import REDIRECTS_MAX
 from samekey.stores.redis._requests import SLOTS
-from samekey.testing.servers import RedisServer, redis_cluster, redis_server, until
+from samekey.testing.servers import RedisServer, redis_server
 from tests.servers.redis.helpers import FULL, LEASE, channel, listing_with, opening, raw_key, settling, there
+from tests.servers.redis.topologies import redis_cluster, until
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +107,7 @@ def give_away(record: Record, source: RedisServer, target: RedisServer) -> int:
 def growing_cluster() -> Iterator[list[RedisServer]]:
     """Two masters, and a third one that has no slots yet."""
     with redis_cluster(2) as nodes, redis_server(cluster_enabled="yes") as new:
-        new.call("CLUSTER", "MEET", "127.0.0.1", nodes[0].port, nodes[0]._settings["cluster-port"])
+        new.call("CLUSTER", "MEET", "127.0.0.1", nodes[0].port, nodes[0].settings["cluster-port"])
         until(lambda: all(str(node.call("CLUSTER", "NODES")).count(" connected") == 3 for node in (*nodes, new)))
         until(lambda: "cluster_state:ok" in new.call("CLUSTER", "INFO"))
         yield [*nodes, new]

@@ -23,7 +23,7 @@ from samekey.drivers.redis.connect import ANSWER_SECONDS, CONNECT_SECONDS
 from samekey.stores.redis import AsyncRedisStore, RedisStore
 from samekey.stores.redis._batches import REASK_SECONDS
 from samekey.stores.redis._front import RedisFront
-from samekey.testing.servers import NoServer, flavours, redis_server, until
+from samekey.testing.servers import NoServer, flavours, redis_server
 from tests.servers.redis.helpers import (
     PAGE,
     RIGHTS,
@@ -35,6 +35,7 @@ from tests.servers.redis.helpers import (
     settling,
     there,
 )
+from tests.servers.redis.topologies import until
 
 
 def test_a_server_that_is_not_there_is_reported_at_once(server):

@@ -15,9 +15,10 @@ from samekey.core.ports import Query
 from samekey.core.record import Record
 from samekey.core.states import State
 from samekey.stores.redis import RedisStore
-from samekey.testing.servers import RedisServer, flavours, redis_server, until
+from samekey.testing.servers import RedisServer, flavours, redis_server
 from tests.servers.proxy import FaultProxy
 from tests.servers.redis.helpers import opening, settling, there
+from tests.servers.redis.topologies import replica, until
 
 
 @pytest.fixture
@@ -184,7 +185,7 @@ def test_a_redis_that_lost_a_claim_charges_twice(loss):
             guard.run("window", lambda: ran.append(address), key="o-1", payload={})
 
     volatile = {"appendonly": "no"} if loss == "restart" else {}
-    with redis_server(**volatile) as master, master.replica() as copy:
+    with redis_server(**volatile) as master, replica(master) as copy:
         address = f"{master.url()}?allow_volatile=1" if volatile else master.url()
         if loss == "failover":
             copy.call("REPLICAOF", "NO", "ONE")  # it hears nothing from here on, and is chosen all the same

@@ -25,8 +25,9 @@ from samekey.core.states import Role, State
 from samekey.drivers.redis.wire import Wire
 from samekey.stores import _turns
 from samekey.stores.redis import AsyncRedisStore, RedisStore
-from samekey.testing.servers import RedisServer, redis_server, until
+from samekey.testing.servers import RedisServer, redis_server
 from tests.servers.proxy import FaultProxy
+from tests.servers.redis.topologies import until
 from tests.stores.interrupts import TimeLimit, interrupted_at
 
 A, B = "a" * 32, "b" * 32

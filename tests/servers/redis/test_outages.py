@@ -14,8 +14,9 @@ from samekey.core.errors import RecordUnreadable, StoreUnavailable
 from samekey.core.record import Record
 from samekey.stores.redis import AsyncRedisStore, RedisStore
 from samekey.stores.redis._waiters import Waiters
-from samekey.testing.servers import RedisServer, redis_server, until
+from samekey.testing.servers import RedisServer, redis_server
 from tests.servers.proxy import FaultProxy
+from tests.servers.redis.topologies import until
 from tests.stores.reports import assert_apart, frames
 
 CALLERS = 20

@@ -11,8 +11,8 @@ from samekey.core.commands import Read, Renew, Take
 from samekey.core.errors import RecordUnreadable
 from samekey.core.states import Role, State
 from samekey.stores.redis import _records
-from samekey.testing.servers import until
 from tests.servers.redis.helpers import LEASE, RETAIN, B, opening, raw_key, settling, there
+from tests.servers.redis.topologies import until
 
 
 def test_only_a_settle_lets_redis_forget(server, store):

@@ -21,13 +21,14 @@ from samekey.core.errors import Misconfigured, StoreUnavailable
 from samekey.core.key import make_key
 from samekey.core.states import State
 from samekey.stores.redis import AsyncRedisStore, RedisStore, _servers
-from samekey.testing.servers import RedisServer, redis_server, until
+from samekey.testing.servers import RedisServer, redis_server
 from tests.servers.proxy import FaultProxy
 from tests.servers.redis.helpers import FULL, LEASE, RETAIN, RIGHTS, B, opening, raw_key, settling, there
+from tests.servers.redis.topologies import in_step, promote, replica, sentinel, until
 
 
 def test_a_replica_is_never_asked(server):
-    with redis_server() as master, master.replica() as copy, pytest.raises(StoreUnavailable, match="replica"):
+    with redis_server() as master, replica(master) as copy, pytest.raises(StoreUnavailable, match="replica"):
         RedisStore(copy.url()).carry_out(opening())
 
 
@@ -35,7 +36,7 @@ def test_wait_replicas_counts_only_what_is_on_a_replica():
     """With a replica a claim is on it when it counts; without one nothing is claimed."""
     with redis_server() as master:
         store = RedisStore(master.url() + "?wait_replicas=1")
-        with master.replica() as copy:
+        with replica(master) as copy:
             held = store.carry_out(opening("both"))
             assert copy.call("EXISTS", raw_key(held)) == 1
             assert "replica(s) before it counts" in store.health().guarantee
@@ -57,10 +58,10 @@ def replicated_commands(store: RedisStore) -> Iterator[StoreCommand]:
 def replicated(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[RedisServer, FaultProxy, Any]]:
     """A master that is reached over a proxy, and a function that stops its one replica."""
     monkeypatch.setattr(_servers, "WAIT_MILLISECONDS", 100)
-    with redis_server() as master, master.replica() as copy, FaultProxy(master.port) as proxy:
+    with redis_server() as master, replica(master) as copy, FaultProxy(master.port) as proxy:
 
         def stop_replica() -> None:
-            until(lambda: copy.in_step_with(master))
+            until(lambda: in_step(copy, master))
             os.kill(copy.pid, SIGSTOP)
 
         try:
@@ -106,7 +107,7 @@ async def test_a_repeated_write_waits_for_its_replicas_again(replicated):
 
 def test_a_repeated_write_counts_when_its_replica_has_it():
     """And says the same: state, lease, answer and moves are as they were."""
-    with redis_server() as master, master.replica() as copy:
+    with redis_server() as master, replica(master) as copy:
         store = RedisStore(master.url() + "?wait_replicas=1")
         held = store.carry_out(opening())
         begun = [there(store.carry_out(Begin(held))) for _ in range(2)]
@@ -134,7 +135,7 @@ def test_a_repeated_write_counts_when_its_replica_has_it():
 
 def test_a_sentinel_that_knows_no_master_is_skipped():
     """One that came back without its memory: the next one is asked, and only if none knows it, it is unknown."""
-    with redis_server() as master, master.sentinel() as forgot, master.sentinel() as knows:
+    with redis_server() as master, sentinel(master) as forgot, sentinel(master) as knows:
         forgot.call("SENTINEL", "REMOVE", "main")
         sentinels = f"127.0.0.1:{forgot.port},127.0.0.1:{knows.port}"
         store = RedisStore(f"redis://{sentinels}/0?sentinel=main")
@@ -162,11 +163,11 @@ def test_a_user_without_the_right_to_wait_is_refused_before_a_claim(server):
 
 def test_a_demoted_master_is_replaced_by_the_new_one():
     """READONLY means that nothing was written: it is asked again where the master is now."""
-    with redis_server() as master, master.replica() as copy, FaultProxy(master.port) as proxy:
+    with redis_server() as master, replica(master) as copy, FaultProxy(master.port) as proxy:
         store = RedisStore(f"redis://127.0.0.1:{proxy.port}")  # an address that follows the master
         held = store.carry_out(opening())
-        until(lambda: copy.in_step_with(master))
-        copy.promote()
+        until(lambda: in_step(copy, master))
+        promote(copy)
         master.call("REPLICAOF", "127.0.0.1", copy.port)
         proxy.target = ("127.0.0.1", copy.port)
 
@@ -192,11 +193,11 @@ def test_a_failover_under_load_loses_no_claim_that_a_replica_had(colour):
             if len(effects) == len(keys) // 3 and not killed.is_set():
                 killed.set()
                 master.call("CLIENT", "PAUSE", "60000", "WRITE")  # or a claim of another caller slips in between
-                until(lambda: copy.in_step_with(master))
+                until(lambda: in_step(copy, master))
                 master.stop(kill=True)
         return key
 
-    with redis_server() as master, master.replica() as copy, master.sentinel() as watch:
+    with redis_server() as master, replica(master) as copy, sentinel(master) as watch:
         until(lambda: (row := watch.call("SENTINEL", "MASTER", "main"))[row.index("num-slaves") + 1] == "1")
         if colour == "sync":
             address = f"redis://127.0.0.1:1,127.0.0.1:{watch.port}/0?sentinel=main"  # one sentinel is away

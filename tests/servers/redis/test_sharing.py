@@ -16,9 +16,9 @@ from samekey.core.key import make_key
 from samekey.core.states import State
 from samekey.stores.redis import AsyncRedisStore, RedisStore
 from samekey.stores.redis.store import _Loop
-from samekey.testing.servers import until
 from tests.servers.proxy import FaultProxy
 from tests.servers.redis.helpers import A, B, opening, settling, there
+from tests.servers.redis.topologies import until
 
 
 async def test_commands_of_concurrent_tasks_share_pipelines(server):

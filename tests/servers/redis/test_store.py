@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from samekey.stores.redis import AsyncRedisStore, RedisStore
-from samekey.testing.servers import redis_cluster, redis_server
+from samekey.testing.servers import redis_server
 from samekey.testing.stores import AsyncStoreSuite, StoreSuite
+from tests.servers.redis.topologies import redis_cluster
 
 FULL = os.environ.get("SAMEKEY_BUDGET") == "full"
 ALL = [pytest.param(one, marks=pytest.mark.variant) for one in ("valkey-9", "redis-7", "redis-6", "cluster")]

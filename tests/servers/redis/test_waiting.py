@@ -20,8 +20,9 @@ from samekey.stores import _waiting
 from samekey.stores.redis import AsyncRedisStore, RedisStore
 from samekey.stores.redis._front import RedisFront
 from samekey.stores.redis._subscriber import AsyncSubscriber, _Subscriptions
-from samekey.testing.servers import RedisServer, redis_server, until
+from samekey.testing.servers import RedisServer, redis_server
 from tests.servers.redis.helpers import LEASE, RETAIN, RIGHTS, A, B, channel, opening, settling, subscribed, there
+from tests.servers.redis.topologies import until
 from tests.stores.files import many_files
 
 
