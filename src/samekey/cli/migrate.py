@@ -31,13 +31,7 @@ from samekey.guard.store_urls import check_address
 )
 @common
 def migrate(
-    store: str | None,
-    dry_run: bool,
-    sql: bool,
-    after: int | None,
-    phase: Any,
-    partitions: int | None,
-    as_json: bool,
+    store: str | None, dry_run: bool, sql: bool, after: int | None, phase: Any, partitions: int | None, as_json: bool
 ) -> Exit:
     """Make the tables of a store, or bring them up to date.
 

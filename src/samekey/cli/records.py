@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 
 import click
 
@@ -29,9 +30,8 @@ def _cursor(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
         cursor = float(at), bytes.fromhex(digest)
     except ValueError:
         cursor = math.nan, b""
-    if (
-        not math.isfinite(cursor[0]) or len(cursor[1]) != _DIGEST_BYTES
-    ):  # otherwise the page would be empty and look clean
+    # Otherwise the page would be empty and look clean.
+    if not math.isfinite(cursor[0]) or len(cursor[1]) != _DIGEST_BYTES:
         raise click.BadParameter(f"{value!r} is no cursor: copy it from the end of the page before.")
     return cursor
 
@@ -71,7 +71,7 @@ def ls(
     """
     make_key(
         "any" if operation is None else operation, "any", tenant
-    )  # an invalid name is a usage error: no record can have it
+    )  # no record can have an invalid name: usage error
     query = Query(
         states=tuple(State(state) for state in states), operation=operation, tenant=tenant, limit=limit, before=before
     )
@@ -137,20 +137,9 @@ def explain(ctx: click.Context, store: str | None, names: tuple[str, ...], tenan
         # The name of the store has no password in it. An address from the environment need not be printed.
         story = explained(record, store=ops.store.name if given else "")
     if as_json:
-        out.data(
-            {
-                **{name: getattr(record.key, name) for name in ("operation", "tenant")},
-                "key": record.key.text,
-                "state": record.state.value,
-                "summary": story.summary,
-                "story": story.story,
-                "boundary": story.boundary,
-                "turn": {"whose": story.turn.whose.value, "says": story.turn.says},
-                "truth": story.truth,
-                "warnings": story.warnings,
-                "next": story.next,
-            }
-        )
+        key = {"operation": record.key.operation, "tenant": record.key.tenant, "key": record.key.text}
+        told = {name: value for name, value in asdict(story).items() if name != "title"}
+        out.data({**key, "state": record.state.value, **told, "turn": story.turn._asdict()})
         return Exit.FINE
     for number, text in enumerate(story.lines()):
         out.line(text, style="bold" if number == 0 or (text and not text.startswith(" ") and number > 2) else "")

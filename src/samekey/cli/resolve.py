@@ -42,18 +42,7 @@ def _json(ctx: click.Context, param: click.Parameter, value: str | None) -> tupl
 @click.option("--yes", is_flag=True, help="Do not ask: for scripts.")
 @one_record
 def resolve(
-    store: str | None,
-    names: tuple[str, ...],
-    tenant: str | None,
-    happened: bool,
-    refused: bool,
-    not_done: bool,
-    result: tuple[Any] | None,
-    why: str,
-    who: str | None,
-    seen: str | None,
-    yes: bool,
-    as_json: bool,
+    names: tuple[str, ...], result: tuple[Any] | None, why: str, who: str | None, yes: bool, as_json: bool, **given: Any
 ) -> Exit:
     """Write how a doubt ended: --happened, --refused or --not-done.
 
@@ -66,7 +55,7 @@ def resolve(
     Example:
       samekey resolve charge order-17 --happened --result '{"id": "ch_1"}' --why 'on the statement of May 3'
     """
-    outcome = _outcome(happened=happened, refused=refused, not_done=not_done)
+    outcome = _outcome(given)
     if result is not None and outcome is not Resolution.HAPPENED:
         raise click.UsageError("--result goes with --happened.")
     who = _login() if who is None else who
@@ -74,9 +63,9 @@ def resolve(
         raise click.UsageError(
             "stdin is no terminal, so the command cannot ask you: add --yes to write without asking."
         )
-    with opened(store) as ops:
-        record = find(ops, names, tenant)
-        ops.check(record, outcome, mark_seen=seen)
+    with opened(given["store"]) as ops:
+        record = find(ops, names, given["tenant"])
+        ops.check(record, outcome, mark_seen=given["seen"])
         if not yes:
             _ask(record, outcome, who)
         after = ops.resolve(record, outcome, who=who, why=why, result=NOT_GIVEN if result is None else result[0])
@@ -89,11 +78,11 @@ def resolve(
     return Exit.FINE
 
 
-def _outcome(**options: bool) -> Resolution:
-    given = [name for name, is_given in options.items() if is_given]
-    if len(given) != 1:
+def _outcome(given: dict[str, Any]) -> Resolution:
+    named = [name for name in ("happened", "refused", "not_done") if given[name]]
+    if len(named) != 1:
         raise click.UsageError("give one of --happened, --refused, --not-done.")
-    return Resolution(given[0])
+    return Resolution(named[0])
 
 
 def _login() -> str:

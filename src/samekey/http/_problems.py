@@ -51,22 +51,7 @@ KEY_REUSED = Problem("key-reused", 422, "Idempotency-Key is already used")
 NOT_DONE = Problem("not-done", 503, "The operation did not happen", retry=True)
 STORE_UNAVAILABLE = Problem("store-unavailable", 503, "The keys cannot be looked up right now", retry=True)
 
-PROBLEMS = (
-    KEY_MISSING,
-    KEY_MALFORMED,
-    EVENT_ID_MISSING,
-    BODY_INCOMPLETE,
-    NO_PRINCIPAL,
-    BAD_SIGNATURE,
-    REFUSED,
-    IN_PROGRESS,
-    IN_DOUBT,
-    NOT_KEPT,
-    BODY_TOO_LARGE,
-    KEY_REUSED,
-    NOT_DONE,
-    STORE_UNAVAILABLE,
-)
+PROBLEMS = tuple(one for one in list(globals().values()) if isinstance(one, Problem))  # all of the above
 
 
 def problem_of(error: Exception) -> tuple[Problem, str, dict[str, Any], float] | None:

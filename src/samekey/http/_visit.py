@@ -41,8 +41,7 @@ class Door:
     def __init__(self, guard: Guard) -> None:
         if not isinstance(guard, Guard):
             raise Misconfigured(f"a sync application is guarded by Guard, not {type(guard).__name__}")
-        self.guard = guard
-        self._rules = _Operations()
+        self.guard, self._rules = guard, _Operations()
 
     def start(self, rules: Any) -> None:
         """At the start of an application: declare its operations, and check the store once for each guard."""
@@ -71,15 +70,19 @@ class Door:
         return visit
 
 
-class Visit:
-    """The application runs, and this attempt holds its key."""
-
+class _Visit:
     stored = True
     over = False
 
-    def __init__(self, endpoint: Endpoint, key: str, running: Running, guard: Guard) -> None:
+    def __init__(self, endpoint: Endpoint, key: str, running: Any, guard: Any) -> None:
         self.endpoint, self.key, self.running, self.held = endpoint, key, running, running.held
         self.room = (endpoint.policy or guard.policy).result_max_bytes - ENVELOPE_BYTES  # for an answer as it is kept
+
+
+class Visit(_Visit):
+    """The application runs, and this attempt holds its key."""
+
+    running: Running
 
     def leave(self, reply: Reply, size: int | None = None) -> Reply:
         """The application gave this answer: settle, and return what goes out.
@@ -94,9 +97,7 @@ class Visit:
         self.over = True
         error, kept = judged(self, reply)
         ended = self.running.succeed(kept) if error is None else self.running.fail(error)
-        if ended.error is not error:
-            return answered(self.endpoint, self.key, ended.error)
-        return settled(self, reply, ended)
+        return settled(self, reply, error, ended)
 
     def fail(self, error: BaseException, made: Reply | None = None) -> Reply | None:
         """The application raised this error, and `made` is the page it made of it, if any.
@@ -108,9 +109,7 @@ class Visit:
         self.over = True
         judged_as, kept = failure(self, error, made)
         ended = self.running.succeed(kept) if judged_as is None else self.running.fail(judged_as)
-        if ended.error is not judged_as:
-            return answered(self.endpoint, self.key, ended.error)
-        return after_failure(self, error, made, ended)
+        return after_failure(self, error, made, judged_as, ended)
 
     def cut(self, reply: Reply) -> None:
         """The answer was cut short on its way out, and the application with it: how far it came is unknown.
@@ -194,8 +193,7 @@ class AsyncDoor:
     def __init__(self, guard: AsyncGuard) -> None:
         if not isinstance(guard, AsyncGuard):
             raise Misconfigured(f"an async application is guarded by AsyncGuard, not {type(guard).__name__}")
-        self.guard = guard
-        self._rules = _Operations()
+        self.guard, self._rules = guard, _Operations()
 
     def declare(self, rules: Any) -> None:
         """When the adapter is made: declare its operations, and open the store, so that a missing driver is found."""
@@ -230,13 +228,8 @@ class AsyncDoor:
         return visit
 
 
-class AsyncVisit:
-    stored = True
-    over = False
-
-    def __init__(self, endpoint: Endpoint, key: str, running: AsyncRunning, guard: AsyncGuard) -> None:
-        self.endpoint, self.key, self.running, self.held = endpoint, key, running, running.held
-        self.room = (endpoint.policy or guard.policy).result_max_bytes - ENVELOPE_BYTES
+class AsyncVisit(_Visit):
+    running: AsyncRunning
 
     async def leave(self, reply: Reply, size: int | None = None) -> Reply:
         if reply.body is not None:
@@ -247,9 +240,7 @@ class AsyncVisit:
         self.over = True
         error, kept = judged(self, reply)
         ended = await (self.running.succeed(kept) if error is None else self.running.fail(error))
-        if ended.error is not error:
-            return answered(self.endpoint, self.key, ended.error)
-        return settled(self, reply, ended)
+        return settled(self, reply, error, ended)
 
     async def fail(self, error: BaseException, made: Reply | None = None) -> Reply | None:
         if self.over:
@@ -257,9 +248,7 @@ class AsyncVisit:
         self.over = True
         judged_as, kept = failure(self, error, made)
         ended = await (self.running.succeed(kept) if judged_as is None else self.running.fail(judged_as))
-        if ended.error is not judged_as:
-            return answered(self.endpoint, self.key, ended.error)
-        return after_failure(self, error, made, ended)
+        return after_failure(self, error, made, judged_as, ended)
 
     async def cut(self, reply: Reply) -> None:
         if self.held.decision == "keep":
@@ -369,8 +358,10 @@ def judged(visit: Any, reply: Reply) -> tuple[Exception | None, Any]:
     return error, BodyNotKept() if kept is None else kept
 
 
-def settled(visit: Any, reply: Reply, ended: Ended) -> Reply:
-    """What goes out: the application's answer, unless the record has another one."""
+def settled(visit: Any, reply: Reply, error: Exception | None, ended: Ended) -> Reply:
+    """What goes out: the application's answer (settled as this error, if any), unless the record has another one."""
+    if ended.error is not error:
+        return answered(visit.endpoint, visit.key, ended.error)
     if ended.replayed:
         replay: Reply = visit.endpoint.replay(ended.result, visit.key)
         return replay
@@ -412,8 +403,12 @@ def failure(visit: Any, error: BaseException, made: Reply | None) -> tuple[BaseE
     return error, None
 
 
-def after_failure(visit: Any, error: BaseException, made: Reply | None, ended: Ended) -> Reply | None:
+def after_failure(
+    visit: Any, error: BaseException, made: Reply | None, judged_as: BaseException | None, ended: Ended
+) -> Reply | None:
     endpoint, key, held = visit.endpoint, visit.key, visit.held
+    if ended.error is not judged_as:
+        return answered(endpoint, key, ended.error)
     page = own_page(error, made)
     reply: Reply | None = None
     if ended.replayed:  # the key changed hands while the application ran, and the other attempt's answer counts

@@ -18,16 +18,7 @@ from urllib.parse import unquote_to_bytes
 from samekey.core.errors import Misconfigured
 from samekey.guard.guards import AsyncGuard
 from samekey.http._ignored import refuse_ignored_rules
-from samekey.http._message import (
-    BODY_HEADERS,
-    WITHOUT_BODY,
-    Header,
-    Reply,
-    Request,
-    falls_short,
-    is_endless,
-    new_tuple,
-)
+from samekey.http._message import BODY_HEADERS, WITHOUT_BODY, Header, Reply, Request, falls_short, is_endless, new_tuple
 from samekey.http._rules import Rules, check_rules, choose
 from samekey.http._visit import AsyncDoor, AsyncVisit, counts
 from samekey.http.endpoint import Endpoint

@@ -26,15 +26,7 @@ from typing import Any, cast
 
 from samekey.core.boundary import Boundary, Kind, Opaque
 from samekey.core.call import Answer, Call
-from samekey.core.errors import (
-    Busy,
-    CallerError,
-    Fenced,
-    Misconfigured,
-    NotDone,
-    ResultNotKept,
-    ResultUnreadable,
-)
+from samekey.core.errors import Busy, CallerError, Fenced, Misconfigured, NotDone, ResultNotKept, ResultUnreadable
 from samekey.core.key import as_text, make_key
 from samekey.core.policy import Policy
 from samekey.core.states import State

@@ -116,29 +116,31 @@ def malformed_keys(trial: Trial) -> Play:
         ("a key that is not ASCII", fresh + b"\xe9\xff"),
         ("a key of 5,000 characters", fresh + b"k" * 5000),
     ):
-        yield from _unusable(trial, what, trial.request(key), "the same again", trial.request(key))
+        sent = {what: trial.request(key), "the same again": trial.request(key)}
+        yield from _unusable(trial, sent, f"{what} is", "ignored: sent twice, it made")
 
 
 def doubled_keys(trial: Trial) -> Play:
     """Two key headers: proxies join them, and frameworks pick different ones."""
     one, two = next(trial.keys), next(trial.keys)
-    turned = "the same two in the other order"
-    yield from _unusable(trial, "a pair of key headers", trial.request(one, two), turned, trial.request(two, one))
+    sent = {"two key headers": trial.request(one, two), "the same two in the other order": trial.request(two, one)}
+    yield from _unusable(trial, sent, "two key headers are", "taken: sent in both orders they made")
 
 
-def _unusable(trial: Trial, what: str, request: Request, again: str, repeated: Request) -> Play:
-    """Send a request whose key cannot be used, and repeat it: refused both times, or one effect."""
+def _unusable(trial: Trial, sent: dict[str, Request], these_are: str, ignored: str) -> Play:
+    """Send two requests whose key cannot be used: both are refused, or there is one effect."""
     yield from trial.start_count()
-    first = yield from trial.send(what, request)
-    second = yield from trial.send(again, repeated)
+    for what, request in sent.items():
+        yield from trial.send(what, request)
+    first, second = trial.replies
     effects = yield from trial.effects()
     if not trial.countable:
         trial.cannot_tell(CLAIM, UNCOUNTED)
     elif effects > 1:
-        trial.wrong(CLAIM, f"{what} is ignored: sent twice, it made {effects_text(effects)}")
+        trial.wrong(CLAIM, f"{these_are} {ignored} {effects_text(effects)}")
     elif first.status >= 500 and not first.busy:
-        trial.wrong(CLAIM, f"{what} is answered {first.status}")
+        trial.wrong(CLAIM, f"{these_are} answered {first.status}")
     elif first.refused and effects:
-        trial.wrong(CLAIM, f"{what} is refused with {first.status}, and took effect")
+        trial.wrong(CLAIM, f"{these_are} refused with {first.status}, and took effect")
     elif first.good or second.good:
-        trial.note(f"{what} is taken as a key")
+        trial.note(f"{these_are} taken as a key")

@@ -25,8 +25,7 @@ def after_a_timeout(trial: Trial) -> Play:
             trial.wrong(BOUNDARY, f"a client that gave up {when} and asked again made {effects_text(effects)}")
         elif reply.good and effects < 1:
             trial.wrong(
-                BOUNDARY,
-                f"a client that gave up {when} was then answered {reply.status}, with {effects_text(effects)}",
+                BOUNDARY, f"a client that gave up {when} was then answered {reply.status}, with {effects_text(effects)}"
             )
         elif reply.good and (differs := difference(reply, again)):
             trial.wrong(BOUNDARY, f"after a client gave up {when}, two answers differ: {differs}")
