@@ -10,18 +10,7 @@ import json
 import math
 from typing import Any, NamedTuple
 
-from samekey.core.errors import (
-    Busy,
-    Fenced,
-    InDoubt,
-    KeyMalformed,
-    KeyReused,
-    NotDone,
-    Refused,
-    ResultNotKept,
-    ResultUnreadable,
-    StoreError,
-)
+from samekey.core import errors
 
 RETRY_AFTER_MAX_SECONDS = 5  # the holder's lease may be long; it is likely done much sooner
 TYPES_AT = "https://samekey.readthedocs.io/problems/#"
@@ -57,17 +46,17 @@ PROBLEMS = tuple(one for one in list(globals().values()) if isinstance(one, Prob
 def problem_of(error: Exception) -> tuple[Problem, str, dict[str, Any], float] | None:
     """Problem, detail, more members and seconds to wait; None for an error that the application must answer."""
     match error:
-        case KeyMalformed():
+        case errors.KeyMalformed():
             return KEY_MALFORMED, error.message, {}, 0
-        case KeyReused():
+        case errors.KeyReused():
             # The sender may know the names of these fields: the key belongs to the same tenant.
             named = {"fields": list(error.fields)} if error.fields else {}
             return KEY_REUSED, "This key was used before for another request. Use a new key for a new one.", named, 0
-        case Busy():
+        case errors.Busy():
             return IN_PROGRESS, "Send the same request with the same key again later.", {}, error.retry_after
-        case Fenced():
+        case errors.Fenced():
             return IN_PROGRESS, "Another attempt took the key meanwhile. Send the same request again.", {}, 1
-        case InDoubt():
+        case errors.InDoubt():
             return (
                 IN_DOUBT,
                 "An earlier attempt ended before its outcome was known. Do not send it again under a new key: it may "
@@ -75,13 +64,13 @@ def problem_of(error: Exception) -> tuple[Problem, str, dict[str, Any], float] |
                 {"age_seconds": round(getattr(error, "age_seconds", 0.0))},
                 0,
             )
-        case ResultNotKept() | ResultUnreadable():
+        case errors.ResultNotKept() | errors.ResultUnreadable():
             return NOT_KEPT, "It is done and is not done again. Read the resource itself to see the outcome.", {}, 0
-        case StoreError():
+        case errors.StoreError():
             return STORE_UNAVAILABLE, "This request did nothing. Send the same request with the same key again.", {}, 1
-        case Refused():
+        case errors.Refused():
             return REFUSED, error.reason or "Every request with this key gets this answer.", {}, 0
-        case NotDone():
+        case errors.NotDone():
             return NOT_DONE, error.reason or "Send the same request with the same key again.", {}, 1
     return None
 

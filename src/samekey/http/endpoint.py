@@ -18,6 +18,7 @@ from samekey.core.errors import KeyMalformed, KeyMissing, Misconfigured, NotDone
 from samekey.core.fingerprint import declared_ignore
 from samekey.core.key import as_text, make_key
 from samekey.core.policy import Policy
+from samekey.http import _problems as problems
 from samekey.http._body import PATH, QUERY, VARIES, TooLarge, payload_of
 from samekey.http._declared import (
     header_name,
@@ -33,19 +34,6 @@ from samekey.http._kept import pack, unpack
 from samekey.http._key import parse_key
 from samekey.http._message import Header, Reply, Request, new_tuple
 from samekey.http._operation import SHOWN_BYTES, operation_name, short
-from samekey.http._problems import (
-    BODY_INCOMPLETE,
-    BODY_TOO_LARGE,
-    KEY_MALFORMED,
-    KEY_MISSING,
-    NO_PRINCIPAL,
-    NOT_KEPT,
-    TYPES_AT,
-    Problem,
-    problem_body,
-    problem_of,
-    retry_after,
-)
 from samekey.http._remember import PRESETS, Remember, meaning_of
 
 METHODS = ("POST", "PATCH")  # the others are idempotent by themselves
@@ -119,7 +107,7 @@ class Endpoint:
         settle: Settle = "return",
         connection: Callable[[Request], Any] | None = None,
         policy: Policy | None = None,
-        problems_at: str = TYPES_AT,
+        problems_at: str = problems.TYPES_AT,
     ) -> None:
         if not isinstance(boundary, Boundary):
             raise Misconfigured(f"boundary= takes Atomic, Keyed, Asks, Repeatable or Opaque, not {boundary!r}")
@@ -170,24 +158,28 @@ class Endpoint:
         value = named.get(name)
         if value is None:
             if self.required:
-                return self.problem(KEY_MISSING, f"This endpoint needs an {self.header} header.")
+                return self.problem(problems.KEY_MISSING, f"This endpoint needs an {self.header} header.")
             return None
         try:
             if len(named) < len(request.headers) and len(request.values(name)) > 1:
                 raise KeyMalformed(f"there is more than one {self.header} header")
             return parse_key(value, name, self.strict)
         except KeyMalformed as malformed:
-            return self.problem(KEY_MALFORMED, malformed.message)
+            return self.problem(problems.KEY_MALFORMED, malformed.message)
 
     def too_large(self, key: str) -> Reply:
-        return self.problem(BODY_TOO_LARGE, f"At most {self.body_max_bytes} bytes are taken with a key.", key=key)
+        return self.problem(
+            problems.BODY_TOO_LARGE, f"At most {self.body_max_bytes} bytes are taken with a key.", key=key
+        )
 
     def incomplete(self, key: str) -> Reply:
-        return self.problem(BODY_INCOMPLETE, "Nothing was done. Send it again with the same key.", key=key)
+        return self.problem(problems.BODY_INCOMPLETE, "Nothing was done. Send it again with the same key.", key=key)
 
     def endless(self, key: str) -> Reply:
         """A body in chunks whose end the server does not mark: it cannot be compared."""
-        return self.problem(BODY_INCOMPLETE, "Nothing was done. Send it with a Content-Length, not in chunks.", key=key)
+        return self.problem(
+            problems.BODY_INCOMPLETE, "Nothing was done. Send it with a Content-Length, not in chunks.", key=key
+        )
 
     # -- asking: before the claim ----------------------------------------------------------------------------------
 
@@ -197,7 +189,7 @@ class Endpoint:
         if self.principal is not None:
             tenant = tenant_of(who)
             if tenant is None:
-                return self.problem(NO_PRINCIPAL, "A key belongs to a caller. Authenticate first.", key=key)
+                return self.problem(problems.NO_PRINCIPAL, "A key belongs to a caller. Authenticate first.", key=key)
         name = operation_name(request.method, request.host + request.path if request.host else request.path)
         # The path is compared even where it is the operation's name: a record may be found by an alias or a template.
         beside: dict[int, Any] = {PATH: name}
@@ -261,7 +253,7 @@ class Endpoint:
             reply = unpack(result)
         except (ValueError, TypeError):  # damaged, or a lookup's result that cannot be written as JSON
             return self.problem(
-                NOT_KEPT, "It is done and is not done again, but the kept answer cannot be read.", key=key
+                problems.NOT_KEPT, "It is done and is not done again, but the kept answer cannot be read.", key=key
             )
         reply.headers.append((self._header, key_header(key)))
         reply.headers.append(REPLAYED)
@@ -273,7 +265,7 @@ class Endpoint:
             if error.detail is not None:
                 return self.replay(error.detail, key or "")
             error = ResultUnreadable("the kept refusal was too large", key=key)
-        found = problem_of(error)
+        found = problems.problem_of(error)
         if found is None:
             return None
         problem, detail, members, seconds = found
@@ -281,7 +273,7 @@ class Endpoint:
 
     def problem(
         self,
-        problem: Problem,
+        problem: problems.Problem,
         detail: str,
         *,
         key: str | None = None,
@@ -290,10 +282,10 @@ class Endpoint:
     ) -> Reply:
         headers = [(b"content-type", b"application/problem+json"), (b"cache-control", b"no-store")]
         if problem.retry:
-            headers.append((b"retry-after", retry_after(seconds).encode()))
+            headers.append((b"retry-after", problems.retry_after(seconds).encode()))
         if key is not None:
             headers.append((self._header, key_header(key)))
-        return Reply(problem.status, headers, problem_body(problem, detail, members or {}, self.problems_at))
+        return Reply(problem.status, headers, problems.problem_body(problem, detail, members or {}, self.problems_at))
 
 
 def tenant_of(who: Any) -> str | None:

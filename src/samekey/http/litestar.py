@@ -23,15 +23,7 @@ from litestar.utils.path import normalize_path
 
 from samekey.core.policy import Policy
 from samekey.guard.guards import AsyncGuard
-from samekey.http._openapi import (
-    PROBLEM_JSON,
-    absent_headers,
-    header_parameter,
-    problem_headers,
-    problem_schema,
-    success_headers,
-    titles_by_status,
-)
+from samekey.http import _openapi as openapi
 from samekey.http._operation import PARAMETER
 from samekey.http._rules import Rules, check_rules, rules_of
 from samekey.http.asgi import RAISED, Passage, path_of, whole_template
@@ -115,7 +107,7 @@ class _Described:
 
 def describe(operation: Any, endpoint: Endpoint, policy: Policy) -> None:
     operation.parameters = list(operation.parameters or ())
-    ours = header_parameter(endpoint, policy)
+    ours = openapi.header_parameter(endpoint, policy)
     for one in operation.parameters:
         if getattr(one, "param_in", "") == "header" and one.name.lower() == endpoint.header.lower():
             one.description = one.description or ours["description"]
@@ -126,16 +118,16 @@ def describe(operation: Any, endpoint: Endpoint, policy: Policy) -> None:
     operation.responses = responses = dict(operation.responses or {})
     for status, response in responses.items():
         if status[:1] in "23":
-            add_headers(response, success_headers(endpoint))
-    for status, titles in titles_by_status().items():
-        problem: Any = OpenAPIMediaType(schema=cast(Any, problem_schema(titles)))
+            add_headers(response, openapi.success_headers(endpoint))
+    for status, titles in openapi.titles_by_status().items():
+        problem: Any = OpenAPIMediaType(schema=cast(Any, openapi.problem_schema(titles)))
         response = responses.setdefault(status, OpenAPIResponse(description=titles))
         if isinstance(response, OpenAPIResponse):  # not a reference, to which nothing can be added
-            response.content = {PROBLEM_JSON: problem, **(response.content or {})}
-            add_headers(response, problem_headers(endpoint, status))
+            response.content = {openapi.PROBLEM_JSON: problem, **(response.content or {})}
+            add_headers(response, openapi.problem_headers(endpoint, status))
 
 
 def add_headers(response: Any, headers: dict[str, Any]) -> None:
     if isinstance(response, OpenAPIResponse):
         theirs = response.headers or {}
-        response.headers = {**theirs, **absent_headers(headers, theirs)}
+        response.headers = {**theirs, **openapi.absent_headers(headers, theirs)}

@@ -30,18 +30,7 @@ from samekey.core.errors import Busy, CallerError, Fenced, Misconfigured, NotDon
 from samekey.core.key import as_text, make_key
 from samekey.core.policy import Policy
 from samekey.core.states import State
-from samekey.guard.adapters import (
-    AsyncRunning,
-    Doubt,
-    Down,
-    Ended,
-    Mismatch,
-    NotKept,
-    Refusal,
-    Running,
-    Unopened,
-    Waiting,
-)
+from samekey.guard import adapters
 from samekey.guard.guards import AsyncGuard, Guard
 from samekey.guard.operations import refuse_atomic
 from samekey.http._key import KEY_MAX_CHARS
@@ -114,23 +103,23 @@ class _Events:
         call: Call = self._guard.new_call(self._operation, key, None)
         return call
 
-    def _unopened(self, opened: Answer[Any] | Unopened) -> Reply:
+    def _unopened(self, opened: Answer[Any] | adapters.Unopened) -> Reply:
         """The answer to an event that is not to be handled now."""
         match opened:
             case Answer():
                 return event("replayed")
-            case NotKept():
+            case adapters.NotKept():
                 return event("done")
-            case Refusal():
+            case adapters.Refusal():
                 return event("refused")
-            case Doubt():
+            case adapters.Doubt():
                 return event("in doubt")
-            case Waiting() | Down():
+            case adapters.Waiting() | adapters.Down():
                 return self._problem(opened.error)
-            case Mismatch():
+            case adapters.Mismatch():
                 raise opened.error
 
-    def _succeeded(self, ended: Ended) -> Reply:
+    def _succeeded(self, ended: adapters.Ended) -> Reply:
         """The handler returned. Another attempt may have settled the event meanwhile: then that counts."""
         if ended.error is None:
             return event("replayed" if ended.replayed else "done")
@@ -140,7 +129,7 @@ class _Events:
             return event("refused")
         return self._problem(ended.error)
 
-    def _raised(self, error: Exception, ended: Ended) -> Reply:
+    def _raised(self, error: Exception, ended: adapters.Ended) -> Reply:
         """The handler raised: the answer is what the record says after it.
 
         Not what the error says: an error of an inner guard is about that guard's effect, and the policy judges errors
@@ -202,7 +191,7 @@ class Webhook(_Events):
             return key
         guard: Guard = self._guard
         opened = guard.begin(self._call(key))
-        if not isinstance(opened, Running):
+        if not isinstance(opened, adapters.Running):
             return self._unopened(opened)
         try:
             _plain(handle(request))  # what a handler returns is not kept: the sender wants a status
@@ -229,7 +218,7 @@ class AsyncWebhook(_Events):
             return key
         guard: AsyncGuard = self._guard
         opened = await guard.begin(self._call(key))
-        if not isinstance(opened, AsyncRunning):
+        if not isinstance(opened, adapters.AsyncRunning):
             return self._unopened(opened)
         try:
             await _awaited(handle(request))

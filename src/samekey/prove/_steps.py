@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 BUSY = frozenset({409, 425, 429, 503})  # "later, with the same key": they do not show whether it happened
 OVERLOADED = frozenset({429, 503})
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """One request; `keys` are the values of the key header, one header for each."""
 
     url: str
@@ -20,8 +20,7 @@ class Request:
     method: str
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """What the endpoint answered; if it did not, `status` is 0 and `trouble` is the reason."""
 
     status: int
@@ -79,22 +78,19 @@ class Reply:
         return f"{self.status}, body {mark}{replayed}"
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(NamedTuple):
     """Send it and wait for the answer -> Reply."""
 
     request: Request
 
 
-@dataclass(frozen=True, slots=True)
-class Together:
+class Together(NamedTuple):
     """Send all of them in the same instant -> list of Reply, in their order."""
 
     requests: tuple[Request, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class HangUp:
+class HangUp(NamedTuple):
     """Send this part of the body, wait that long, and hang up without reading -> None."""
 
     request: Request
@@ -102,27 +98,23 @@ class HangUp:
     after_seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Count:
+class Count(NamedTuple):
     """How many effects there are now, by the probe -> int."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(NamedTuple):
     """Let time pass -> None."""
 
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Break:
+class Break(NamedTuple):
     """From now on the endpoint fails, by the user's command of this number -> str: why that failed, or ""."""
 
     way: int
 
 
-@dataclass(frozen=True, slots=True)
-class Heal:
+class Heal(NamedTuple):
     """The endpoint works again, by the user's command -> None."""
 
 
