@@ -55,7 +55,7 @@ def side_by_side(columns: Collection[Column]) -> Table:
     table.add_row("answered", *map(_answered, columns))
     table.add_row("charged twice", *(_coloured(_twice(one)) for one in columns))
     table.add_row("workers killed -9", *(str(len(one.killed)) for one in columns))
-    table.add_row("asked the provider first", *(str(one.lookups) if one.name == SAMEKEY else "-" for one in columns))
+    table.add_row("asked first", *(str(one.lookups) if one.name == SAMEKEY else "-" for one in columns))
     table.add_row("in doubt", *(str(len(one.in_doubt)) if one.name == SAMEKEY else "-" for one in columns))
     return table
 
