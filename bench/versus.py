@@ -28,7 +28,7 @@ from samekey.testing.servers import PrivatePostgres, postgres, redis_server
 HERE = Path(__file__).parents[1]
 TICK = os.sysconf("SC_CLK_TCK")
 CLIENT_MOST, SERVER_MOST = 1.05, 1.10
-COUNTED = 2_000  # calls under valgrind, which is fifty times slower
+COUNTED = 500  # calls under valgrind, which is fifty times slower
 
 
 class Case(NamedTuple):
