@@ -17,8 +17,7 @@ from typing import Any, Literal
 
 from samekey.core.commands import StoreCommand, Wait
 from samekey.core.errors import StoreUnavailable
-from samekey.core.ports import AsyncStore, Audits, Health, Query, Records, Replies, Reply, Store
-from samekey.core.record import Record
+from samekey.core.ports import AsyncStore, Query, Replies, Reply, Store
 from samekey.loops import running
 
 EVERY = "*"
@@ -119,7 +118,7 @@ def _strike(faults: Sequence[Fault], when: str, verb: str, name: str) -> None:
 
 
 class _Faulty:
-    """What the two colours share: the plan, and which faults fired."""
+    """What the two colours share: the plan, which faults fired, and the verbs that are only passed on."""
 
     def __init__(self, inner: Any, faults: Iterable[Fault] | Plan) -> None:
         self.inner = inner
@@ -148,6 +147,28 @@ class _Faulty:
     def calls(self) -> Counter[str]:
         return self.plan.calls
 
+    def wait(self, command: Wait, timeout: float) -> Any:
+        return self._call("wait", self.inner.wait, command, timeout)
+
+    def list(self, query: Query) -> Any:
+        return self._call("list", self.inner.list, query)
+
+    def sweep(self, limit: int) -> Any:
+        return self._call("sweep", self.inner.sweep, limit)
+
+    def audit(self, limit: int) -> Any:
+        return self._call("audit", self.inner.audit, limit)
+
+    def health(self) -> Any:
+        return self._call("health", self.inner.health)
+
+    def join(self, connection: Any) -> Any:
+        return self.inner.join(connection)
+
+    def _call(self, verb: str, method: Callable[..., Any], *arguments: Any) -> Any:
+        """Call the inner store's method, and meet the faults that are planned for this verb."""
+        raise NotImplementedError
+
 
 class FaultyStore(_Faulty):
     """A store around another one, for `Guard`."""
@@ -160,31 +181,9 @@ class FaultyStore(_Faulty):
     def carry_out(self, command: StoreCommand) -> Reply:
         return self._call(command.verb, self.inner.carry_out, command)
 
-    def wait(self, command: Wait, timeout: float) -> Record | None:
-        record: Record | None = self._call("wait", self.inner.wait, command, timeout)
-        return record
-
     def batch(self, commands: Sequence[StoreCommand]) -> Replies:
         replies: Replies = self._call("batch", self.inner.batch, commands)
         return replies
-
-    def list(self, query: Query) -> Records:
-        records: Records = self._call("list", self.inner.list, query)
-        return records
-
-    def sweep(self, limit: int) -> int:
-        return int(self._call("sweep", self.inner.sweep, limit))
-
-    def audit(self, limit: int) -> Audits:
-        entries: Audits = self._call("audit", self.inner.audit, limit)
-        return entries
-
-    def health(self) -> Health:
-        health: Health = self._call("health", self.inner.health)
-        return health
-
-    def join(self, connection: Any) -> Any:
-        return self.inner.join(connection)
 
     def close(self) -> None:
         self.inner.close()
@@ -215,31 +214,9 @@ class AsyncFaultyStore(_Faulty):
     async def carry_out(self, command: StoreCommand) -> Reply:
         return await self._call(command.verb, self.inner.carry_out, command)
 
-    async def wait(self, command: Wait, timeout: float) -> Record | None:
-        record: Record | None = await self._call("wait", self.inner.wait, command, timeout)
-        return record
-
     async def batch(self, commands: Sequence[StoreCommand]) -> Replies:
         replies: Replies = await self._call("batch", self.inner.batch, commands)
         return replies
-
-    async def list(self, query: Query) -> Records:
-        records: Records = await self._call("list", self.inner.list, query)
-        return records
-
-    async def sweep(self, limit: int) -> int:
-        return int(await self._call("sweep", self.inner.sweep, limit))
-
-    async def audit(self, limit: int) -> Audits:
-        entries: Audits = await self._call("audit", self.inner.audit, limit)
-        return entries
-
-    async def health(self) -> Health:
-        health: Health = await self._call("health", self.inner.health)
-        return health
-
-    def join(self, connection: Any) -> Any:
-        return self.inner.join(connection)
 
     async def close(self) -> None:
         await self.inner.close()

@@ -105,17 +105,8 @@ def four_assumptions(
     moments = _moments(retried_for)
     payload, intent = named(payload), named(other_payload or {})
     never_key = {*ignore, *(name for name in intent if intent[name] != payload.get(name))}
-    trial = Trial(
-        handler,
-        payload,
-        key=key,
-        probes=probes or {},
-        provider=provider,
-        clock=clock,
-        elsewhere=elsewhere,
-        guard=guard,
-        never_key=never_key,
-    )
+    around: Any = {"clock": clock, "elsewhere": elsewhere, "guard": guard, "never_key": never_key}
+    trial = Trial(handler, payload, key, probes, provider, **around)
     unknown = [name for name in ignore if name not in payload]
     if unknown:
         raise ValueError(f"the payload has no {unknown[0]!r}, which ignore= names: nothing of it would be tried")

@@ -29,16 +29,7 @@ def crash_everywhere(
     is given; then the same operation is asked for twice more. It may be answered, or refused with an error - but it
     may not be done twice, answered differently, or answered without having been done.
     """
-    trial = Trial(
-        handler,
-        payload,
-        key=key,
-        probes=probes or {},
-        provider=provider,
-        clock=clock,
-        elsewhere=elsewhere,
-        guard=guard,
-    )
+    trial = Trial(handler, payload, key, probes, provider, clock=clock, elsewhere=elsewhere, guard=guard)
     with trial.prepared():
         return trial.play("crashes", crashes(trial), unstopped(trial), at_points=True).check()
 
@@ -57,16 +48,7 @@ def lose_lease(
     """Let the handler sleep for an hour at each of its points while another worker calls; then it goes on."""
     if clock is None:
         raise ValueError("no lease ends without a clock: give clock=, the clock of the handler's store")
-    trial = Trial(
-        handler,
-        payload,
-        key=key,
-        probes=probes or {},
-        provider=provider,
-        clock=clock,
-        elsewhere=elsewhere,
-        guard=guard,
-    )
+    trial = Trial(handler, payload, key, probes, provider, clock=clock, elsewhere=elsewhere, guard=guard)
     with trial.prepared():
         return trial.play("lease", meetings(trial, later=True), unstopped(trial), at_points=True).check()
 

@@ -29,11 +29,11 @@ def rows(connection: Any, query: str) -> Probe:
 class Probes:
     """Named probes, looked at together."""
 
-    def __init__(self, probes: Mapping[str, Probe], provider: LedgerProvider | None) -> None:
-        given: Any = probes
+    def __init__(self, probes: Mapping[str, Probe] | None, provider: LedgerProvider | None) -> None:
+        given: Any = probes or {}
         if not isinstance(given, Mapping) or not all(callable(one) for one in given.values()):
             raise ValueError("give probes= as a dict of functions without arguments: {'mails': lambda: mails}")
-        self._probes = dict(probes)
+        self._probes: dict[str, Probe] = dict(given)
         if provider is not None:
             if not isinstance(provider, LedgerProvider):
                 raise ValueError(

@@ -41,7 +41,7 @@ def run_twice(
     ...
     AssertionError: the second run changed something: mails moved: new 'ann'
     """
-    looked, given, off = Probes(probes or {}, provider), payload or {}, guards_are_off(handler)
+    looked, given, off = Probes(probes, provider), payload or {}, guards_are_off(handler)
     before = looked.look_still()
     first = plain_call(handler, given)
     if first.error is not None:
@@ -77,7 +77,7 @@ def redeliver(
     returns is not compared. `times` counts the first delivery, too.
     """
     _check_repeats("times", times)
-    looked, given, off = Probes(probes or {}, provider), payload or {}, guards_are_off(handler)
+    looked, given, off = Probes(probes, provider), payload or {}, guards_are_off(handler)
     before = looked.look_still()
     first = plain_call(handler, given)
     if first.error is not None:
@@ -111,16 +111,7 @@ def run_in_parallel(
     another process has it: then each caller gets its own.
     """
     _check_repeats("n", n)
-    trial = Trial(
-        handler,
-        payload,
-        key=key,
-        probes=probes or {},
-        provider=provider,
-        clock=None,
-        elsewhere=elsewhere,
-        guard=None,
-    )
+    trial = Trial(handler, payload, key, probes, provider, elsewhere=elsewhere)
     with trial.prepared():
         schedule = Schedule(trial)
         schedule.burst(n)

@@ -131,13 +131,13 @@ class Trial:
         self,
         handler: Handler,
         payload: Mapping[str, Any],
-        *,
         key: str | None,
-        probes: Mapping[str, Probe],
+        probes: Mapping[str, Probe] | None,
         provider: LedgerProvider | None,
-        clock: Clock | None,
-        elsewhere: Callable[[], Handler] | None,
-        guard: Any,
+        *,
+        clock: Clock | None = None,
+        elsewhere: Callable[[], Handler] | None = None,
+        guard: Any = None,
         never_key: Collection[str] = (),
     ) -> None:
         for name, given, needs in (("clock", clock, "advance"), ("guard", guard, "through")):
@@ -196,9 +196,8 @@ class Trial:
         worked = self._bystanders.worked()
         if not outcome.answered:
             raise ValueError(f"{how}, the handler already {outcome}") from outcome.error
-        self.points = max(
-            self.points, list(alone.points), key=len
-        )  # the first call may have more points: it sets things up
+        # The first call may have more points than the second: it sets things up.
+        self.points = max(self.points, list(alone.points), key=len)
         self.passed_by |= alone.passed_by
         self.elsewhere |= alone.elsewhere
         self._worked.append(worked)

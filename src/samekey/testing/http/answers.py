@@ -7,12 +7,12 @@ from typing import Any
 
 from samekey import Asks, Happened, Keyed, NotDone, Policy, Refused, Repeatable, State, current
 from samekey.http import answer
-from samekey.testing.http.scene import Called, Said, Scene, Shop, problem, same_answer
+from samekey.testing.http.scene import SMALL, TEXT, Called, Said, Scene, Shop, problem, same_answer
 
 SUCCESSES = (
     Said(200, b"{}", (("Content-Type", "application/json; charset=utf-8"),)),
     Said(201, b'{"id": 1}', (("Content-Type", "application/json"), ("Location", "/charges/1"))),
-    Said(202, b"", (("Content-Type", "text/plain"),)),
+    Said(202, b"", TEXT),
     Said(204, b"", ()),
     Said(200, b"<p>done</p>", (("Content-Type", "text/html"),)),
     Said(200, bytes(range(256)), (("Content-Type", "application/pdf"),)),
@@ -56,8 +56,7 @@ class Answers(Scene):
     def test_any_success_is_kept(self) -> None:
         """C56, C57, C58, C65: with a charset, empty, 201, HTML, binary, a redirect."""
         for success in SUCCESSES:
-            shop = Shop(success)
-            site = self.open(shop)
+            site, shop = self.open_shop(success)
             first, second = site.post(), site.post()
 
             same_answer(first, second)
@@ -69,8 +68,7 @@ class Answers(Scene):
     def test_cookies_are_for_the_first_caller_alone(self) -> None:
         """C61: never replayed; and an answer with one is kept all the same."""
         cookies = (("Set-Cookie", "session=s3cret"), ("Set-Cookie", "theme=dark"))
-        shop = Shop(Said(headers=(("Content-Type", "application/json"), *cookies)))
-        site = self.open(shop)
+        site, shop = self.open_shop(Said(headers=(("Content-Type", "application/json"), *cookies)))
         first, second = site.post(), site.post()
 
         same_answer(first, second)
@@ -82,8 +80,7 @@ class Answers(Scene):
 
     def test_a_kept_answer_is_read_and_never_loaded(self) -> None:
         """C66: a writer to the store must not run code here. An unreadable record counts as done and not kept."""
-        shop = Shop()
-        site = self.open(shop)
+        site, shop = self.open_shop()
         site.plant(pickle.dumps(_Bomb()))
         got = site.post()
 
@@ -91,8 +88,7 @@ class Answers(Scene):
 
     def test_a_body_above_the_limit_is_refused_not_let_through(self) -> None:
         """C62: with a key 413; without one it is none of our business."""
-        shop = Shop()
-        site = self.open(shop, body_max_bytes=100)
+        site, shop = self.open_shop(body_max_bytes=100)
         large = b'{"note": "' + b"x" * 200 + b'"}'
         got = site.post(body=large)
 
@@ -101,8 +97,7 @@ class Answers(Scene):
 
     def test_a_body_without_a_length_is_read_to_its_end_or_refused(self) -> None:
         """Chunked: never cut at the limit, and never taken for an empty one, so no other body is taken for it."""
-        shop = Shop()
-        site = self.open(shop, body_max_bytes=100)
+        site, shop = self.open_shop(body_max_bytes=100)
         large, whole = b'{"note": "' + b"x" * 200 + b'"}', b'{"amount": 200}'
         refused = [site.post(body=large, chunked=True), site.post(body=large[:-2] + b'y"}', chunked=True)]
 
@@ -117,8 +112,7 @@ class Answers(Scene):
     def test_a_key_on_other_methods_is_harmless(self) -> None:
         """C69: what is idempotent by itself is left alone, whatever its headers say."""
         for method in ("GET", "HEAD", "PUT", "DELETE", "OPTIONS"):
-            shop = Shop()
-            site = self.open(shop)
+            site, shop = self.open_shop()
             first, second = site.post(method=method, body=b""), site.post(method=method, body=b"", key=("a", "b"))
 
             assert first.status == second.status < 300
@@ -126,16 +120,14 @@ class Answers(Scene):
             assert shop.count in ((0, 2) if method == "OPTIONS" else (2,))  # some frameworks answer OPTIONS themselves
 
     def test_patch_is_guarded_too(self) -> None:
-        shop = Shop()
-        site = self.open(shop)
+        site, _ = self.open_shop()
 
         same_answer(site.post(method="PATCH"), site.post(method="PATCH"))
 
     # -- streams
 
     def test_a_stream_is_kept_whole(self) -> None:
-        shop = Shop(Said(200, [b"one ", b"two ", b"three"], (("Content-Type", "text/plain"),)))
-        site = self.open(shop)
+        site, _ = self.open_shop(Said(200, [b"one ", b"two ", b"three"], TEXT))
         first, second = site.post(), site.post()
 
         assert first.body == b"one two three"
@@ -143,8 +135,7 @@ class Answers(Scene):
 
     def test_a_stream_too_long_to_keep_is_done_once(self) -> None:
         """The answer goes out whole and is marked as not kept; a retry gets a problem, and nothing runs."""
-        shop = Shop(Said(200, [b"x" * 600, b"y" * 600, b"z"], (("Content-Type", "text/plain"),)))
-        site = self.open(shop, policy=Policy(result_max_bytes=1000))
+        site, shop = self.open_shop(Said(200, [b"x" * 600, b"y" * 600, b"z"], TEXT), policy=SMALL)
         first, second = site.post(), site.post()
 
         assert (first.status, first.header("idempotency-stored")) == (200, "false")
@@ -152,8 +143,7 @@ class Answers(Scene):
         assert (second.status, problem(second), shop.count) == (409, "result-not-kept", 1)
 
     def test_an_answer_too_long_to_keep_is_done_once(self) -> None:
-        shop = Shop(Said(200, b"x" * 2000, (("Content-Type", "text/plain"),)))
-        site = self.open(shop, policy=Policy(result_max_bytes=1000))
+        site, shop = self.open_shop(Said(200, b"x" * 2000, TEXT), policy=SMALL)
         first, second = site.post(), site.post()
 
         assert (first.status, len(first.body), first.header("idempotency-stored")) == (200, 2000, "false")
@@ -161,16 +151,15 @@ class Answers(Scene):
 
     def test_an_answer_that_just_fits_is_kept(self) -> None:
         """Its headers count too: one byte more, and it says that it is not kept."""
-        bodies = {size: Said(200, b"x" * size, (("Content-Type", "text/plain"),)) for size in (900, 990)}
-        kept, not_kept = [
-            self.open(Shop(one), policy=Policy(result_max_bytes=1000)).post() for one in (bodies[900], bodies[990])
-        ]
+        bodies = {size: Said(200, b"x" * size, TEXT) for size in (900, 990)}
+        kept, not_kept = [self.open(Shop(one), policy=SMALL).post() for one in (bodies[900], bodies[990])]
 
         assert (kept.header("idempotency-stored"), not_kept.header("idempotency-stored")) == (None, "false")
 
     def test_an_event_stream_says_that_it_is_not_kept(self) -> None:
-        shop = Shop(Said(200, [b"data: 1\n\n", b"data: 2\n\n"], (("Content-Type", "text/event-stream"),)))
-        site = self.open(shop)
+        site, shop = self.open_shop(
+            Said(200, [b"data: 1\n\n", b"data: 2\n\n"], (("Content-Type", "text/event-stream"),))
+        )
         first, second = site.post(), site.post()
 
         assert (first.body, first.header("idempotency-stored")) == (b"data: 1\n\ndata: 2\n\n", "false")
@@ -181,8 +170,7 @@ class Answers(Scene):
     def test_a_client_error_frees_the_key(self) -> None:
         """C60: nothing was sent anywhere, so the next try is a first try - with the same body only."""
         for status in (401, 404, 409, 422, 429):
-            shop = Shop(Said(status), Said(201))
-            site = self.open(shop)
+            site, shop = self.open_shop(Said(status), Said(201))
             first = site.post()
             record = site.record()
             other, second = site.post(body={"amount": 500}), site.post()
@@ -233,8 +221,7 @@ class Answers(Scene):
         assert shop.count == 1
 
     def test_listed_statuses_are_final(self) -> None:
-        shop = Shop(Said(402, b'{"card": "stolen"}'), Said(201))
-        site = self.open(shop, final={402})
+        site, shop = self.open_shop(Said(402, b'{"card": "stolen"}'), Said(201), final={402})
         first, second = site.post(), site.post()
         record = site.record()
 
@@ -288,8 +275,7 @@ class Answers(Scene):
 
     def test_the_draft_keeps_errors_too(self) -> None:
         for status in (400, 500):
-            shop = Shop(Said(status), Said(201))
-            site = self.open(shop, remember="ietf_draft")
+            site, shop = self.open_shop(Said(status), Said(201), remember="ietf_draft")
             first = site.post()
 
             same_answer(first, site.post())
@@ -298,8 +284,7 @@ class Answers(Scene):
     def test_stripe_v1_keeps_what_came_after_execution_began(self) -> None:
         """500s and late 400s are kept; rate limits and validation come before."""
         for status in (402, 500):
-            shop = Shop(Said(status), Said(201))
-            site = self.open(shop, remember="stripe_v1")
+            site, shop = self.open_shop(Said(status), Said(201), remember="stripe_v1")
             same_answer(site.post(), site.post())
             assert shop.count == 1
         for status in (400, 401, 429):
@@ -307,16 +292,14 @@ class Answers(Scene):
             assert [site.post().status, site.post().status] == [status, 201]
 
     def test_stripe_v1_keeps_an_exception_as_a_500(self) -> None:
-        shop = Shop(ValueError("boom"), Said(201))
-        site = self.open(shop, remember="stripe_v1")
+        site, shop = self.open_shop(ValueError("boom"), Said(201), remember="stripe_v1")
         first, second = site.post(), site.post()
 
         assert (first.status, second.status, shop.count) == (500, 500, 1)
         same_answer(first, second)
 
     def test_keyed_carries_failed_work_on(self) -> None:
-        shop = Shop(Said(500), Said(402), Said(201, b'{"updated": true}'))
-        site = self.open(shop, boundary=Keyed())
+        site, _ = self.open_shop(Said(500), Said(402), Said(201, b'{"updated": true}'), boundary=Keyed())
 
         first, second, third = site.post(), site.post(), site.post()
         assert [first.status, second.status, third.status] == [500, 402, 201]
@@ -324,8 +307,9 @@ class Answers(Scene):
 
     def test_a_lookup_can_give_the_answer(self) -> None:
         """Asks: what the provider has on its books is answered as if we had seen it."""
-        shop = Shop(Said(500))
-        site = self.open(shop, boundary=Asks(lambda record: Happened(answer(201, '{"id": "ch_1"}', location="/ch_1"))))
+        site, shop = self.open_shop(
+            Said(500), boundary=Asks(lambda record: Happened(answer(201, '{"id": "ch_1"}', location="/ch_1")))
+        )
         site.post()
         got = site.post()
 

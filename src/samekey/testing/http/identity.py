@@ -17,8 +17,7 @@ OLD, NEW = "the secret of yesterday", "the secret of today"
 class Identity(Scene):
     def test_a_retry_replays_and_nothing_runs_again(self) -> None:
         """C47: one key twice in sequence is one effect and one answer."""
-        shop = Shop()
-        site = self.open(shop)
+        site, shop = self.open_shop()
         first, second = site.post(), site.post()
 
         assert (first.status, first.body, shop.count) == (201, b'{"charge": 1}', 1)
@@ -26,15 +25,13 @@ class Identity(Scene):
         same_answer(first, second)
 
     def test_two_keys_are_two_effects(self) -> None:
-        shop = Shop()
-        site = self.open(shop)
+        site, _ = self.open_shop()
 
         assert [site.post(key=key).body for key in ("a", "b")] == [b'{"charge": 1}', b'{"charge": 2}']
 
     def test_another_body_is_refused_and_names_what_differs(self) -> None:
         """C35: the same key with another body neither runs nor replays."""
-        shop = Shop()
-        site = self.open(shop)
+        site, shop = self.open_shop()
         site.post(body={"amount": 200, "currency": "EUR"})
         other = site.post(body={"amount": 500, "currency": "EUR"})
 
@@ -44,15 +41,13 @@ class Identity(Scene):
 
     def test_another_path_is_another_operation(self) -> None:
         """C36: "refund" never gets the answer of "charge"."""
-        shop = Shop()
-        site = self.open(shop)
+        site, _ = self.open_shop()
 
         assert [site.post(path).body for path in ("/charges", "/refunds")] == [b'{"charge": 1}', b'{"charge": 2}']
 
     def test_another_caller_is_isolated(self) -> None:
         """C37: two tenants may use one key; neither sees the other's answer."""
-        shop = Shop()
-        site = self.open(shop)
+        site, _ = self.open_shop()
 
         assert [site.post(who=who).body for who in ("ann.1", "bob.1")] == [b'{"charge": 1}', b'{"charge": 2}']
 
@@ -63,27 +58,24 @@ class Identity(Scene):
             return object()
 
         for principal in (lambda request: object(), lambda request: True, later):
-            shop = Shop()
-            site = self.open(shop, principal=principal)
+            site, shop = self.open_shop(principal=principal)
             got = site.post()
 
             assert (got.status, shop.count) == (500, 0)
         for unknown in (None, False, ""):
-            site = self.open(Shop(), principal=lambda request, unknown=unknown: unknown)
+            site, _ = self.open_shop(principal=lambda request, unknown=unknown: unknown)
             assert (site.post().status, problem(site.post())) == (401, "no-principal")
 
     def test_a_new_token_of_the_same_caller_replays(self) -> None:
         """C39: a token that was refreshed between two tries is still the same caller."""
-        shop = Shop()
-        site = self.open(shop)
+        site, shop = self.open_shop()
 
         same_answer(site.post(who="ann.1"), site.post(who="ann.2"))
         assert shop.count == 1
 
     def test_no_caller_is_answered_before_it_is_known(self) -> None:
         """Authentication comes before a replay, and without it nothing runs."""
-        shop = Shop()
-        site = self.open(shop)
+        site, shop = self.open_shop()
         before = site.post(who=None)
         site.post()
         after = site.post(who="mallory.1")
@@ -93,23 +85,20 @@ class Identity(Scene):
 
     def test_headers_that_change_with_every_try_change_nothing(self) -> None:
         """C40: a new traceparent or User-Agent is the same request."""
-        shop = Shop()
-        site = self.open(shop)
+        site, _ = self.open_shop()
         first = site.post(headers=[("Traceparent", "00-1-1-01"), ("User-Agent", "a")])
 
         same_answer(first, site.post(headers=[("Traceparent", "00-2-2-01"), ("User-Agent", "b")]))
 
     def test_control_headers_of_a_client_are_ignored(self) -> None:
-        shop = Shop()
-        site = self.open(shop)
+        site, shop = self.open_shop()
         got = site.post(headers=[("Idempotent-Replayed", "true"), ("Idempotency-Stored", "true")])
 
         assert (got.status, got.header("idempotent-replayed"), shop.count) == (201, None, 1)
 
     def test_json_that_was_written_anew_is_the_same_request(self) -> None:
         """C41: order of names, white space, 1 and 1.0, escapes."""
-        shop = Shop()
-        site = self.open(shop)
+        site, _ = self.open_shop()
         first = site.post(body=b'{"amount": 1, "note": "caf\\u00e9", "n": [1, 2]}')
 
         same_answer(first, site.post(body='{"n":[1,2], "note":"café","amount":1.0}'.encode()))
@@ -127,8 +116,7 @@ class Identity(Scene):
         assert (problem(after.post(body={"amount": 500})), shop.count) == ("key-reused", 1)
 
     def test_a_form_in_another_order_is_the_same_request(self) -> None:
-        shop = Shop()
-        site = self.open(shop)
+        site, _ = self.open_shop()
         first = site.post(body=b"amount=200&note=a+b", content_type=FORM)
 
         same_answer(first, site.post(body=b"note=a%20b&amount=200", content_type=FORM))
@@ -142,8 +130,7 @@ class Identity(Scene):
                 f"Content-Type: application/octet-stream\r\n\r\n\0\1\2\r\n--{mark}--\r\n"
             ).encode()
 
-        shop = Shop()
-        site = self.open(shop)
+        site, shop = self.open_shop()
         first = site.post(body=parts("aaa", "200"), content_type="multipart/form-data; boundary=aaa")
         again = site.post(body=parts("bbbb", "200"), content_type='multipart/form-data; boundary="bbbb"')
         other = site.post(body=parts("aaa", "500"), content_type="multipart/form-data; boundary=aaa")
@@ -167,8 +154,7 @@ class Identity(Scene):
             ("multipart/form-data; boundary=m", multipart),
         ]
         for kind, made in kinds:
-            shop = Shop()
-            site = self.open(shop, ignore={"client_ts"})
+            site, shop = self.open_shop(ignore={"client_ts"})
             first, again, other = (site.post(body=made(*one), content_type=kind) for one in ((1, 1), (1, 2), (2, 3)))
 
             same_answer(first, again)
@@ -181,22 +167,21 @@ class Identity(Scene):
             head = f'Content-Disposition: form-data; name="x"{between}Content-Type: text/plain'
             return f"--m\r\n{head}\r\n\r\nhi\r\n--m--\r\n".encode()
 
-        site = self.open(Shop())
+        site, _ = self.open_shop()
         for number, between in enumerate(("; ", "\n", "\r", ", ")):
             keyed: Any = {"key": f"k-{number}", "content_type": "multipart/form-data; boundary=m"}
             assert site.post(body=part("\r\n"), **keyed).status == 201
             assert problem(site.post(body=part(between), **keyed)) == "key-reused"
 
     def test_other_bytes_are_compared_as_they_are(self) -> None:
-        shop = Shop()
-        site = self.open(shop)
+        site, _ = self.open_shop()
         first = site.post(body=b"\x00\xff", content_type="application/octet-stream")
 
         same_answer(first, site.post(body=b"\x00\xff", content_type="application/octet-stream"))
         assert problem(site.post(body=b"\x00\xfe", content_type="application/octet-stream")) == "key-reused"
 
     def test_another_query_is_another_request(self) -> None:
-        site = self.open(Shop())
+        site, _ = self.open_shop()
         first = site.post(query="capture=1")
 
         same_answer(first, site.post(query="capture=1"))
@@ -204,20 +189,19 @@ class Identity(Scene):
 
     def test_chosen_headers_belong_to_the_request(self) -> None:
         """`vary_on`: an answer in French is not replayed to a German."""
-        site = self.open(Shop(), vary_on=("Accept-Language",))
+        site, _ = self.open_shop(vary_on=("Accept-Language",))
         site.post(headers=[("Accept-Language", "fr")])
 
         assert problem(site.post(headers=[("Accept-Language", "de")])) == "key-reused"
 
     def test_ignored_fields_do_not_count(self) -> None:
-        site = self.open(Shop(), ignore={"client_ts"})
+        site, _ = self.open_shop(ignore={"client_ts"})
 
         same_answer(site.post(body={"amount": 1, "client_ts": 5}), site.post(body={"amount": 1, "client_ts": 6}))
 
     def test_two_equal_requests_without_a_key_both_run(self) -> None:
         """C49: two honest purchases are two."""
-        shop = Shop()
-        site = self.open(shop)
+        site, _ = self.open_shop()
 
         assert [site.post(key=None).body, site.post(key=None).body] == [b'{"charge": 1}', b'{"charge": 2}']
 
@@ -231,52 +215,37 @@ class Identity(Scene):
 
     def test_quoted_and_bare_are_one_key(self) -> None:
         """C50: the draft quotes, nearly every client does not."""
-        shop = Shop()
-        site = self.open(shop)
+        site, shop = self.open_shop()
 
         same_answer(site.post(key='"k-9"'), site.post(key="k-9"))
         assert shop.count == 1
 
     def test_strict_wants_a_quoted_string(self) -> None:
-        shop = Shop()
-        site = self.open(shop, strict=True)
+        site, shop = self.open_shop(strict=True)
 
         assert (problem(site.post(key="k")), site.post(key='"k"').status, shop.count) == ("key-malformed", 201, 1)
 
     def test_two_keys_in_one_request_are_refused(self) -> None:
         """Repeated, or joined by a proxy on the way."""
-        shop = Shop()
-        site = self.open(shop)
+        site, shop = self.open_shop()
         for key in (("k", "k"), ("a", "b"), ("k, k",), ('"a", "b"',)):
             got = site.post(key=key)
             assert (got.status, problem(got)) == (400, "key-malformed"), key
         assert shop.count == 0
 
     def test_a_malformed_key_is_refused_before_anything_is_looked_up(self) -> None:
-        shop = Shop()
-        site = self.open(shop)
-        for key in (
-            "",
-            '""',
-            '"',
-            '"a',
-            'a"b',
-            "a b",
-            "k" * 256,
-            f'"{"k" * 256}"',
-            "\x7f",
-            "caf\xe9",
-            '"a\x01"',
-            "a;b=1",
-        ):
+        site, shop = self.open_shop()
+        badly_written = ("", '""', '"', '"a', 'a"b', "a b", "a;b=1")
+        too_long = ("k" * 256, f'"{"k" * 256}"')
+        not_printable = ("\x7f", "caf\xe9", '"a\x01"')
+        for key in (*badly_written, *too_long, *not_printable):
             got = site.post(key=key)
             assert (got.status, problem(got)) == (400, "key-malformed"), key
         assert shop.count == 0
         assert site.post(key="k" * 255).status == 201
 
     def test_keys_that_look_like_code_are_only_keys(self) -> None:
-        shop = Shop()
-        site = self.open(shop)
+        site, shop = self.open_shop()
         hostile = ("'OR'1'='1", "{tag}:1", "../../etc/passwd", "%00", "$(id)", "\\'--", "${jndi:x}", "<script>")
         for number, key in enumerate(hostile, 1):
             same_answer(site.post(key=key), site.post(key=key))

@@ -105,6 +105,11 @@ class Scene:
         self._sites.append(site)
         return site
 
+    def open_shop(self, *answers: Said | Exception, **rules: Any) -> tuple[Site, Shop]:
+        """The application with a shop that gives these answers, and the shop."""
+        shop = Shop(*answers)
+        return self.open(shop, **rules), shop
+
     def setup_method(self) -> None:
         require_asserts()
         self._sites: list[Site] = []
@@ -131,20 +136,15 @@ class Site:
         content_type: str = JSON,
         query: str = "",
         headers: Iterable[tuple[str, str]] = (),
-        cut: bool = False,
-        hangs_up: bool = False,
-        chunked: bool = False,
-        terminated: bool = False,
-        unended: bool = False,
+        **how: bool,
     ) -> Got:
+        """Send this request; `how` it is sent is documented at `Sent`."""
         keys = () if key is None else (key,) if isinstance(key, str) else tuple(key)
         whole = [*(("Idempotency-Key", one) for one in keys), ("Content-Type", content_type), *headers]
         if who is not None:
             whole.append(("Authorization", f"Bearer {who}"))
         sent = body if isinstance(body, bytes) else json.dumps(body).encode()
-        got: Got = self._driver.send(
-            Sent(method, path, query, tuple(whole), sent, cut, hangs_up, chunked, terminated, unended)
-        )
+        got: Got = self._driver.send(Sent(method, path, query, tuple(whole), sent, **how))
         return got
 
     def plant(self, result: Any) -> None:
@@ -193,3 +193,5 @@ def same_answer(first: Got, second: Got) -> None:
 
 
 QUICK = Policy(patience=0)  # the caller that loses is answered at once
+SMALL = Policy(result_max_bytes=1000)  # longer answers are not kept
+TEXT = (("Content-Type", "text/plain"),)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from samekey import AsyncGuard, Guard, Opaque, Policy, Repeatable, State, current
 from samekey.testing.faulty import AsyncFaultyStore, Fault, FaultyStore
-from samekey.testing.http.drivers import Got
+from samekey.testing.http.drivers import Got, both
 from samekey.testing.http.scene import (
     QUICK,
+    SMALL,
+    TEXT,
     Breaking,
     Called,
     Ending,
@@ -19,6 +22,8 @@ from samekey.testing.http.scene import (
     problem,
     same_answer,
 )
+
+T = TypeVar("T")
 
 
 class Slow:
@@ -33,12 +38,23 @@ class Slow:
         assert self.go.wait(20)
         return self.shop(called)
 
+    def during(self, work: Callable[[], T]) -> Callable[[], T]:
+        """This work, done while the handler runs; the handler goes on afterwards."""
+
+        def late() -> T:
+            assert self.entered.wait(20)
+            try:
+                return work()
+            finally:
+                self.go.set()
+
+        return late
+
 
 class Trouble(Scene):
     def test_many_at_once_are_one_effect(self) -> None:
         """C01: everybody gets the one answer."""
-        shop = Shop()
-        site = self.open(shop)
+        site, shop = self.open_shop()
         got = site.together(*[site.post] * 8)
 
         assert shop.count == 1
@@ -53,11 +69,7 @@ class Trouble(Scene):
             assert slow.entered.wait(20)
             return site.post()
 
-        def release() -> None:
-            assert slow.entered.wait(20)
-            slow.go.set()
-
-        first, second, _ = site.together(site.post, late, release)  # type: ignore[arg-type]
+        first, second, _ = both([site.post, late, slow.during(lambda: None)])
         same_answer(first, second)
         assert slow.shop.count == 1
 
@@ -65,14 +77,8 @@ class Trouble(Scene):
         slow = Slow()
         site = self.open(slow, policy=QUICK)
 
-        def late() -> Got:
-            assert slow.entered.wait(20)
-            try:
-                return site.post()
-            finally:
-                slow.go.set()
+        first, second = site.together(site.post, slow.during(site.post))
 
-        first, second = site.together(site.post, late)
         assert (first.status, second.status, problem(second)) == (201, 409, "in-progress")
         assert 1 <= int(second.header("retry-after") or 0) <= 5
         same_answer(first, site.post())
@@ -82,35 +88,22 @@ class Trouble(Scene):
         slow = Slow()
         site = self.open(slow, policy=QUICK)
 
-        def late() -> Got:
-            assert slow.entered.wait(20)
-            try:
-                return site.post(body={"amount": 500})
-            finally:
-                slow.go.set()
+        _, second = site.together(site.post, slow.during(lambda: site.post(body={"amount": 500})))
 
-        _, second = site.together(site.post, late)
         assert (second.status, problem(second)) == (422, "key-reused")
 
     def test_other_keys_are_not_in_the_way(self) -> None:
         """C67: load on other keys does not cause a 409."""
         slow = Slow()
         site = self.open(lambda called: slow(called) if called.path == "/slow" else slow.shop(called), policy=QUICK)
+        others = slow.during(lambda: [site.post(key=f"other-{number}").status for number in range(10)])
+        _, statuses = both([lambda: site.post("/slow"), others])
 
-        def others() -> list[int]:
-            assert slow.entered.wait(20)
-            try:
-                return [site.post(key=f"other-{number}").status for number in range(10)]
-            finally:
-                slow.go.set()
-
-        _, statuses = site.together(lambda: site.post("/slow"), others)  # type: ignore[arg-type]
-        assert statuses == [201] * 10  # type: ignore[comparison-overlap]
+        assert statuses == [201] * 10
 
     def test_an_exception_is_a_doubt_with_a_way_out(self) -> None:
         """C23: never "in progress" for ever. The exception leaves unchanged; the next try gets the record's state."""
-        shop = Shop(ValueError("boom"), Said(201))
-        site = self.open(shop)
+        site, shop = self.open_shop(ValueError("boom"), Said(201))
         first, second = site.post(), site.post()
         record = site.record()
 
@@ -119,14 +112,14 @@ class Trouble(Scene):
         assert b"samekey" not in second.body.split(b'"detail"')[1]  # nothing of the store, no command lines
 
     def test_an_exception_under_repeatable_runs_again(self) -> None:
-        shop = Shop(ValueError("boom"), Said(201))
-        site = self.open(shop, boundary=Repeatable())
+        site, shop = self.open_shop(ValueError("boom"), Said(201), boundary=Repeatable())
 
         assert [site.post().status, site.post().status, shop.count] == [500, 201, 2]
 
     def test_an_exception_the_policy_knows_frees_the_key(self) -> None:
-        shop = Shop(ConnectionRefusedError("refused"), Said(201))
-        site = self.open(shop, policy=Policy(releases=(ConnectionRefusedError,)))
+        site, shop = self.open_shop(
+            ConnectionRefusedError("refused"), Said(201), policy=Policy(releases=(ConnectionRefusedError,))
+        )
 
         assert [site.post().status, site.post().status, shop.count] == [500, 201, 2]
 
@@ -150,8 +143,7 @@ class Trouble(Scene):
 
     def test_a_client_that_hangs_up_in_its_body_leaves_nothing(self) -> None:
         """Nothing is claimed before the body is complete."""
-        shop = Shop()
-        site = self.open(shop)
+        site, shop = self.open_shop()
         for chunked, terminated in ((False, False), (False, True), (True, True)):
             site.post(cut=True, chunked=chunked, terminated=terminated)
 
@@ -160,8 +152,7 @@ class Trouble(Scene):
 
     def test_a_client_that_hangs_up_later_changes_nothing(self) -> None:
         """C21: the effect is recorded, and the retry gets its answer."""
-        shop = Shop()
-        site = self.open(shop)
+        site, shop = self.open_shop()
         site.post(hangs_up=True)
         record, second = site.record(), site.post()
 
@@ -169,8 +160,7 @@ class Trouble(Scene):
         assert (second.status, second.body, shop.count) == (201, b'{"charge": 1}', 1)
 
     def test_a_client_that_hangs_up_in_a_stream_changes_nothing(self) -> None:
-        shop = Shop(Said(200, [b"one ", b"two"], (("Content-Type", "text/plain"),)))
-        site = self.open(shop)
+        site, shop = self.open_shop(Said(200, [b"one ", b"two"], TEXT))
         site.post(hangs_up=True)
 
         assert (site.post().body, shop.count) == (b"one two", 1)
@@ -179,8 +169,7 @@ class Trouble(Scene):
         """A stream that reached its end is completed; one that was cut short at an unknown place is a doubt."""
         for kind in ("text/plain", "text/event-stream"):
             parts = Ending([b"x" * 600, b"y" * 600, b"z"])
-            shop = Shop(Said(200, parts, (("Content-Type", kind),)))
-            site = self.open(shop, policy=Policy(result_max_bytes=1000))
+            site, shop = self.open_shop(Said(200, parts, (("Content-Type", kind),)), policy=SMALL)
             site.post(hangs_up=True)
             record, second = site.record(), site.post()
 
@@ -192,9 +181,9 @@ class Trouble(Scene):
 
         def handle(called: Called) -> Said:
             current().keep()
-            return Said(200, [b"x" * 600, b"y" * 600, b"z"], (("Content-Type", "text/plain"),))
+            return Said(200, [b"x" * 600, b"y" * 600, b"z"], TEXT)
 
-        site = self.open(handle, policy=Policy(result_max_bytes=1000))
+        site = self.open(handle, policy=SMALL)
         site.post(hangs_up=True)
         record = site.record()
 
@@ -202,8 +191,7 @@ class Trouble(Scene):
 
     def test_a_stream_that_breaks_is_a_doubt(self) -> None:
         """While it is gathered its end is the application's end."""
-        shop = Shop(Said(200, Breaking([b"one ", b"two"]), (("Content-Type", "text/plain"),)), Said(201))
-        site = self.open(shop)
+        site, shop = self.open_shop(Said(200, Breaking([b"one ", b"two"]), TEXT), Said(201))
         site.post()
         record, second = site.record(), site.post()
 
@@ -215,8 +203,7 @@ class Trouble(Scene):
         headers = (("Content-Length", "10"), ("Content-Type", "text/plain"))
         for body in (b"12345", [b"123", b"45"]):
             for room in (1000, 4):
-                shop = Shop(Said(201, body, headers))
-                site = self.open(shop, policy=Policy(result_max_bytes=room))
+                site, shop = self.open_shop(Said(201, body, headers), policy=Policy(result_max_bytes=room))
                 first, second = site.post(), site.post()
 
                 assert first.status == 500 or first.header("content-length") == "10"  # its client sees it, too
@@ -225,8 +212,9 @@ class Trouble(Scene):
     def test_a_long_stream_that_breaks_is_a_doubt(self) -> None:
         """So is one of events: what it did is unknown, and it is not served twice."""
         for kind in ("text/plain", "text/event-stream"):
-            shop = Shop(Said(200, Breaking([b"x" * 600, b"y" * 600]), (("Content-Type", kind),)), Said(201))
-            site = self.open(shop, policy=Policy(result_max_bytes=1000))
+            site, shop = self.open_shop(
+                Said(200, Breaking([b"x" * 600, b"y" * 600]), (("Content-Type", kind),)), Said(201), policy=SMALL
+            )
             site.post()
             record, second = site.record(), site.post()
 
@@ -235,16 +223,14 @@ class Trouble(Scene):
 
     def test_a_store_that_is_down_refuses(self) -> None:
         """C27: nothing runs, and the client gets Retry-After."""
-        shop = Shop()
-        site = self.open(shop, guard=self._faulty(Fault("open")))
+        site, shop = self.open_shop(guard=self._faulty(Fault("open")))
         first, second = site.post(), site.post()
 
         assert (first.status, problem(first), first.header("retry-after")) == (503, "store-unavailable", "1")
         assert (second.status, shop.count) == (201, 1)
 
     def test_a_store_that_is_down_may_be_passed_by_and_says_so(self) -> None:
-        shop = Shop()
-        site = self.open(shop, guard=self._faulty(Fault("open")), policy=Policy(store_down="run"))
+        site, shop = self.open_shop(guard=self._faulty(Fault("open")), policy=Policy(store_down="run"))
         got = site.post()
 
         assert (got.status, got.header("idempotency-stored"), shop.count) == (201, "false", 1)

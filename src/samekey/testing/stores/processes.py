@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from samekey.core.commands import Command, Read
+from samekey.core.commands import Read
 from samekey.core.drive import adrive, drive
 from samekey.core.states import Role, State
 from samekey.testing.stores.scene import (
@@ -146,24 +146,15 @@ def main() -> None:
     module, _, name = factory.partition(":")
     make = getattr(importlib.import_module(module), name)
     scene = Scene(short, operation=operation)
+    steps = _ERRANDS[errand](scene, attempt)
     if colour == "sync":
-        store = make(argument)
-        drive(_ERRANDS[errand](scene, attempt), lambda command: _call(store, command))
+        drive(steps, make(argument).carry_out)
     else:
-        asyncio.run(_main(make, argument, _ERRANDS[errand](scene, attempt)))
+        asyncio.run(_play(make, argument, steps))
 
 
-async def _main(make: Any, argument: str, steps: Steps[None]) -> None:
-    store = make(argument)
-
-    async def perform(command: Command) -> Any:
-        return await _call(store, command)
-
-    await adrive(steps, perform)
-
-
-def _call(store: Any, command: Any) -> Any:
-    return store.carry_out(command)
+async def _play(make: Any, argument: str, steps: Steps[None]) -> None:
+    await adrive(steps, make(argument).carry_out)  # made in the loop that it is used in
 
 
 def _hold(scene: Scene, attempt: str) -> Steps[None]:

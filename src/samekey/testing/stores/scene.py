@@ -48,60 +48,52 @@ ENDED = (State.COMPLETED, State.CLOSED, State.RELEASED)
 # -- steps ---------------------------------------------------------------------------------------------
 
 
+class Step(Command):
+    """A step of a scenario that is no command of the store."""
+
+    __slots__ = ()
+
+    def __iter__(self) -> Generator[Command, Any, Any]:
+        reply = yield self
+        return reply
+
+
 @dataclass(frozen=True, slots=True)
-class Invoke(Command):
+class Invoke(Step):
     """Call a method of the store; `on` says over which connection: 0, or 1 for an independent one."""
 
     method: str
     arguments: tuple[Any, ...] = ()
     on: int = 0
 
-    def __iter__(self) -> Generator[Command, Any, Any]:
-        reply = yield self
-        return reply
-
 
 @dataclass(frozen=True, slots=True)
-class Show(Command):
+class Show(Step):
     """What an attribute of the store says, over this connection."""
 
     attribute: str
     on: int = 0
 
-    def __iter__(self) -> Generator[Command, Any, Any]:
-        reply = yield self
-        return reply
-
 
 @dataclass(frozen=True, slots=True)
-class Pass(Command):
+class Pass(Step):
     """Let so many seconds pass on the store's clock."""
 
     seconds: float
 
-    def __iter__(self) -> Generator[Command, Any, None]:
-        yield self
-
 
 @dataclass(frozen=True, slots=True)
-class Pause(Command):
+class Pause(Step):
     """Sleep for so many seconds of real time: only to give another lane a head start."""
 
     seconds: float
 
-    def __iter__(self) -> Generator[Command, Any, None]:
-        yield self
-
 
 @dataclass(frozen=True, slots=True)
-class Together(Command):
+class Together(Step):
     """Carry out several lanes of steps at once, each in a thread or task of its own; the replies, lane by lane."""
 
     lanes: tuple[tuple[Command, ...], ...]
-
-    def __iter__(self) -> Generator[Command, Any, list[list[Any]]]:
-        replies: list[list[Any]] = yield self
-        return replies
 
 
 def over(connection: int, command: StoreCommand) -> Invoke:
