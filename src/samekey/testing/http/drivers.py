@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 from urllib.parse import unquote_to_bytes
+from wsgiref.util import setup_testing_defaults
 
 SECONDS_MAX = 30  # for one request: a test that hangs must say so
 
@@ -75,17 +76,12 @@ class WsgiDriver:
             "PATH_INFO": unquote_to_bytes(sent.path).decode("latin-1"),
             "QUERY_STRING": sent.query,
             "SERVER_NAME": "testserver",
-            "SERVER_PORT": "80",
             "SERVER_PROTOCOL": "HTTP/1.1",
             "REMOTE_ADDR": "127.0.0.1",
-            "wsgi.version": (1, 0),
-            "wsgi.url_scheme": "http",
             "wsgi.input": _HungUp(sent.body) if sent.cut and sent.chunked else io.BytesIO(sent.body),
-            "wsgi.errors": io.StringIO(),
             "wsgi.multithread": True,
-            "wsgi.multiprocess": False,
-            "wsgi.run_once": False,
         }
+        setup_testing_defaults(environ)
         if sent.chunked:
             environ["HTTP_TRANSFER_ENCODING"] = "chunked"
         else:

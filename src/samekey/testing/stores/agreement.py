@@ -27,10 +27,10 @@ from samekey.testing.stores.scene import (
     C,
     Scene,
     Steps,
-    over,
     scenario,
     stored,
 )
+from samekey.testing.stores.steps import over
 
 KEYS = 3
 REMEMBERED = 4  # how far back a stale view of a record may be

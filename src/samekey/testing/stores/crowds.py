@@ -14,27 +14,15 @@ from samekey.testing.stores.scene import (
     A,
     B,
     C,
-    Invoke,
-    Pass,
-    Pause,
     Scene,
     Steps,
-    Together,
-    ask,
     assert_same,
-    begin,
     freeing,
-    lanes,
-    over,
-    read,
-    renew,
     scenario,
-    settle,
     settling,
-    take,
     there,
-    written,
 )
+from samekey.testing.stores.steps import Invoke, Pass, Pause, Together, lanes, over
 
 CROWD = 16
 PATIENCE = 20.0  # longer than any scenario waits: coming back sooner is what is shown
@@ -120,8 +108,8 @@ def a_command_that_fails_leaves_no_transaction_open(scene: Scene) -> Steps[None]
         except Exception:  # noqa: S110 - it may fail, with an error of the store's own
             pass
 
-        held = yield from written(scene.opening(f"next {number}"))
-        yield from written(settling(held, State.COMPLETED, result=b"done"))
+        held = yield from scene.written(scene.opening(f"next {number}"))
+        yield from scene.written(settling(held, State.COMPLETED, result=b"done"))
 
 
 # -- wait ----------------------------------------------------------------------------------------------
@@ -141,23 +129,23 @@ def _timed(seen: Record, timeout: float = PATIENCE) -> Steps[tuple[Record | None
 def wait_returns_at_once_when_it_already_moved(scene: Scene) -> Steps[None]:
     """Another state, other hands, another asker, a dead lease or no record at all: there is nothing to wait for."""
     settled = yield from scene.held("settled")
-    yield from settle(settled, State.COMPLETED, result=b"done")
+    yield from scene.settle(settled, State.COMPLETED, result=b"done")
     released = yield from scene.settled(State.RELEASED, "taken")
-    yield from take(released, B)
+    yield from scene.take(released, B)
     dead = yield from scene.dead("dead")
     overtaken = yield from scene.dead("overtaken", boundary=MARKED)
-    yield from take(overtaken, B)
+    yield from scene.take(overtaken, B)
     quiet = yield from scene.doubted("no asker")
     doubt = yield from scene.doubted("another asks")
-    asked = yield from ask(doubt, B)
-    yield from ask(asked, B, seconds=0.0)
-    yield from ask(asked, C)
+    asked = yield from scene.ask(doubt, B)
+    yield from scene.ask(asked, B, seconds=0.0)
+    yield from scene.ask(asked, C)
     freed = yield from scene.settled(State.RELEASED, "freed")
     yield from freeing(freed)
 
     for seen in (settled, released, dead, overtaken, quiet, asked):
         reply, seconds = yield from _timed(seen)
-        assert_same(there(reply), (yield from read(seen)))
+        assert_same(there(reply), (yield from scene.read(seen)))
         assert seconds < AT_ONCE
     reply, seconds = yield from _timed(freed)
     assert reply is None
@@ -185,7 +173,7 @@ def wait_is_woken_when_the_holder_settles(scene: Scene) -> Steps[None]:
 def wait_is_woken_when_the_lease_ends(scene: Scene) -> Steps[None]:
     """No notification is sent when a holder dies: the waiter returns when the lease ends on the store's clock."""
     held = yield from scene.held()
-    seen = yield from renew(held, seconds=scene.short * 3)
+    seen = yield from scene.renew(held, seconds=scene.short * 3)
     start = time.monotonic()
 
     (woken,), _ = yield from Together(((_wait(seen),), (Pass(scene.short * 4),)))
@@ -246,7 +234,7 @@ def wait_is_woken_when_the_asking_ends(scene: Scene) -> Steps[None]:
     endings: dict[str, tuple[Command, ...]] = {}
     for text in ("answered", "given up", "forgotten"):
         doubt = yield from scene.doubted(text)
-        seen = yield from ask(doubt, B, seconds=scene.short * 3 if text == "forgotten" else LEASE)
+        seen = yield from scene.ask(doubt, B, seconds=scene.short * 3 if text == "forgotten" else LEASE)
         endings = {
             "answered": (Pause(HEAD_START), settling(seen, State.RELEASED, role=Role.LOOKUP, by=B)),
             "given up": (Pause(HEAD_START), over(1, Ask(seen, B, 0.0))),
@@ -284,7 +272,7 @@ def a_crowd_that_opens_has_one_holder(scene: Scene) -> Steps[None]:
 def a_crowd_that_opens_an_expired_key_has_one_holder(scene: Scene) -> Steps[None]:
     """At the end of retention the key is made anew once."""
     held = yield from scene.held()
-    yield from settle(held, State.COMPLETED, retain=scene.short)
+    yield from scene.settle(held, State.COMPLETED, retain=scene.short)
     yield from scene.outlive()
 
     replies = yield from lanes([scene.opening(by=one) for one in _crowd()])
@@ -302,7 +290,7 @@ def a_crowd_that_takes_has_one_holder(scene: Scene) -> Steps[None]:
         replies = yield from lanes([Take(seen, one, OPAQUE, LEASE, False) for one in _crowd()])
 
         assert len({reply.fence for (reply,) in replies}) == 1
-        now = yield from read(seen)
+        now = yield from scene.read(seen)
         assert (now.attempts, len(now.moves)) == (2, len(seen.moves) + 1)
 
 
@@ -320,7 +308,7 @@ def a_crowd_that_settles_has_one_outcome(scene: Scene) -> Steps[None]:
     )
 
     assert len({(reply.state, reply.settled_by, reply.result) for (reply,) in replies}) == 1
-    now = yield from read(doubt)
+    now = yield from scene.read(doubt)
     assert now.result == str(now.settled_by).encode()
     assert len(now.moves) == len(doubt.moves) + 1
 
@@ -342,7 +330,7 @@ def a_crowd_that_testifies_is_kept(scene: Scene) -> Steps[None]:
 
     yield from lanes([Testify(doubt.key, one, 1, State.COMPLETED, None, "late") for one in _crowd()])
 
-    now = yield from read(doubt)
+    now = yield from scene.read(doubt)
     assert sorted(one.attempt for one in now.evidence) == _crowd()
     assert now.version == doubt.version + CROWD
 
@@ -358,7 +346,7 @@ def a_crowd_of_keys_does_not_collide(scene: Scene) -> Steps[None]:
     yield from lanes([settling(one, State.COMPLETED, result=one.attempt.encode()) for one in held])
 
     for one in held:
-        assert (yield from read(one)).result == one.attempt.encode()
+        assert (yield from scene.read(one)).result == one.attempt.encode()
 
 
 @scenario
@@ -374,7 +362,7 @@ def a_sweep_spares_what_is_made_anew_beneath_it(scene: Scene) -> Steps[None]:
         _, *opened, _ = yield from lanes([sweeps[0], *(scene.opening(text, by=B) for text in texts), sweeps[1]])
 
         for (reply,) in opened:
-            assert_same(reply, (yield from read(reply)))
+            assert_same(reply, (yield from scene.read(reply)))
 
 
 @scenario
@@ -387,7 +375,7 @@ def a_late_holder_and_a_taker_never_both_win(scene: Scene) -> Steps[None]:
 
         (first,), (second,) = yield from Together(((settled,), (taken,)))
 
-        now = yield from read(released)
+        now = yield from scene.read(released)
         assert (now.state, now.attempt) in ((State.COMPLETED, A), (State.STARTED, B))
         assert (first.settled_by == A) is (now.state is State.COMPLETED)
         assert (second.attempt == B) is (now.state is State.STARTED)
@@ -403,8 +391,8 @@ def evidence_and_a_take_meet_in_order(scene: Scene) -> Steps[None]:
 
         yield from Together(((late,), (taken,)))
 
-        now = yield from read(doubt)
+        now = yield from scene.read(doubt)
         assert now.happened is not None
         if now.attempt == B:
-            marked = yield from begin(now)
+            marked = yield from scene.begin(now)
             assert marked.begun_at is None

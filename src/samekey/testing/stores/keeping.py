@@ -17,22 +17,15 @@ from samekey.testing.stores.scene import (
     A,
     B,
     C,
-    Invoke,
     Scene,
     Steps,
     assert_same,
-    over,
-    read,
     redacting,
-    refused,
-    say_late,
     scenario,
-    settle,
     settling,
-    take,
     there,
-    written,
 )
+from samekey.testing.stores.steps import Invoke, over
 
 ALL_BYTES = bytes(range(256))
 ODD_TEXT = "naïve \N{SNOWMAN} \N{PILE OF POO} 'quote' \"double\" `tick` %s {x} \\n \n\t a:b|c;d -- \u4e2d \u200d\u202e"
@@ -70,7 +63,7 @@ def scopes_stay_apart(scene: Scene) -> Steps[None]:
     for number, key in enumerate(keys):
         held = yield from replace(scene.opening(), key=key, attempt=f"{number:032x}")
         assert held.attempt == f"{number:032x}"
-        yield from settle(held, State.COMPLETED, result=b"%d" % number)
+        yield from scene.settle(held, State.COMPLETED, result=b"%d" % number)
 
     for number, key in enumerate(keys):
         found = there((yield from over(1, Read(key))))
@@ -83,7 +76,7 @@ def a_record_of_another_key_is_not_ours(scene: Scene) -> Steps[None]:
     for state in (State.STARTED, State.COMPLETED):
         seen = yield from scene.held(state)
         if state is State.COMPLETED:
-            seen = yield from settle(seen, state, result=b"not yours")
+            seen = yield from scene.settle(seen, state, result=b"not yours")
         impostor = seen.key._replace(text="another")
         commands: tuple[StoreCommand, ...] = (Read(impostor), replace(scene.opening(by=B), key=impostor))
         for command in commands:  # the others need a fence, which only this record has
@@ -95,7 +88,7 @@ def a_record_of_another_key_is_not_ours(scene: Scene) -> Steps[None]:
                 continue
             raise AssertionError(f"{command} was answered with {alone!r}")
 
-        assert_same(seen, (yield from read(seen)))
+        assert_same(seen, (yield from scene.read(seen)))
 
 
 @scenario
@@ -104,7 +97,7 @@ def every_result_survives(scene: Scene) -> Steps[None]:
     results = (None, b"", b"\x00", ALL_BYTES, ALL_BYTES * (RESULT_BYTES // 256))
     for number, result in enumerate(results):
         held = yield from scene.held(str(number))
-        ended = yield from settle(held, State.COMPLETED, result=result)
+        ended = yield from scene.settle(held, State.COMPLETED, result=result)
         found = there((yield from over(1, Read(held.key))))
         assert ended.result == result
         assert found.result == result
@@ -117,13 +110,13 @@ def every_claim_survives(scene: Scene) -> Steps[None]:
     attributes = tuple((f"n{number} {ODD_TEXT}"[:64], "ü" * ATTRIBUTE_MAX_CHARS) for number in range(ATTRIBUTES_MAX))
     fingerprint = Fingerprint(ALL_BYTES[:32], "1 ignore=a,b key=" + "k" * 400, fields)
 
-    held = yield from written(scene.opening(fingerprint=fingerprint, attributes=attributes, tenant="käse"))
+    held = yield from scene.written(scene.opening(fingerprint=fingerprint, attributes=attributes, tenant="käse"))
 
     assert (held.fingerprint, held.form, held.fields) == fingerprint
     assert held.attributes == attributes
 
     held = yield from scene.held("none of it")
-    plain = yield from written(Renew(held, LEASE))
+    plain = yield from scene.written(Renew(held, LEASE))
     assert (plain.attributes, plain.error, plain.evidence) == ((), None, ())
 
 
@@ -131,13 +124,15 @@ def every_claim_survives(scene: Scene) -> Steps[None]:
 def every_text_survives(scene: Scene) -> Steps[None]:
     """Errors, reasons, names and evidence come back as they were written."""
     held = yield from scene.held()
-    late = yield from say_late(held, ODD_TEXT, state=State.CLOSED, result=ALL_BYTES, why=ODD_TEXT)
-    doubt = yield from settle(late, State.IN_DOUBT, error=ODD_TEXT * 20)
-    asked = yield from written(Ask(doubt, ODD_TEXT, LEASE))
+    late = yield from scene.say_late(held, ODD_TEXT, state=State.CLOSED, result=ALL_BYTES, why=ODD_TEXT)
+    doubt = yield from scene.settle(late, State.IN_DOUBT, error=ODD_TEXT * 20)
+    asked = yield from scene.written(Ask(doubt, ODD_TEXT, LEASE))
 
     assert (doubt.error, asked.asker) == (ODD_TEXT * 20, ODD_TEXT)
 
-    ended = yield from written(settling(asked, State.RELEASED, role=Role.OPERATOR, by=ODD_TEXT, error="", why=ODD_TEXT))
+    ended = yield from scene.written(
+        settling(asked, State.RELEASED, role=Role.OPERATOR, by=ODD_TEXT, error="", why=ODD_TEXT)
+    )
 
     assert (ended.settled_by, ended.error, ended.moves[-1].why) == (ODD_TEXT, "", ODD_TEXT)
     (one,) = ended.evidence
@@ -150,7 +145,7 @@ def no_text_stops_a_settle(scene: Scene) -> Steps[None]:
     for number, text in enumerate(("nul \x00 inside", "lone \ud800 surrogate")):
         held = yield from scene.held(str(number))
 
-        ended = yield from settle(held, State.COMPLETED, result=b"done", error=text, why=text)
+        ended = yield from scene.settle(held, State.COMPLETED, result=b"done", error=text, why=text)
 
         assert (ended.state, ended.result) == (State.COMPLETED, b"done")
         assert ended.error
@@ -163,11 +158,11 @@ def no_text_stops_a_settle(scene: Scene) -> Steps[None]:
 def moves_tell_who_did_what_and_why(scene: Scene) -> Steps[None]:
     """Every change of state is a move, written with it: when, under which token, from, to, who and why."""
     held = yield from scene.held()
-    doubt = yield from settle(held, State.IN_DOUBT, error="TimeoutError")
-    taken = yield from take(doubt, B)
-    again = yield from settle(taken, State.IN_DOUBT, why="cancelled", error="CancelledError")
-    asked = yield from settle(again, State.RELEASED, role=Role.LOOKUP, by=C, why="not on the books")
-    ended = yield from settle(asked, State.COMPLETED, role=Role.OPERATOR, by="ada", why="the customer has it")
+    doubt = yield from scene.settle(held, State.IN_DOUBT, error="TimeoutError")
+    taken = yield from scene.take(doubt, B)
+    again = yield from scene.settle(taken, State.IN_DOUBT, why="cancelled", error="CancelledError")
+    asked = yield from scene.settle(again, State.RELEASED, role=Role.LOOKUP, by=C, why="not on the books")
+    ended = yield from scene.settle(asked, State.COMPLETED, role=Role.OPERATOR, by="ada", why="the customer has it")
 
     moves = [(move.token, move.before, move.after, move.who) for move in ended.moves]
     assert moves == [
@@ -192,9 +187,9 @@ def moves_keep_the_last_sixteen(scene: Scene) -> Steps[None]:
     record = yield from scene.held()
     moves = list(record.moves)
     for _ in range(MOVES_MAX):
-        record = yield from settle(record, State.RELEASED)
+        record = yield from scene.settle(record, State.RELEASED)
         moves.append(record.moves[-1])
-        record = yield from take(record, B)
+        record = yield from scene.take(record, B)
         moves.append(record.moves[-1])
 
     assert record.moves == tuple(moves[-MOVES_MAX:])
@@ -203,23 +198,23 @@ def moves_keep_the_last_sixteen(scene: Scene) -> Steps[None]:
 @scenario
 def the_version_rises_with_every_write_and_with_nothing_else(scene: Scene) -> Steps[None]:
     """Readers compare versions to learn whether anything changed, so each write raises it, and no refusal does."""
-    held = yield from written(scene.opening(boundary=MARKED))
-    yield from refused(scene.opening(by=B))
-    yield from written(Renew(held, LEASE))
-    yield from written(Begin(held))
-    yield from refused(Begin(held))
-    doubt = yield from written(settling(held, State.IN_DOUBT))
-    yield from refused(settling(held, State.IN_DOUBT))
-    yield from written(Ask(doubt, B, LEASE))
-    yield from refused(Ask(doubt, C, LEASE))
-    taken = yield from written(Take(doubt, C, OPAQUE, LEASE, False))
-    yield from refused(Take(doubt, B, OPAQUE, LEASE, False))
+    held = yield from scene.written(scene.opening(boundary=MARKED))
+    yield from scene.refused(scene.opening(by=B))
+    yield from scene.written(Renew(held, LEASE))
+    yield from scene.written(Begin(held))
+    yield from scene.refused(Begin(held))
+    doubt = yield from scene.written(settling(held, State.IN_DOUBT))
+    yield from scene.refused(settling(held, State.IN_DOUBT))
+    yield from scene.written(Ask(doubt, B, LEASE))
+    yield from scene.refused(Ask(doubt, C, LEASE))
+    taken = yield from scene.written(Take(doubt, C, OPAQUE, LEASE, False))
+    yield from scene.refused(Take(doubt, B, OPAQUE, LEASE, False))
     late = Testify(held.key, A, held.token, State.CLOSED, None, "late")
-    yield from written(late)
-    yield from refused(late)
-    ended = yield from written(settling(taken, State.COMPLETED, result=b"done"))
-    yield from written(redacting(ended))
-    last = yield from refused(Renew(held, LEASE))
+    yield from scene.written(late)
+    yield from scene.refused(late)
+    ended = yield from scene.written(settling(taken, State.COMPLETED, result=b"done"))
+    yield from scene.written(redacting(ended))
+    last = yield from scene.refused(Renew(held, LEASE))
 
     assert last.version == 9 + held.version - 1
 
@@ -229,7 +224,7 @@ def the_last_change_is_dated(scene: Scene) -> Steps[None]:
     """`changed_at` is the store's time of the last write, `created_at` that of the first."""
     held = yield from scene.held()
     yield from scene.outlive()
-    renewed = yield from written(Renew(held, LEASE))
+    renewed = yield from scene.written(Renew(held, LEASE))
 
     assert renewed.created_at == held.created_at == held.changed_at
     assert renewed.changed_at >= held.changed_at + scene.short / 2

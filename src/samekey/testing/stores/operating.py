@@ -4,30 +4,11 @@ from __future__ import annotations
 
 from samekey.core.commands import Read, Testify
 from samekey.core.key import make_key
-from samekey.core.ports import Health, Query
+from samekey.core.ports import Health
 from samekey.core.record import Audit, Record
 from samekey.core.states import Role, State
-from samekey.testing.stores.scene import (
-    ENDED,
-    A,
-    B,
-    C,
-    Invoke,
-    Scene,
-    Show,
-    Steps,
-    freeing,
-    listing,
-    over,
-    redacting,
-    refused,
-    say_late,
-    scenario,
-    settle,
-    settling,
-    take,
-    written,
-)
+from samekey.testing.stores.scene import ENDED, A, B, C, Scene, Steps, freeing, redacting, scenario, settling
+from samekey.testing.stores.steps import Invoke, Show, over
 
 SWEEP_MAX = 1_000  # more than a scenario leaves
 
@@ -39,10 +20,10 @@ def redact_drops_results_and_keeps_the_record(scene: Scene) -> Steps[None]:
     """The answer and every testimony's result are gone; that it happened, and all else, stays."""
     for state in (State.COMPLETED, State.CLOSED):
         held = yield from scene.held(state)
-        yield from say_late(held, C, result=b"secret too")
-        ended = yield from settle(held, state, result=b"secret")
+        yield from scene.say_late(held, C, result=b"secret too")
+        ended = yield from scene.settle(held, state, result=b"secret")
 
-        redacted = yield from written(redacting(ended, why="privacy request 7"))
+        redacted = yield from scene.written(redacting(ended, why="privacy request 7"))
 
         assert redacted.result is None
         assert redacted.error
@@ -57,11 +38,11 @@ def redact_needs_a_settled_record_and_its_fence(scene: Scene) -> Steps[None]:
     """What is not settled has no answer to drop; what changed hands is not the record that was looked at."""
     for state in (State.STARTED, State.RELEASED, State.IN_DOUBT):
         seen = yield from scene.settled(state, state)
-        yield from refused(redacting(seen))
+        yield from scene.refused(redacting(seen))
 
     seen = yield from scene.settled(State.COMPLETED, "fence")
     for stranger in (seen._replace(attempt=C), seen._replace(token=seen.token + 1)):
-        yield from refused(redacting(stranger))
+        yield from scene.refused(redacting(stranger))
 
 
 @scenario
@@ -74,7 +55,7 @@ def free_removes_what_has_ended(scene: Scene) -> Steps[None]:
 
         assert gone is None
         assert (yield from over(1, Read(seen.key))) is None
-        anew = yield from written(scene.opening(state, by=B))
+        anew = yield from scene.written(scene.opening(state, by=B))
         assert (anew.attempt, anew.attempts, anew.result) == (B, 1, None)
         assert anew.token > seen.token
 
@@ -82,9 +63,9 @@ def free_removes_what_has_ended(scene: Scene) -> Steps[None]:
 @scenario
 def free_refuses_what_is_held_or_in_doubt(scene: Scene) -> Steps[None]:
     """Unknown is never forgotten: resolve it first."""
-    yield from refused(freeing((yield from scene.held("held"))))
-    yield from refused(freeing((yield from scene.dead("dead"))))
-    yield from refused(freeing((yield from scene.doubted("doubt"))))
+    yield from scene.refused(freeing((yield from scene.held("held"))))
+    yield from scene.refused(freeing((yield from scene.dead("dead"))))
+    yield from scene.refused(freeing((yield from scene.doubted("doubt"))))
 
 
 @scenario
@@ -92,18 +73,18 @@ def free_needs_the_fence_and_the_version_it_saw(scene: Scene) -> Steps[None]:
     """A record that moved on since the operator looked is not the one that was to go."""
     seen = yield from scene.settled(State.RELEASED)
     for stranger in (seen._replace(attempt=C), seen._replace(token=seen.token + 1)):
-        yield from refused(freeing(stranger))
-    yield from settle(seen, State.COMPLETED)
-    yield from refused(freeing(seen))
+        yield from scene.refused(freeing(stranger))
+    yield from scene.settle(seen, State.COMPLETED)
+    yield from scene.refused(freeing(seen))
 
     seen = yield from scene.settled(State.RELEASED, "taken")
-    yield from take(seen, B)
-    yield from refused(freeing(seen))
+    yield from scene.take(seen, B)
+    yield from scene.refused(freeing(seen))
 
     for state in ENDED:
         seen = yield from scene.settled(state, f"{state} and late evidence")
         yield from Testify(seen.key, B, seen.token, State.COMPLETED, b"it happened", "late")
-        yield from refused(freeing(seen))
+        yield from scene.refused(freeing(seen))
 
 
 # -- retention -----------------------------------------------------------------------------------------
@@ -126,7 +107,7 @@ def read_of_an_expired_record_finds_none(scene: Scene) -> Steps[None]:
     """Past retention counts as gone, swept or not."""
     for state in ENDED:
         held = yield from scene.held(state)
-        kept = yield from settle(held, state, retain=scene.short)
+        kept = yield from scene.settle(held, state, retain=scene.short)
         yield from scene.outlive()
         assert (yield from Read(kept.key)) is None
 
@@ -137,15 +118,15 @@ def sweep_removes_only_what_is_past_retention(scene: Scene) -> Steps[None]:
     yield from _swept_clean()
     for state in ENDED:
         held = yield from scene.held(f"old {state}")
-        yield from settle(held, state, retain=scene.short)
+        yield from scene.settle(held, state, retain=scene.short)
         yield from scene.settled(state, f"young {state}")
     yield from scene.outlive()
 
     swept = yield from _sweep()
 
     assert swept == (0 if scene.expires_by_itself else 3)
-    assert {one.key.text for one in (yield from _all_of(scene))} == {f"young {state}" for state in ENDED}
-    anew = yield from written(scene.opening(held.key.text, by=B))
+    assert {one.key.text for one in (yield from scene.listing())} == {f"young {state}" for state in ENDED}
+    anew = yield from scene.written(scene.opening(held.key.text, by=B))
     assert anew.token > held.token
 
 
@@ -154,21 +135,21 @@ def sweep_never_removes_what_is_held_in_doubt_or_made_anew(scene: Scene) -> Step
     """Started and in doubt never expire, and a key made anew has nothing of its old retention."""
     yield from _swept_clean()
     held = yield from scene.held("anew")
-    yield from settle(held, State.COMPLETED, retain=scene.short)
+    yield from scene.settle(held, State.COMPLETED, retain=scene.short)
     held = yield from scene.held("retaken")
-    released = yield from settle(held, State.RELEASED, retain=scene.short)
-    yield from take(released, B)
+    released = yield from scene.settle(held, State.RELEASED, retain=scene.short)
+    yield from scene.take(released, B)
     yield from scene.held("held")
     yield from scene.dead("dead")
     held = yield from scene.held("doubt")
-    yield from settle(held, State.IN_DOUBT, retain=scene.short)
+    yield from scene.settle(held, State.IN_DOUBT, retain=scene.short)
     yield from scene.outlive()
     yield from scene.opening("anew", by=B)
 
     swept = yield from _sweep()
 
     assert swept == 0
-    assert {one.key.text for one in (yield from _all_of(scene))} == {"anew", "retaken", "held", "dead", "doubt"}
+    assert {one.key.text for one in (yield from scene.listing())} == {"anew", "retaken", "held", "dead", "doubt"}
 
 
 @scenario
@@ -177,7 +158,7 @@ def sweep_honours_its_limit(scene: Scene) -> Steps[None]:
     yield from _swept_clean()
     for number in range(5):
         held = yield from scene.held(str(number))
-        yield from settle(held, State.COMPLETED, retain=scene.short)
+        yield from scene.settle(held, State.COMPLETED, retain=scene.short)
     yield from scene.outlive()
 
     counts = []
@@ -190,19 +171,15 @@ def sweep_honours_its_limit(scene: Scene) -> Steps[None]:
 # -- list ----------------------------------------------------------------------------------------------
 
 
-def _all_of(scene: Scene) -> Steps[list[Record]]:
-    return (yield from listing(Query(operation=scene.operation)))
-
-
 @scenario
 def list_shows_records_newest_first(scene: Scene) -> Steps[None]:
     """In order of creation, whole, and read on the store's clock; a later change does not move a record."""
     for number in range(4):
         yield from scene.held(str(number))
         yield from scene.outlive()
-    oldest = yield from settle((yield from _one(scene, "0")), State.COMPLETED, result=b"done")
+    oldest = yield from scene.settle((yield from _one(scene, "0")), State.COMPLETED, result=b"done")
 
-    records = yield from _all_of(scene)
+    records = yield from scene.listing()
 
     assert [one.key.text for one in records] == ["3", "2", "1", "0"]
     assert records[-1].result == oldest.result
@@ -211,7 +188,7 @@ def list_shows_records_newest_first(scene: Scene) -> Steps[None]:
 
 
 def _one(scene: Scene, text: str) -> Steps[Record]:
-    (record,) = yield from listing(Query(operation=scene.operation, text=text))
+    (record,) = yield from scene.listing(text=text)
     return record
 
 
@@ -226,7 +203,7 @@ def list_filters(scene: Scene) -> Steps[None]:
     yield from other.held("started")
 
     def found(**asked: object) -> Steps[list[tuple[str, str | None]]]:
-        records = yield from listing(Query(**{"operation": scene.operation, **asked}))  # type: ignore[arg-type]
+        records = yield from scene.listing(**asked)
         return sorted(((one.key.text, one.key.tenant) for one in records), key=str)
 
     assert (yield from found(states=(State.COMPLETED,))) == [("completed", None)]
@@ -243,10 +220,10 @@ def list_leaves_out_what_is_past_retention(scene: Scene) -> Steps[None]:
     """Past retention is gone, swept or not; what never expires is shown."""
     for state in (*ENDED, State.IN_DOUBT):
         held = yield from scene.held(state)
-        yield from settle(held, state, retain=scene.short)
+        yield from scene.settle(held, state, retain=scene.short)
     yield from scene.outlive()
 
-    records = yield from _all_of(scene)
+    records = yield from scene.listing()
 
     assert [one.key.text for one in records] == ["in_doubt"]
 
@@ -255,19 +232,19 @@ def list_leaves_out_what_is_past_retention(scene: Scene) -> Steps[None]:
 def list_pages_without_gaps_or_repeats(scene: Scene) -> Steps[None]:
     """The cursor of the last record leads to the next page; all pages together are the whole list."""
     yield from Invoke("batch", ([scene.opening(str(number)) for number in range(7)],))  # some of them at one time
-    whole = yield from _all_of(scene)
+    whole = yield from scene.listing()
 
     paged: list[Record] = []
     cursor = None
     for _ in range(4):
-        page = yield from listing(Query(operation=scene.operation, limit=2, before=cursor))
+        page = yield from scene.listing(limit=2, before=cursor)
         assert len(page) <= 2
         paged += page
         cursor = (page[-1].created_at, page[-1].key.digest)
 
     assert [one.key for one in paged] == [one.key for one in whole]
     assert len({one.key for one in paged}) == 7
-    assert (yield from listing(Query(operation=scene.operation, limit=2, before=cursor))) == []
+    assert (yield from scene.listing(limit=2, before=cursor)) == []
 
 
 # -- audit, health -------------------------------------------------------------------------------------
@@ -283,9 +260,9 @@ def audit_keeps_every_action_of_a_person(scene: Scene) -> Steps[None]:
     """An operator's settle, redact and free, newest first, with name and reason; the record may be gone."""
     key = make_key(scene.operation, "order-1", "acme")
     held = yield from scene.opening(tenant="acme")
-    doubt = yield from settle(held, State.IN_DOUBT)
-    ended = yield from settle(doubt, State.CLOSED, role=Role.OPERATOR, by="ada", why="the bank declined")
-    ended = yield from written(redacting(ended, by="grace", why="privacy"))
+    doubt = yield from scene.settle(held, State.IN_DOUBT)
+    ended = yield from scene.settle(doubt, State.CLOSED, role=Role.OPERATOR, by="ada", why="the bank declined")
+    ended = yield from scene.written(redacting(ended, by="grace", why="privacy"))
     yield from freeing(ended, by="edsger", why="wrong order")
 
     entries = yield from _audit(scene)
@@ -306,11 +283,11 @@ def audit_keeps_every_action_of_a_person(scene: Scene) -> Steps[None]:
 def audit_keeps_nothing_else(scene: Scene) -> Steps[None]:
     """What was refused did not happen, and what attempts and providers say is in the moves."""
     held = yield from scene.held()
-    yield from refused(freeing(held))
-    yield from refused(redacting(held))
-    yield from refused(settling(held, State.CLOSED, role=Role.OPERATOR, by="ada"))
-    doubt = yield from settle(held, State.IN_DOUBT)
-    yield from settle(doubt, State.COMPLETED, role=Role.LOOKUP, by=B)
+    yield from scene.refused(freeing(held))
+    yield from scene.refused(redacting(held))
+    yield from scene.refused(settling(held, State.CLOSED, role=Role.OPERATOR, by="ada"))
+    doubt = yield from scene.settle(held, State.IN_DOUBT)
+    yield from scene.settle(doubt, State.COMPLETED, role=Role.LOOKUP, by=B)
 
     assert (yield from _audit(scene)) == []
 
@@ -346,6 +323,6 @@ def closing_one_connection_leaves_the_others(scene: Scene) -> Steps[None]:
     held = yield from over(1, scene.opening())
     yield from Invoke("close", on=1)
 
-    ended = yield from settle(held, State.COMPLETED, result=b"done")
+    ended = yield from scene.settle(held, State.COMPLETED, result=b"done")
 
     assert ended.result == b"done"

@@ -21,20 +21,7 @@ from typing import Any
 from samekey.core.commands import Read
 from samekey.core.drive import adrive, drive
 from samekey.core.states import Role, State
-from samekey.testing.stores.scene import (
-    A,
-    B,
-    C,
-    Scene,
-    Steps,
-    process_scenario,
-    read,
-    refused,
-    settle,
-    settling,
-    there,
-    written,
-)
+from samekey.testing.stores.scene import A, B, C, Scene, Steps, process_scenario, settling, there
 
 RACE_KEYS = 30
 PROCESS_SECONDS = 20.0  # a process that is not done by then never will be
@@ -45,17 +32,17 @@ def a_hold_is_seen_by_another_process_and_outlives_its_own(scene: Scene) -> Step
     """While the effect runs elsewhere we see it started; killed there, the record is still there."""
     with _process(scene, "hold", A) as other:
         line = other.line()
-        seen = yield from refused(scene.opening(by=B))
+        seen = yield from scene.refused(scene.opening(by=B))
         assert (seen.state, seen.attempt, seen.token) == (State.STARTED, A, line["token"])
         other.kill()
 
-    still = yield from refused(scene.opening(by=B))
+    still = yield from scene.refused(scene.opening(by=B))
     assert still.fence == seen.fence
 
     yield from scene.outlive()
-    dead = yield from read(seen)
+    dead = yield from scene.read(seen)
     assert not dead.lease_live
-    doubt = yield from written(settling(dead, State.IN_DOUBT, role=Role.PASSER_BY, by=B))
+    doubt = yield from scene.written(settling(dead, State.IN_DOUBT, role=Role.PASSER_BY, by=B))
     assert doubt.attempt == A
 
 
@@ -68,7 +55,7 @@ def a_settled_record_outlives_its_process(scene: Scene) -> Steps[None]:
 
     found = there((yield from Read(scene.key())))
     assert (found.state, found.result, found.settled_by) == (State.COMPLETED, b"from elsewhere", A)
-    yield from refused(scene.opening(by=B))
+    yield from scene.refused(scene.opening(by=B))
 
 
 @process_scenario
@@ -165,7 +152,7 @@ def _hold(scene: Scene, attempt: str) -> Steps[None]:
 
 def _settle(scene: Scene, attempt: str) -> Steps[None]:
     held = yield from scene.held(by=attempt)
-    yield from settle(held, State.COMPLETED, result=b"from elsewhere")
+    yield from scene.settle(held, State.COMPLETED, result=b"from elsewhere")
     _say({})
     _until_killed()
 

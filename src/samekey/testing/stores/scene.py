@@ -1,14 +1,13 @@
-"""What a scenario may do: steps to yield, and the few sentences that most scenarios are made of.
+"""What a scenario has at hand: its own corner of a store, and the few sentences that most scenarios are made of.
 
 A scenario is a generator, like an attempt of the core: it yields commands and is sent replies, so that it
-exists once for both colours. Apart from store commands it may yield the steps below; `suite.py` carries
-them out. A scenario never knows which store it plays on, and never finds another scenario's records: each
-has an operation name of its own.
+exists once for both colours. Apart from store commands it may yield the steps of `steps.py`. A scenario never
+knows which store it plays on, and never finds another scenario's records: each has an operation name of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -32,6 +31,7 @@ from samekey.core.key import Key, make_key
 from samekey.core.ports import Query
 from samekey.core.record import Record
 from samekey.core.states import Role, State
+from samekey.testing.stores.steps import Invoke, Pass, over
 
 T = TypeVar("T")
 Steps = Generator[Command, Any, T]
@@ -43,62 +43,6 @@ A, B, C = "a" * 32, "b" * 32, "c" * 32  # attempts: 128 bits in hex, and a perso
 OPAQUE, MARKED, REPEATABLE = "opaque", "opaque marked", "repeatable"  # boundaries, as claims write them
 FINGERPRINT = Fingerprint(b"\x01" * 32, "1", (("amount", b"\x02" * 8),))
 ENDED = (State.COMPLETED, State.CLOSED, State.RELEASED)
-
-
-# -- steps ---------------------------------------------------------------------------------------------
-
-
-class Step(Command):
-    """A step of a scenario that is no command of the store."""
-
-    __slots__ = ()
-
-    def __iter__(self) -> Generator[Command, Any, Any]:
-        reply = yield self
-        return reply
-
-
-@dataclass(frozen=True, slots=True)
-class Invoke(Step):
-    """Call a method of the store; `on` says over which connection: 0, or 1 for an independent one."""
-
-    method: str
-    arguments: tuple[Any, ...] = ()
-    on: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Show(Step):
-    """What an attribute of the store says, over this connection."""
-
-    attribute: str
-    on: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Pass(Step):
-    """Let so many seconds pass on the store's clock."""
-
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Pause(Step):
-    """Sleep for so many seconds of real time: only to give another lane a head start."""
-
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Together(Step):
-    """Carry out several lanes of steps at once, each in a thread or task of its own; the replies, lane by lane."""
-
-    lanes: tuple[tuple[Command, ...], ...]
-
-
-def over(connection: int, command: StoreCommand) -> Invoke:
-    """The command, carried out over this connection."""
-    return Invoke("carry_out", (command,), connection)
 
 
 # -- the scene -----------------------------------------------------------------------------------------
@@ -142,14 +86,14 @@ class Scene:
         """A key whose holder A is gone: started, and its lease has ended."""
         record = yield from self.held(text, boundary=boundary)
         if begun:
-            record = yield from begin(record)
+            record = yield from self.begin(record)
         return (yield from self.lose_lease(record))
 
     def lose_lease(self, held: Record) -> Steps[Record]:
         """Shorten the lease by renewing it, and outlive it."""
-        yield from renew(held, seconds=self.short)
+        yield from self.renew(held, seconds=self.short)
         yield from self.outlive()
-        record = yield from read(held)
+        record = yield from self.read(held)
         assert not record.lease_live, f"the lease lives on for {record.lease_left} s"
         return record
 
@@ -157,8 +101,8 @@ class Scene:
         """A view of a hold whose lease was renewed after it, and would be over by now otherwise."""
         for number in range(RENEWALS):
             held = yield from self.held(f"{text} {number}", boundary=boundary)
-            seen = yield from renew(held, seconds=self.short)
-            renewed = yield from renew(seen)
+            seen = yield from self.renew(held, seconds=self.short)
+            renewed = yield from self.renew(seen)
             if renewed.lease_left > self.short:
                 yield from self.outlive()
                 return seen
@@ -176,37 +120,76 @@ class Scene:
         if state is State.STARTED:
             return (yield from self.dead(text, boundary=boundary))
         held = yield from self.held(text, boundary=boundary)
-        return (yield from settle(held, state))
+        return (yield from self.settle(held, state))
 
     def doubted(self, text: str = "order-1", *, boundary: str = OPAQUE) -> Steps[Record]:
         return (yield from self.settled(State.IN_DOUBT, text, boundary=boundary))
+
+    # -- one command each; the record is there
+
+    def read(self, seen: Record) -> Steps[Record]:
+        return there((yield from Read(seen.key)))
+
+    def take(
+        self, seen: Record, by: str = B, *, boundary: str = OPAQUE, seconds: float = LEASE, sends: bool = False
+    ) -> Steps[Record]:
+        return there((yield from Take(seen, by, boundary, seconds, sends)))
+
+    def begin(self, held: Record) -> Steps[Record]:
+        return there((yield from Begin(held)))
+
+    def renew(self, held: Record, *, seconds: float = LEASE) -> Steps[Record]:
+        return there((yield from Renew(held, seconds)))
+
+    def settle(self, seen: Record, state: State, **options: Any) -> Steps[Record]:
+        return there((yield from settling(seen, state, **options)))
+
+    def ask(self, seen: Record, by: str = B, *, seconds: float = LEASE) -> Steps[Record]:
+        return there((yield from Ask(seen, by, seconds)))
+
+    def say_late(
+        self,
+        seen: Record,
+        by: str = C,
+        *,
+        state: State = State.COMPLETED,
+        result: bytes | None = b"late",
+        why: str = "settled too late",
+    ) -> Steps[Record]:
+        return there((yield from Testify(seen.key, by, seen.token, state, result, why)))
+
+    def listing(self, **asked: Any) -> Steps[list[Record]]:
+        """The records of this scenario's operation, or of the query that is asked for."""
+        records: list[Record] = yield from Invoke("list", (Query(**{"operation": self.operation, **asked}),))
+        return records
+
+    # -- sentences
+
+    def refused(self, command: StoreCommand | Invoke) -> Steps[Record]:
+        """The command changes nothing, and is answered with what is there."""
+        key = command.arguments[0].key if isinstance(command, Invoke) else command.key
+        before = there((yield from Read(key)))
+        reply: Record | None = yield command
+        assert_same(before, there(reply))
+        assert_same(before, there((yield from Read(key))))
+        return before
+
+    def written(self, command: StoreCommand | Invoke) -> Steps[Record]:
+        """The command is carried out: the version rises, and every other connection sees what was answered."""
+        key = command.arguments[0].key if isinstance(command, Invoke) else command.key
+        before: Record | None = yield from Read(key)
+        reply: Record | None = yield command
+        elsewhere: Record | None = yield from over(1, Read(key))
+        assert reply is not None, "a command that should have been carried out found no record"
+        assert_same(reply, there(elsewhere))
+        if before is not None:
+            assert reply.version > before.version, f"{command} was refused, or did not raise the version"
+        return reply
 
 
 def there(reply: Record | None) -> Record:
     assert reply is not None, "the store lost the record"
     return reply
-
-
-def read(seen: Record) -> Steps[Record]:
-    return there((yield from Read(seen.key)))
-
-
-def take(
-    seen: Record, by: str = B, *, boundary: str = OPAQUE, seconds: float = LEASE, sends: bool = False
-) -> Steps[Record]:
-    return there((yield from Take(seen, by, boundary, seconds, sends)))
-
-
-def begin(held: Record) -> Steps[Record]:
-    return there((yield from Begin(held)))
-
-
-def renew(held: Record, *, seconds: float = LEASE) -> Steps[Record]:
-    return there((yield from Renew(held, seconds)))
-
-
-def settle(seen: Record, state: State, **options: Any) -> Steps[Record]:
-    return there((yield from settling(seen, state, **options)))
 
 
 def settling(
@@ -224,58 +207,12 @@ def settling(
     return Settle(seen, role, state, by or seen.attempt, result, error, why, retain, next_round)
 
 
-def ask(seen: Record, by: str = B, *, seconds: float = LEASE) -> Steps[Record]:
-    return there((yield from Ask(seen, by, seconds)))
-
-
-def say_late(
-    seen: Record,
-    by: str = C,
-    *,
-    state: State = State.COMPLETED,
-    result: bytes | None = b"late",
-    why: str = "settled too late",
-) -> Steps[Record]:
-    return there((yield from Testify(seen.key, by, seen.token, state, result, why)))
-
-
 def redacting(seen: Record, *, by: str = "ada", why: str = "asked to") -> Invoke:
     return over(0, Redact(seen, by, why))
 
 
 def freeing(seen: Record, *, by: str = "ada", why: str = "may run again") -> Invoke:
     return over(0, Free(seen, by, why))
-
-
-def listing(query: Query) -> Steps[list[Record]]:
-    records: list[Record] = yield from Invoke("list", (query,))
-    return records
-
-
-# -- sentences -----------------------------------------------------------------------------------------
-
-
-def refused(command: StoreCommand | Invoke) -> Steps[Record]:
-    """The command changes nothing, and is answered with what is there."""
-    key = command.arguments[0].key if isinstance(command, Invoke) else command.key
-    before = there((yield from Read(key)))
-    reply: Record | None = yield command
-    assert_same(before, there(reply))
-    assert_same(before, there((yield from Read(key))))
-    return before
-
-
-def written(command: StoreCommand | Invoke) -> Steps[Record]:
-    """The command is carried out: the version rises, and every other connection sees what was answered."""
-    key = command.arguments[0].key if isinstance(command, Invoke) else command.key
-    before: Record | None = yield from Read(key)
-    reply: Record | None = yield command
-    elsewhere: Record | None = yield from over(1, Read(key))
-    assert reply is not None, "a command that should have been carried out found no record"
-    assert_same(reply, there(elsewhere))
-    if before is not None:
-        assert reply.version > before.version, f"{command} was refused, or did not raise the version"
-    return reply
 
 
 def assert_same(one: Record, other: Record) -> None:
@@ -307,10 +244,3 @@ def scenario(function: Scenario) -> Scenario:
 def process_scenario(function: Scenario) -> Scenario:
     PROCESS_SCENARIOS.append(function)
     return function
-
-
-def lanes(each: Sequence[Command]) -> Together:
-    """One lane for each command, in turns over the two connections."""
-    return Together(
-        tuple((over(at % 2, one) if isinstance(one, StoreCommand) else one,) for at, one in enumerate(each))
-    )

@@ -5,28 +5,8 @@ from __future__ import annotations
 from samekey.core.commands import Ask, Read, Testify
 from samekey.core.record import EVIDENCE_MAX
 from samekey.core.states import Role, State, may
-from samekey.testing.stores.scene import (
-    ENDED,
-    LEASE,
-    RETAIN,
-    A,
-    B,
-    C,
-    Invoke,
-    Scene,
-    Steps,
-    ask,
-    freeing,
-    read,
-    refused,
-    renew,
-    say_late,
-    scenario,
-    settle,
-    settling,
-    take,
-    written,
-)
+from samekey.testing.stores.scene import ENDED, LEASE, RETAIN, A, B, C, Scene, Steps, freeing, scenario, settling
+from samekey.testing.stores.steps import Invoke
 
 # -- NEXT, whole ---------------------------------------------------------------------------------------
 
@@ -41,9 +21,9 @@ def _every_move(scene: Scene, role: Role) -> Steps[None]:
     for before, after in moves:
         record = yield from scene.held(f"{before} to {after}")
         if before is not State.STARTED:
-            record = yield from settle(record, before, result=b"before", error="Before")
+            record = yield from scene.settle(record, before, result=b"before", error="Before")
         elif role is not Role.HOLDER:
-            record = yield from renew(record, seconds=scene.short)
+            record = yield from scene.renew(record, seconds=scene.short)
         found.append(record)
     yield from scene.outlive()
 
@@ -51,10 +31,10 @@ def _every_move(scene: Scene, role: Role) -> Steps[None]:
     for (before, after), seen in zip(moves, found, strict=True):
         command = settling(seen, after, role=role, by=by, result=b"after", error="After", why="because")
         if not may(role, before, after) or after is State.STARTED:
-            yield from refused(command)
+            yield from scene.refused(command)
             continue
 
-        moved = yield from written(command)
+        moved = yield from scene.written(command)
 
         assert (moved.state, moved.fence) == (after, seen.fence)
         assert (moved.result, moved.error) == (b"after", "After")
@@ -94,15 +74,15 @@ def settle_by_an_operator_follows_next(scene: Scene) -> Steps[None]:
 def settle_by_a_stale_token_is_refused(scene: Scene) -> Steps[None]:
     """After the key changed hands, the old holder writes nothing - whatever became of the key since."""
     old = yield from scene.held()
-    released = yield from settle(old, State.RELEASED)
-    held = yield from take(released, B)
+    released = yield from scene.settle(old, State.RELEASED)
+    held = yield from scene.take(released, B)
     for state in (*ENDED, State.IN_DOUBT):
-        yield from refused(settling(old, state, result=b"late"))
+        yield from scene.refused(settling(old, state, result=b"late"))
 
     for moved in (State.IN_DOUBT, State.COMPLETED):
-        held = yield from settle(held, moved, result=b"winner")
+        held = yield from scene.settle(held, moved, result=b"winner")
         for role in Role:
-            yield from refused(settling(old, State.CLOSED, role=role, result=b"late"))
+            yield from scene.refused(settling(old, State.CLOSED, role=role, result=b"late"))
 
 
 @scenario
@@ -110,31 +90,31 @@ def settle_by_another_attempt_is_refused(scene: Scene) -> Steps[None]:
     """The right number under another attempt is a zombie of another time."""
     held = yield from scene.held()
     for state in (*ENDED, State.IN_DOUBT):
-        yield from refused(settling(held._replace(attempt=C), state))
+        yield from scene.refused(settling(held._replace(attempt=C), state))
 
-    doubt = yield from settle(held, State.IN_DOUBT)
+    doubt = yield from scene.settle(held, State.IN_DOUBT)
     for role in (Role.HOLDER, Role.LOOKUP, Role.OPERATOR):
-        yield from refused(settling(doubt._replace(attempt=C), State.COMPLETED, role=role))
+        yield from scene.refused(settling(doubt._replace(attempt=C), State.COMPLETED, role=role))
 
 
 @scenario
 def settle_by_a_passer_by_spares_a_live_lease(scene: Scene) -> Steps[None]:
     """A passer-by may not doubt a holder whose lease lives, even if the lease it saw would be over by now."""
     held = yield from scene.held("held")
-    yield from refused(settling(held, State.IN_DOUBT, role=Role.PASSER_BY, by=B))
+    yield from scene.refused(settling(held, State.IN_DOUBT, role=Role.PASSER_BY, by=B))
 
     seen = yield from scene.renewed_since("renewed")
-    yield from refused(settling(seen, State.IN_DOUBT, role=Role.PASSER_BY, by=B))
+    yield from scene.refused(settling(seen, State.IN_DOUBT, role=Role.PASSER_BY, by=B))
 
 
 @scenario
 def settle_by_an_operator_needs_the_state_that_was_shown(scene: Scene) -> Steps[None]:
     """A person settles the state that was on the screen; a provider's verdict counts whatever became of the doubt."""
     doubt = yield from scene.doubted()
-    yield from settle(doubt, State.RELEASED)
+    yield from scene.settle(doubt, State.RELEASED)
 
-    yield from refused(settling(doubt, State.COMPLETED, role=Role.OPERATOR, by="ada"))
-    after = yield from written(settling(doubt, State.COMPLETED, role=Role.LOOKUP, by=B, result=b"it did"))
+    yield from scene.refused(settling(doubt, State.COMPLETED, role=Role.OPERATOR, by="ada"))
+    after = yield from scene.written(settling(doubt, State.COMPLETED, role=Role.LOOKUP, by=B, result=b"it did"))
 
     assert (after.state, after.result) == (State.COMPLETED, b"it did")
 
@@ -145,10 +125,10 @@ def settle_by_a_late_holder_ends_a_doubt(scene: Scene) -> Steps[None]:
     for state in ENDED:
         held = yield from scene.held(state)
         dead = yield from scene.lose_lease(held)
-        doubt = yield from settle(dead, State.IN_DOUBT, role=Role.PASSER_BY, by=B)
+        doubt = yield from scene.settle(dead, State.IN_DOUBT, role=Role.PASSER_BY, by=B)
         assert doubt.fence == held.fence
 
-        after = yield from written(settling(held, state, result=b"truth"))
+        after = yield from scene.written(settling(held, state, result=b"truth"))
 
         assert (after.state, after.result, after.settled_by) == (state, b"truth", A)
 
@@ -159,7 +139,7 @@ def settle_by_a_dead_holder_is_written_if_no_other_attempt_looked(scene: Scene) 
     held = yield from scene.held()
     yield from scene.lose_lease(held)
 
-    after = yield from written(settling(held, State.COMPLETED, result=b"truth"))
+    after = yield from scene.written(settling(held, State.COMPLETED, result=b"truth"))
 
     assert (after.state, after.result) == (State.COMPLETED, b"truth")
 
@@ -170,9 +150,9 @@ def a_repeated_settle_recognises_itself(scene: Scene) -> Steps[None]:
     for state in (*ENDED, State.IN_DOUBT):
         held = yield from scene.held(state)
         command = settling(held, state, result=b"mine", next_round=True)
-        yield from written(command)
+        yield from scene.written(command)
 
-        again = yield from refused(command)
+        again = yield from scene.refused(command)
 
         assert (again.state, again.result, again.round) == (state, b"mine", 1)
         assert again.settled_by == (None if state is State.IN_DOUBT else A)
@@ -198,12 +178,12 @@ def settle_by_provider_or_person_ends_the_unsureness(scene: Scene) -> Steps[None
     """They speak for the whole key; a holder speaks only for its own attempt."""
     for role, unsure in ((Role.HOLDER, True), (Role.LOOKUP, False), (Role.OPERATOR, False)):
         first = yield from scene.doubted(role)
-        second = yield from take(first, B)
+        second = yield from scene.take(first, B)
         assert second.unsure
-        doubt = yield from settle(second, State.IN_DOUBT)
+        doubt = yield from scene.settle(second, State.IN_DOUBT)
         assert doubt.unsure
 
-        released = yield from settle(doubt, State.RELEASED, role=role)
+        released = yield from scene.settle(doubt, State.RELEASED, role=role)
 
         assert released.unsure is unsure
 
@@ -212,9 +192,9 @@ def settle_by_provider_or_person_ends_the_unsureness(scene: Scene) -> Steps[None
 def settle_raises_the_round_on_request(scene: Scene) -> Steps[None]:
     """A new round is a new provider key; it rises only where the settle says so, and a take keeps it."""
     held = yield from scene.held()
-    raised = yield from settle(held, State.RELEASED, next_round=True)
-    taken = yield from take(raised, B)
-    kept = yield from settle(taken, State.RELEASED)
+    raised = yield from scene.settle(held, State.RELEASED, next_round=True)
+    taken = yield from scene.take(raised, B)
+    kept = yield from scene.settle(taken, State.RELEASED)
 
     assert (held.round, raised.round, taken.round, kept.round) == (0, 1, 1, 1)
 
@@ -223,9 +203,9 @@ def settle_raises_the_round_on_request(scene: Scene) -> Steps[None]:
 def settle_ends_the_asking(scene: Scene) -> Steps[None]:
     """What is settled is no longer asked about."""
     doubt = yield from scene.doubted()
-    asked = yield from ask(doubt)
+    asked = yield from scene.ask(doubt)
 
-    ended = yield from settle(asked, State.RELEASED, role=Role.LOOKUP, by=B)
+    ended = yield from scene.settle(asked, State.RELEASED, role=Role.LOOKUP, by=B)
 
     assert (ended.asker, ended.ask_until, ended.being_asked) == (None, 0.0, False)
 
@@ -238,7 +218,7 @@ def ask_records_the_asker(scene: Scene) -> Steps[None]:
     """The record names the attempt that asks about a doubt; state and fence stay."""
     doubt = yield from scene.doubted()
 
-    asked = yield from written(Ask(doubt, B, LEASE))
+    asked = yield from scene.written(Ask(doubt, B, LEASE))
 
     assert (asked.asker, asked.being_asked) == (B, True)
     assert 0 < asked.ask_left <= LEASE + 0.001
@@ -249,10 +229,10 @@ def ask_records_the_asker(scene: Scene) -> Steps[None]:
 def ask_is_for_one_at_a_time(scene: Scene) -> Steps[None]:
     """While one asks, another is shown who; the asker itself may ask for longer."""
     doubt = yield from scene.doubted()
-    yield from ask(doubt, B)
+    yield from scene.ask(doubt, B)
 
-    shown = yield from refused(Ask(doubt, C, LEASE))
-    longer = yield from written(Ask(doubt, B, LEASE * 10))
+    shown = yield from scene.refused(Ask(doubt, C, LEASE))
+    longer = yield from scene.written(Ask(doubt, B, LEASE * 10))
 
     assert shown.asker == B
     assert longer.ask_left > LEASE
@@ -262,12 +242,12 @@ def ask_is_for_one_at_a_time(scene: Scene) -> Steps[None]:
 def ask_passes_on_when_the_asker_is_gone(scene: Scene) -> Steps[None]:
     """An asker that never came back blocks others only for the time it asked for."""
     doubt = yield from scene.doubted()
-    yield from ask(doubt, B, seconds=scene.short)
+    yield from scene.ask(doubt, B, seconds=scene.short)
     yield from scene.outlive()
-    forgotten = yield from read(doubt)
+    forgotten = yield from scene.read(doubt)
     assert not forgotten.being_asked
 
-    asked = yield from written(Ask(doubt, C, LEASE))
+    asked = yield from scene.written(Ask(doubt, C, LEASE))
 
     assert asked.asker == C
 
@@ -276,14 +256,14 @@ def ask_passes_on_when_the_asker_is_gone(scene: Scene) -> Steps[None]:
 def ask_ends_with_zero_seconds(scene: Scene) -> Steps[None]:
     """The asker gives its place back, and only its own."""
     doubt = yield from scene.doubted()
-    yield from refused(Ask(doubt, B, 0.0))
-    yield from ask(doubt, B)
-    yield from refused(Ask(doubt, C, 0.0))
+    yield from scene.refused(Ask(doubt, B, 0.0))
+    yield from scene.ask(doubt, B)
+    yield from scene.refused(Ask(doubt, C, 0.0))
 
-    ended = yield from written(Ask(doubt, B, 0.0))
+    ended = yield from scene.written(Ask(doubt, B, 0.0))
 
     assert (ended.asker, ended.ask_until, ended.being_asked) == (None, 0.0, False)
-    yield from written(Ask(doubt, C, LEASE))
+    yield from scene.written(Ask(doubt, C, LEASE))
 
 
 @scenario
@@ -291,11 +271,11 @@ def ask_needs_a_doubt_and_its_fence(scene: Scene) -> Steps[None]:
     """Only a doubt is asked about, and only the one that was seen."""
     for state in (State.STARTED, *ENDED):
         seen = yield from scene.settled(state, state)
-        yield from refused(Ask(seen, B, LEASE))
+        yield from scene.refused(Ask(seen, B, LEASE))
 
     doubt = yield from scene.doubted("doubt")
     for stranger in (doubt._replace(attempt=C), doubt._replace(token=doubt.token + 1)):
-        yield from refused(Ask(stranger, B, LEASE))
+        yield from scene.refused(Ask(stranger, B, LEASE))
 
 
 # -- testify -------------------------------------------------------------------------------------------
@@ -307,7 +287,7 @@ def testify_keeps_evidence_in_the_record(scene: Scene) -> Steps[None]:
     for state in State:
         seen = yield from scene.settled(state, state)
 
-        after = yield from written(Testify(seen.key, C, 7, State.COMPLETED, b"late", "came too late"))
+        after = yield from scene.written(Testify(seen.key, C, 7, State.COMPLETED, b"late", "came too late"))
 
         assert (after.state, after.fence, after.result, after.moves) == (
             seen.state,
@@ -326,10 +306,10 @@ def testify_keeps_evidence_in_the_record(scene: Scene) -> Steps[None]:
 def testify_counts_once_for_each_attempt(scene: Scene) -> Steps[None]:
     """Repeated evidence is recognised; the evidence of another attempt is added, in order."""
     seen = yield from scene.doubted()
-    yield from say_late(seen, B)
+    yield from scene.say_late(seen, B)
 
-    yield from refused(Testify(seen.key, B, seen.token, State.COMPLETED, b"again", ""))
-    after = yield from say_late(seen, C)
+    yield from scene.refused(Testify(seen.key, B, seen.token, State.COMPLETED, b"again", ""))
+    after = yield from scene.say_late(seen, C)
 
     assert [one.attempt for one in after.evidence] == [B, C]
 
@@ -339,21 +319,21 @@ def testify_of_the_record_s_own_outcome_is_refused(scene: Scene) -> Steps[None]:
     """Who settled the record so has nothing to add; who was overruled has."""
     seen = yield from scene.settled(State.COMPLETED)
 
-    yield from refused(Testify(seen.key, A, seen.token, State.COMPLETED, b"mine", ""))
-    yield from written(Testify(seen.key, A, seen.token, State.CLOSED, None, "the provider says otherwise"))
+    yield from scene.refused(Testify(seen.key, A, seen.token, State.COMPLETED, b"mine", ""))
+    yield from scene.written(Testify(seen.key, A, seen.token, State.CLOSED, None, "the provider says otherwise"))
 
 
 @scenario
 def testify_survives_later_moves(scene: Scene) -> Steps[None]:
     """Evidence is never lost by settling, taking, asking or renewing."""
     record = yield from scene.doubted()
-    record = yield from say_late(record, C, state=State.CLOSED)
+    record = yield from scene.say_late(record, C, state=State.CLOSED)
     evidence = record.evidence
-    record = yield from ask(record, B)
-    record = yield from take(record, B)
-    record = yield from renew(record)
-    record = yield from settle(record, State.RELEASED)
-    record = yield from settle(record, State.COMPLETED, role=Role.OPERATOR)
+    record = yield from scene.ask(record, B)
+    record = yield from scene.take(record, B)
+    record = yield from scene.renew(record)
+    record = yield from scene.settle(record, State.RELEASED)
+    record = yield from scene.settle(record, State.COMPLETED, role=Role.OPERATOR)
 
     assert record.evidence == evidence
     assert len(evidence) == 1
@@ -367,7 +347,7 @@ def testify_is_bounded(scene: Scene) -> Steps[None]:
     late = [Testify(seen.key, one, seen.token, State.CLOSED, None, "late") for one in witnesses]
     yield from Invoke("batch", (late,))
 
-    full = yield from refused(Testify(seen.key, "f" * 32, seen.token, State.COMPLETED, b"late", ""))
+    full = yield from scene.refused(Testify(seen.key, "f" * 32, seen.token, State.COMPLETED, b"late", ""))
 
     assert [one.attempt for one in full.evidence] == witnesses
 

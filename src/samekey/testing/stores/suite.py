@@ -44,17 +44,8 @@ from samekey.testing.stores import (  # noqa: F401 - each registers its scenario
     processes,
     settling,
 )
-from samekey.testing.stores.scene import (
-    PROCESS_SCENARIOS,
-    SCENARIOS,
-    Invoke,
-    Pass,
-    Pause,
-    Scenario,
-    Scene,
-    Show,
-    Together,
-)
+from samekey.testing.stores.scene import PROCESS_SCENARIOS, SCENARIOS, Scenario, Scene
+from samekey.testing.stores.steps import Invoke, Pass, Pause, Show, Together
 
 
 class _Suite:
