@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 @pytest.mark.parametrize("effects", ["asks", "opaque"] if FULL else ["asks"])
 def test_postgres_under_kills_pauses_and_restarts(server, effects):
     """The server crashes too (`immediate`), every few seconds."""
-    trial = Trial(migrated(server), effects, restart=server.restart, seconds=seconds(6))
+    trial = Trial(migrated(server), effects, restart=server.restart, seconds=seconds(4))
     verdict = judged(f"PostgreSQL under kills, pauses and restarts, {effects}", trial.run())
 
     assert verdict.done["restarts"] > 0
@@ -36,7 +36,7 @@ def test_layered_with_its_front_wiped_every_second(server):
     with redis_server() as front:
         wipes = Every(1.0, "wipes", lambda: front.call("FLUSHALL"))
         address = f"{front.url()} {migrated(server)}"
-        trial = Trial(address, "opaque", restart=server.restart, also=(wipes,), seconds=seconds(5))
+        trial = Trial(address, "opaque", restart=server.restart, also=(wipes,), seconds=seconds(4))
         verdict = judged("layered, its front wiped every second, opaque", trial.run())
 
     assert verdict.done["wipes"] > 0

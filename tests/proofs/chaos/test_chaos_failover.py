@@ -69,7 +69,7 @@ def synchronous(primary: PrivatePostgres) -> Iterator[PrivatePostgres]:
         yield copy
 
 
-@pytest.mark.parametrize(("follow", "effects"), [(synchronous, "opaque"), (asynchronous, "keyed")])
+@pytest.mark.parametrize(("follow", "effects"), [(synchronous, "opaque"), *([(asynchronous, "keyed")] if FULL else [])])
 def test_postgres_fails_over(follow, effects):
     with private_postgres() as server:
         url = server.create_database()

@@ -26,7 +26,7 @@ def mortal():
 def test_mariadb_under_kills_pauses_and_restarts(mortal, effects):
     url = mortal.create_database()
     migrate(url)
-    trial = Trial(url, effects, restart=mortal.restart, seconds=seconds(5))
+    trial = Trial(url, effects, restart=mortal.restart, seconds=seconds(4))
     verdict = judged(f"MariaDB under kills, pauses and restarts, {effects}", trial.run())
 
     assert verdict.done["restarts"] > 0

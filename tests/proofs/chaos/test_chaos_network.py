@@ -43,7 +43,7 @@ def test_postgres_behind_a_wire_that_is_cut_and_slow(server):
         )
         verdict = judged(
             "PostgreSQL behind a wire that is cut, slow and loses replies",
-            Trial(address, "opaque", also=troubles, seconds=seconds(5)).run(),
+            Trial(address, "opaque", also=troubles, seconds=seconds(4)).run(),
         )
 
     assert min(verdict.done[name] for name in ("cuts", "lost replies", "delays")) > 0
@@ -82,7 +82,7 @@ def test_postgres_with_a_disk_that_is_full_now_and_then(server):
             ballast.unlink()
 
         migrate(server.url("small"))
-        trial = Trial(server.url("small"), "opaque", also=(Every(1.0, "full disks", fill_up),), seconds=seconds(6))
+        trial = Trial(server.url("small"), "opaque", also=(Every(1.0, "full disks", fill_up),), seconds=seconds(4))
         verdict = judged("PostgreSQL with a disk that is full now and then", trial.run())
         server.sql("DROP DATABASE small WITH (FORCE)")
         server.sql("DROP TABLESPACE small")
