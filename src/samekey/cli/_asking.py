@@ -27,7 +27,7 @@ def common(command: F) -> F:
     store = click.option("--store", metavar="URL", envvar=ENVIRONMENT, help=f"The store's address, or ${ENVIRONMENT}.")
     as_json = click.option("--json", "as_json", is_flag=True, help="JSON on stdout, for programs.")
     debug = click.option(
-        "--debug", is_flag=True, expose_value=False, callback=_debug, help="Show the traceback of an error."
+        "--debug", is_flag=True, expose_value=False, callback=_debug, help="Show an error's traceback."
     )
     return store(as_json(debug(command)))
 
@@ -128,9 +128,8 @@ def find(ops: Ops, names: tuple[str, ...], tenant: str | None) -> Record:
             if not records:
                 raise NoSuchKey(f"no operation has a record of the key {text!r}", key=text)
             if len(records) > 1:
-                raise Misconfigured(
-                    f"{len(records)} records have the key {text!r}: give the operation too", hint=_hint(records)
-                )
+                several = f"{len(records)} records have the key {text!r}: give the operation too"
+                raise Misconfigured(several, hint=_hint(records))
             return records[0]
         case _:
             raise click.UsageError("give [OPERATION] KEY; quote what holds spaces.")

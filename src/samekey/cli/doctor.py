@@ -149,9 +149,8 @@ def examine(ops: Ops, operations: list[Declared] | None, limit: int) -> Report:
 
 def _compare(report: Report, operations: list[Declared], limit: int) -> None:
     report.unnamed = sorted(one.name for one in operations if not one.named)
-    report.orphaned = sorted(
-        name for name in set(report.stats.operations) if not any(one.covers(name) for one in operations)
-    )
+    recorded = set(report.stats.operations)
+    report.orphaned = sorted(name for name in recorded if not any(one.covers(name) for one in operations))
     if report.unnamed:
         report.findings.append(f"without name=: {', '.join(report.unnamed)}; moving the function forgets its keys")
     if report.orphaned:
@@ -165,9 +164,9 @@ def _compare(report: Report, operations: list[Declared], limit: int) -> None:
 
 def _life(health: Health) -> str:
     """Distinguishes two lives of a store. It is not the incarnation itself, which seals the entries of a front."""
-    return (
-        hashlib.sha256(b"samekey.doctor:" + health.incarnation.encode()).hexdigest()[:16] if health.incarnation else ""
-    )
+    if not health.incarnation:
+        return ""
+    return hashlib.sha256(b"samekey.doctor:" + health.incarnation.encode()).hexdigest()[:16]
 
 
 def _described(record: Record | None) -> str:
@@ -201,9 +200,8 @@ def load(app: str) -> Guard | AsyncGuard:
     try:
         found: Any = import_module(module)
     except Exception as error:  # the user's own code runs here: show whatever it raises
-        raise Misconfigured(
-            f"importing {module} raised {type(error).__name__}: {error}", hint="--debug shows where"
-        ) from error
+        raised = f"importing {module} raised {type(error).__name__}: {error}"
+        raise Misconfigured(raised, hint="--debug shows where") from error
     for name in path.split("."):
         found = getattr(found, name, None)
     if not isinstance(found, (Guard, AsyncGuard)):

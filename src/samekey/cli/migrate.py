@@ -26,9 +26,7 @@ from samekey.guard.store_urls import check_address
     default="all",
     help="pre: before the deploy. post: when the last old process is gone.",
 )
-@click.option(
-    "--partitions", type=click.IntRange(2), metavar="N", help="Records in N hash partitions; with the first migration."
-)
+@click.option("--partitions", type=click.IntRange(2), metavar="N", help="Hash partitions; with the first migration.")
 @common
 def migrate(
     store: str | None, dry_run: bool, sql: bool, after: int | None, phase: Any, partitions: int | None, as_json: bool
@@ -51,7 +49,7 @@ def migrate(
         raise click.UsageError("--after goes with --sql.")
     if sql and dry_run:
         raise click.UsageError(
-            "give --sql (everything, for another tool) or --dry-run (what this database lacks), not both."
+            "give --sql (everything, for another tool) or --dry-run (what is missing here), not both."
         )
     store = check_address(store).split()[-1]  # of two addresses the durable one has tables
     scheme = store.partition(":")[0]

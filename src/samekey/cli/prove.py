@@ -81,12 +81,10 @@ def _path(ctx: click.Context, param: click.Parameter, value: str | None) -> tupl
     type=click.Choice(["POST", "PATCH", "PUT", "DELETE"], case_sensitive=False),
     help="The method of the requests.",
 )
-@click.option(
-    "--content-type", default="application/json", callback=_content_type, help="The content type of the bodies."
-)
+@click.option("--content-type", default="application/json", callback=_content_type, help="Content type of the bodies.")
 @click.option("-H", "--header", "headers", multiple=True, callback=_header, help="'Name: value', on every request.")
 @click.option(
-    "--other-header", "other_headers", multiple=True, callback=_header, help="'Name: value' of another principal."
+    "--other-header", "other_headers", multiple=True, callback=_header, help="The same, of another principal."
 )
 @click.option("--key-header", default="Idempotency-Key", help="Which header carries the key.")
 @click.option("--quoted", is_flag=True, help='The endpoint wants "k", not k.')
@@ -94,11 +92,9 @@ def _path(ctx: click.Context, param: click.Parameter, value: str | None) -> tupl
 @click.option("--count-cmd", metavar="COMMAND", help="Run it to count the effects.")
 @click.option("--count-field", callback=_path, metavar="A.B", help="Where in the JSON the number is.")
 @click.option("--identity", callback=_path, metavar="A.B", help="Without a probe: the field that names the effect.")
+@click.option("--fail-header", "fail_headers", multiple=True, callback=_header, help="Makes requests fail; repeatable.")
 @click.option(
-    "--fail-header", "fail_headers", multiple=True, callback=_header, help="Makes a request fail; repeatable."
-)
-@click.option(
-    "--break-cmd", multiple=True, metavar="COMMAND", help="Makes the endpoint fail, until --heal-cmd; repeatable."
+    "--break-cmd", multiple=True, metavar="COMMAND", help="Breaks the endpoint, until --heal-cmd; repeatable."
 )
 @click.option("--heal-cmd", metavar="COMMAND", help="Undoes --break-cmd.")
 @click.option("--failures-kept", is_flag=True, help="It documents that failures are replayed (the draft, Stripe v1).")

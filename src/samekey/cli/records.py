@@ -72,9 +72,7 @@ def ls(
     make_key(
         "any" if operation is None else operation, "any", tenant
     )  # no record can have an invalid name: usage error
-    query = Query(
-        states=tuple(State(state) for state in states), operation=operation, tenant=tenant, limit=limit, before=before
-    )
+    query = Query(states=tuple(map(State, states)), operation=operation, tenant=tenant, limit=limit, before=before)
     with opened(store) as ops:
         page = ops.list_records(query)
     if as_json:

@@ -33,9 +33,7 @@ def _json(ctx: click.Context, param: click.Parameter, value: str | None) -> tupl
 @click.option("--happened", is_flag=True, help="The effect happened: the key is completed.")
 @click.option("--refused", is_flag=True, help="It was refused for good: the key is closed.")
 @click.option("--not-done", is_flag=True, help="It did not happen: the key is free to run again.")
-@click.option(
-    "--result", callback=_json, metavar="JSON", help="With --happened: the result that callers of the key get."
-)
+@click.option("--result", callback=_json, metavar="JSON", help="With --happened: the result that callers get.")
 @click.option("--why", required=True, metavar="TEXT", help="How you know. Kept for ever in the audit log.")
 @click.option("--who", metavar="NAME", help="Your name.  [default: your login name]")
 @click.option("--seen", metavar="MARK", help="Refuse if the record changed since `explain` printed this mark.")
@@ -60,9 +58,7 @@ def resolve(
         raise click.UsageError("--result goes with --happened.")
     who = _login() if who is None else who
     if not yes and not someone_to_ask():
-        raise click.UsageError(
-            "stdin is no terminal, so the command cannot ask you: add --yes to write without asking."
-        )
+        raise click.UsageError("stdin is no terminal, so this command cannot ask: add --yes to write without asking.")
     with opened(given["store"]) as ops:
         record = find(ops, names, given["tenant"])
         ops.check(record, outcome, mark_seen=given["seen"])

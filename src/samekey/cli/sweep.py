@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import click
 
@@ -29,13 +30,9 @@ REPORT_SECONDS = 5.0  # between two lines of progress
 )
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Records to delete, at most, in one round.")
 @click.option("--pace", type=click.FloatRange(1), default=PACE, metavar="N", help="Records per second, at most.")
-@click.option(
-    "--piece", type=click.IntRange(1, LIST_MAX), default=PIECE, metavar="N", help="Records in one transaction, at most."
-)
+@click.option("--piece", type=click.IntRange(1, LIST_MAX), default=PIECE, metavar="N", help="Records per transaction.")
 @common
-def sweep(
-    store: str | None, watch: bool, every: float, limit: int | None, pace: float, piece: int, as_json: bool
-) -> Exit:
+def sweep(store: str | None, watch: bool, every: float, as_json: bool, **given: Any) -> Exit:
     """Delete records past their retention, at a measured pace.
 
     It never deletes a record that is held or in doubt, or a key that was claimed again meanwhile. Claims do not wait
@@ -49,11 +46,11 @@ def sweep(
     """
     with opened(store) as ops:
         if not watch:
-            return _round(ops, limit, pace, piece, as_json=as_json)
+            return _round(ops, as_json, **given)
         try:
             while True:
                 try:
-                    _round(ops, limit, pace, piece, as_json=as_json)
+                    _round(ops, as_json, **given)
                 except StoreUnavailable as unavailable:
                     out.note(f"samekey: {unavailable.message}; next try in {every:g} s")
                 time.sleep(every)
@@ -62,9 +59,9 @@ def sweep(
             return Exit.FINE
 
 
-def _round(ops: Ops, limit: int | None, pace: float, piece: int, *, as_json: bool) -> Exit:
+def _round(ops: Ops, as_json: bool, **given: Any) -> Exit:
     total, left, reported = 0, False, time.monotonic()
-    for step in sweeping(ops.store, limit=limit, piece=piece, pace=pace):
+    for step in sweeping(ops.store, **given):
         total, left = step.total, step.left
         if time.monotonic() - reported >= REPORT_SECONDS:
             reported = time.monotonic()

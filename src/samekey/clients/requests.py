@@ -46,9 +46,7 @@ class KeyAdapter(HTTPAdapter):
         **pool: Any,
     ) -> None:
         if "max_retries" in pool:
-            raise Misconfigured(
-                "max_retries= is for urllib3, which knows nothing of keys: use retry=Retry(attempts=...)"
-            )
+            raise Misconfigured("max_retries= is urllib3's, which knows nothing of keys: use retry=Retry(attempts=...)")
         super().__init__(max_retries=0, **pool)
         self._rules = Rules(hosts, retry, header, quoted)
 

@@ -30,9 +30,7 @@ def parse_key(value: bytes, name: bytes = b"idempotency-key", strict: bool = Fal
         return (usual[1] or usual[2]).decode("ascii")
     value = value.strip(b" \t")
     if len(value) > HEADER_MAX_BYTES:
-        raise KeyMalformed(
-            f"the {shown(name)} header is {len(value)} bytes long; {KEY_MAX_CHARS} characters is the limit"
-        )
+        raise KeyMalformed(f"{shown(name)} is {len(value)} bytes long; {KEY_MAX_CHARS} characters is the limit")
     if value[:1] == b'"':
         quoted = _QUOTED.fullmatch(value)
         if quoted is None:

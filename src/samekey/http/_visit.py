@@ -24,9 +24,8 @@ from samekey.http.endpoint import REPLAYED, Asked, BodyNotKept, Endpoint, Final
 _log = logging.getLogger("samekey")
 
 # What remember="stripe_v1" answers and keeps for an exception that the application has not made a page of.
-FAILURE = Reply(
-    500, [(b"content-type", b"application/problem+json")], b'{"title": "Internal Server Error", "status": 500}'
-)
+PAGE = b'{"title": "Internal Server Error", "status": 500}'
+FAILURE = Reply(500, [(b"content-type", b"application/problem+json")], PAGE)
 
 CLAIMED = "samekey.claimed"  # in the mapping that a request carries: the claim that was made for it, and its visit
 

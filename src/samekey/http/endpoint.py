@@ -122,9 +122,7 @@ class Endpoint:
             v2 = " (for Stripe's v2 declare boundary=Keyed())" if str(remember) == "stripe_v2" else ""
             raise Misconfigured(f"remember= is one of {', '.join(PRESETS)}, not {remember!r}{v2}")
         if isinstance(boundary, Atomic) != (connection is not None):
-            raise Misconfigured(
-                "Atomic and connection= belong together: connection(request) returns the transaction's connection"
-            )
+            raise Misconfigured("Atomic and connection= go together: connection(request) returns the transaction's own")
         if connection is not None and not callable(connection):
             raise Misconfigured("connection= takes a function of the request")
         if not isinstance(policy, Policy | None):

@@ -24,7 +24,7 @@ def another_path(trial: Trial) -> Play:
     alone = yield from _another_request(trial, "another path", lambda key: trial.request(key, url=url))
     if not alone.good and not trial.broken and not trial.unknown:
         trial.cannot_tell(
-            INTENT, f"another path is answered {alone.described} by itself: give --other-url, or --skip another-path"
+            INTENT, f"another path is answered {alone.described} alone: give --other-url, or --skip another-path"
         )
 
 

@@ -64,20 +64,18 @@ def unfinished_body(trial: Trial) -> Play:
     yield from trial.hang_up("half of a request", request, part=0.5)
     reply = yield from trial.until_answered("the whole of it", request)
     effects = yield from trial.settled_effects()
+    made = effects_text(effects)
     if trial.countable and effects > 1:
-        trial.wrong(CLAIM, f"half a request and a whole one made {effects_text(effects)}")
+        trial.wrong(CLAIM, f"half a request and a whole one made {made}")
     elif reply.busy:
-        trial.wrong(
-            CLAIM, f"after half a request the key is taken: {reply.described}, for {trial.target.patience_seconds:g} s"
-        )
+        patience = f"for {trial.target.patience_seconds:g} s"
+        trial.wrong(CLAIM, f"after half a request the key is taken: {reply.described}, {patience}")
     elif not reply.good:
         trial.wrong(CLAIM, f"after half a request the whole one is answered {reply.described}")
     elif not trial.countable:
         trial.cannot_tell(CLAIM, UNCOUNTED)
     elif effects < 1:
-        trial.wrong(
-            CLAIM, f"after half a request the whole one is answered {reply.described}, with {effects_text(effects)}"
-        )
+        trial.wrong(CLAIM, f"after half a request the whole one is answered {reply.described}, with {made}")
 
 
 def oversized_body(trial: Trial) -> Play:

@@ -29,10 +29,8 @@ def similar_keys(trial: Trial) -> Play:
         yield from _two_operations(trial, f"the same key {what}", key, change(key))
     for size in LONG_KEYS:
         key = next(trial.keys).ljust(size, "k")
-        served = yield from _two_operations(
-            trial, f"a key that differs in the last of {size} characters", key, key[:-1] + "x"
-        )
-        if served:
+        what = f"a key that differs in the last of {size} characters"
+        if (yield from _two_operations(trial, what, key, key[:-1] + "x")):
             return
 
 
@@ -68,9 +66,7 @@ def another_body(trial: Trial) -> Play:
         return
     alone = yield from trial.send("another body, under a key of its own", trial.request(next(trial.keys), body=other))
     if not alone.good:  # otherwise a validation error would look like a comparison
-        trial.cannot_tell(
-            INTENT, f"another body is answered {alone.status} by itself: give an --other-body that is not"
-        )
+        trial.cannot_tell(INTENT, f"another body is answered {alone.status} by itself: give a valid --other-body")
         return
     yield from trial.start_count()
     key = next(trial.keys)
@@ -93,20 +89,14 @@ def reordered_fields(trial: Trial) -> Play:
         trial.does_not_apply(INTENT, "the body has no fields to reorder")
         return
     key = next(trial.keys)
-    yield from _same_intent(
-        trial,
-        "the same fields in another order",
-        trial.request(key),
-        trial.request(key, body=again),
-        refusal_is_strict=True,
-    )
+    first, second = trial.request(key), trial.request(key, body=again)
+    yield from _same_intent(trial, "the same fields in another order", first, second, refusal_is_strict=True)
 
 
 def volatile_headers(trial: Trial) -> Play:
     key = next(trial.keys)
-    yield from _same_intent(
-        trial, "other User-Agent, traceparent, X-Request-Id", trial.request(key), trial.request(key, more=VOLATILE)
-    )
+    what, again = "other User-Agent, traceparent, X-Request-Id", trial.request(key, more=VOLATILE)
+    yield from _same_intent(trial, what, trial.request(key), again)
 
 
 def quoted_and_bare(trial: Trial) -> Play:
@@ -115,13 +105,9 @@ def quoted_and_bare(trial: Trial) -> Play:
     forms = [f'"{key}"'.encode(), key.encode()]
     if not trial.target.quoted:
         forms.reverse()
-    yield from _same_intent(
-        trial,
-        "the same key, quoted" if not trial.target.quoted else "the same key, bare",
-        trial.request(forms[0]),
-        trial.request(forms[1]),
-        refusal_is_strict=True,
-    )
+    what = "the same key, bare" if trial.target.quoted else "the same key, quoted"
+    first, second = map(trial.request, forms)
+    yield from _same_intent(trial, what, first, second, refusal_is_strict=True)
 
 
 def _same_intent(trial: Trial, what: str, first: Request, again: Request, *, refusal_is_strict: bool = False) -> Play:
@@ -134,9 +120,8 @@ def _same_intent(trial: Trial, what: str, first: Request, again: Request, *, ref
     elif trial.countable and effects > 1:
         trial.wrong(INTENT, f"{what}: the retry was done again, {effects_text(effects)}")
     elif not two.good and refusal_is_strict and two.refused:
-        trial.note(
-            f"{what}: refused with {two.status}: nothing is doubled, but the endpoint is stricter than it must be"
-        )
+        strict = "nothing is doubled, but the endpoint is stricter than it must be"
+        trial.note(f"{what}: refused with {two.status}: {strict}")
     elif not two.good:
         trial.wrong(INTENT, f"{what}: a true retry is answered {two.described}")
     elif not trial.countable:

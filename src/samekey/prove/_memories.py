@@ -21,21 +21,18 @@ def after_a_timeout(trial: Trial) -> Play:
         reply = yield from trial.until_answered("the same again", request)
         again = yield from trial.until_answered("and again", request)
         effects = yield from trial.settled_effects()
+        made = effects_text(effects)
         if effects > 1:
-            trial.wrong(BOUNDARY, f"a client that gave up {when} and asked again made {effects_text(effects)}")
+            trial.wrong(BOUNDARY, f"a client that gave up {when} and asked again made {made}")
         elif reply.good and effects < 1:
-            trial.wrong(
-                BOUNDARY, f"a client that gave up {when} was then answered {reply.status}, with {effects_text(effects)}"
-            )
+            trial.wrong(BOUNDARY, f"a client that gave up {when} was then answered {reply.status}, with {made}")
         elif reply.good and (differs := difference(reply, again)):
             trial.wrong(BOUNDARY, f"after a client gave up {when}, two answers differ: {differs}")
         elif reply.busy and effects < 1 and not reply.doubtful:
-            stays = f"{reply.status} for {trial.target.patience_seconds:g} s, with {effects_text(effects)}"
+            stays = f"{reply.status} for {trial.target.patience_seconds:g} s, with {made}"
             trial.cannot_tell(BOUNDARY, f"after a client gave up {when} the key answers {stays}: stuck?")
         elif reply.busy:
-            trial.note(
-                f"after a client gave up {when} the key answers {reply.status}; so far there is {effects_text(effects)}"
-            )
+            trial.note(f"after a client gave up {when} the key answers {reply.status}; so far there is {made}")
         elif not reply.good:
             trial.wrong(BOUNDARY, f"after a client gave up {when}, the same again is answered {reply.described}")
 
@@ -73,45 +70,34 @@ def _one_failure(trial: Trial, way: tuple[str, str] | int) -> Play:
     retry = yield from trial.until_answered("the same again, in good order", request)
     again = yield from trial.until_answered("and again", request)
     effects = yield from trial.settled_effects()
+    made, failure = effects_text(effects), f"({way_text}, {failed.status})"
     if failed.good:
         trial.cannot_tell((MEMORY, BOUNDARY), f"{way_text} did not make the request fail ({failed.status})")
         return
     when = "after it had taken effect" if at_first else "before it took effect"
     if effects > 1 and at_first:
-        trial.wrong(
-            BOUNDARY, f"a request failed {when} ({way_text}, {failed.status}); retries made it {effects_text(effects)}"
-        )
+        trial.wrong(BOUNDARY, f"a request failed {when} {failure}; retries made it {made}")
     elif effects > 1:
-        trial.wrong(
-            MEMORY, f"a request failed {when} ({way_text}, {failed.status}); its retries were done {effects} times"
-        )
+        trial.wrong(MEMORY, f"a request failed {when} {failure}; its retries were done {effects} times")
     elif retry.good and effects < 1:
-        trial.wrong(
-            BOUNDARY, f"after a failure ({way_text}) a retry is answered {retry.status}, with {effects_text(effects)}"
-        )
+        trial.wrong(BOUNDARY, f"after a failure ({way_text}) a retry is answered {retry.status}, with {made}")
     if at_first or effects > 1:
         return
     if retry.good:
         if differs := difference(retry, again):
             trial.wrong(MEMORY, f"after a failure ({way_text}) and a success, the answer does not stay: {differs}")
     elif retry.busy and retry.doubtful:
-        trial.note(
-            f"after a failure {when} ({way_text}) the key answers {retry.status}, and states that a person decides"
-        )
+        trial.note(f"after a failure {when} ({way_text}) the key answers {retry.status}: a person decides")
     elif retry.busy:  # a doubt that the answer does not mention looks like a lost key
-        patience = f"for {trial.target.patience_seconds:g} s"
-        trial.cannot_tell(
-            MEMORY, f"after a failure {when} ({way_text}) the key answers {retry.status} {patience}: stuck?"
-        )
+        stays = f"{retry.status} for {trial.target.patience_seconds:g} s"
+        trial.cannot_tell(MEMORY, f"after a failure {when} ({way_text}) the key answers {stays}: stuck?")
     elif not difference(failed, retry):
         if trial.target.failures_kept:
-            trial.note(f"the failure ({way_text}, {failed.status}) is kept and replayed, as the endpoint documents")
+            trial.note(f"the failure {failure} is kept and replayed, as the endpoint documents")
         else:
-            trial.wrong(
-                MEMORY, f"a failure that did nothing ({way_text}, {failed.status}) is replayed after its cause is gone"
-            )
+            trial.wrong(MEMORY, f"a failure that did nothing {failure} is replayed after its cause is gone")
     else:
-        trial.wrong(MEMORY, f"after a failure ({way_text}, {failed.status}) a retry is answered {retry.described}")
+        trial.wrong(MEMORY, f"after a failure {failure} a retry is answered {retry.described}")
 
 
 def replayed_cookie(trial: Trial) -> Play:

@@ -19,7 +19,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from types import TracebackType
 from typing import Any
 
 from samekey.cli.demo._plan import COLUMNS, KILLED, SLOW_ANSWER_SECONDS, deliveries, plan
@@ -60,12 +59,13 @@ class Column:
         return self.ended == self.deliveries
 
 
+Inbox = SimpleQueue[tuple["Child", Message | None]]
+
+
 class Child:
     """A process we started: lines in, lines out."""
 
-    def __init__(
-        self, command: tuple[str, ...], part: Message, *, inbox: SimpleQueue[tuple[Child, Message | None]], log: Any
-    ) -> None:
+    def __init__(self, command: tuple[str, ...], part: Message, *, inbox: Inbox, log: Any) -> None:
         self.column, self.order = part.get("column", ""), ""
         self._inbox = inbox
         self.process = subprocess.Popen(  # noqa: S603 - our own modules, our own interpreter
@@ -116,23 +116,16 @@ class Stage:
         self.log = self.folder / "workers.log"
         queue = [order.id for order in deliveries(plan(seed=seed, orders=orders))]
         self.columns = {name: Column(name, deque(queue), len(queue)) for name in COLUMNS}
-        self._part: Message = {
-            "seed": seed,
-            "orders": orders,
-            "secret": secrets.token_hex(16),
-            "ledger": str(self.ledger),
-            "store": self.store,
-        }
+        files = {"ledger": str(self.ledger), "store": self.store}
+        self._part: Message = {"seed": seed, "orders": orders, "secret": secrets.token_hex(16), **files}
         self._children: list[Child] = []
-        self._inbox: SimpleQueue[tuple[Child, Message | None]] = SimpleQueue()
+        self._inbox: Inbox = SimpleQueue()
         self._log = self.log.open("a", encoding="utf-8")
 
     def __enter__(self) -> Stage:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         for child in self._children:
             child.process.kill()
         for child in self._children:

@@ -136,6 +136,6 @@ def _given(options: dict[str, Any], name: str) -> Any:
     """The option of settings.SAMEKEY with this name: the object itself, or imported from its dotted name."""
     if name not in options:
         raise Misconfigured(
-            f'settings.SAMEKEY has no "{name}": it needs "endpoint", and "guard" under WSGI or "async_guard" under ASGI'
+            f'settings.SAMEKEY has no "{name}": it needs "endpoint", and "guard" (WSGI) or "async_guard" (ASGI)'
         )
     return import_string(options[name]) if isinstance(options[name], str) else options[name]
