@@ -237,7 +237,7 @@ class TestOwn(Django):
 
     def test_settings_without_the_guard_of_the_protocol_say_which_one(self) -> None:
         given = {"guard": self.make_guard(), "endpoint": ENDPOINT}
-        wants = pytest.raises(Misconfigured, match=r'has no "async_guard": .* or "async_guard" under ASGI')
+        wants = pytest.raises(Misconfigured, match=r'has no "async_guard": .* or "async_guard" \(ASGI\)')
         with override_settings(MIDDLEWARE=MIDDLEWARE, SAMEKEY=given), wants:
             get_asgi_application()
 

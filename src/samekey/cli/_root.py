@@ -7,8 +7,8 @@ import os
 import sys
 import traceback
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any, NoReturn, TextIO
 
 import click
@@ -35,13 +35,6 @@ COMMANDS = {
 NOT_WRITTEN = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
-@dataclass
-class Session:
-    """What the error handling needs to know about this run."""
-
-    debug: bool = False
-
-
 class Root(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -59,7 +52,7 @@ class Root(click.Group):
 
     def main(self, *args: Any, standalone_mode: bool = True, **kwargs: Any) -> Any:
         """Like click's own, with samekey's exit codes, and without a traceback unless --debug is given."""
-        session = Session()
+        session = SimpleNamespace(debug=False)  # `--debug` sets it; the error handling reads it
         kwargs = {"obj": session, **kwargs}
         run: Any = super().main
         if not standalone_mode:

@@ -15,18 +15,19 @@ from samekey.cli.exits import Exit, NoStore
 from samekey.core.errors import Misconfigured, StoreError
 from samekey.guard.store_urls import check_address
 
+PHASES = click.Choice(["pre", "post", "all"])
+
 
 @click.command()
 @click.option("--dry-run", is_flag=True, help="Print exactly what would be sent; send nothing.")
 @click.option("--sql", is_flag=True, help="Print the migrations as plain SQL for another tool; does not connect.")
 @click.option("--after", type=click.IntRange(0), metavar="N", help="With --sql: only what comes after number N.")
 @click.option(
-    "--phase",
-    type=click.Choice(["pre", "post", "all"]),
-    default="all",
-    help="pre: before the deploy. post: when the last old process is gone.",
+    "--phase", type=PHASES, default="all", help="pre: before the deploy. post: when the last old process is gone."
 )
-@click.option("--partitions", type=click.IntRange(2), metavar="N", help="Hash partitions; with the first migration.")
+@click.option(
+    "--partitions", type=click.IntRange(2), metavar="N", help="Records in N hash partitions; with the first migration."
+)
 @common
 def migrate(
     store: str | None, dry_run: bool, sql: bool, after: int | None, phase: Any, partitions: int | None, as_json: bool

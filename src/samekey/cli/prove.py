@@ -16,7 +16,10 @@ from samekey.prove import ASSUMPTIONS, SCENARIOS, Budget, Probe, Report, Standin
 
 SECONDS_MAX = 86_400  # a day: more is a typing error, and no clock overflows
 
-OVERSIZE_MAX_BYTES = 256 << 20  # the body is made in memory, and the default of --max-bytes is not larger
+OVERSIZE = click.IntRange(1, 256 << 20)  # the body is made in memory, and the default of --max-bytes is not larger
+METHODS = click.Choice(["POST", "PATCH", "PUT", "DELETE"], case_sensitive=False)
+SKIPPABLE = click.Choice([name for name in SCENARIOS if name != "two-keys"])
+PAGE = click.Path(dir_okay=False, writable=True, path_type=Path)
 
 Pairs = tuple[tuple[str, str], ...]
 
@@ -75,12 +78,7 @@ def _path(ctx: click.Context, param: click.Parameter, value: str | None) -> tupl
 @click.argument("url")
 @click.option("--body", default="{}", callback=_body, metavar="TEXT|@FILE", help="The body of the requests.")
 @click.option("--other-body", callback=_body, metavar="TEXT|@FILE", help="Another intent.  [default: made from --body]")
-@click.option(
-    "--method",
-    default="POST",
-    type=click.Choice(["POST", "PATCH", "PUT", "DELETE"], case_sensitive=False),
-    help="The method of the requests.",
-)
+@click.option("--method", default="POST", type=METHODS, help="The method of the requests.")
 @click.option("--content-type", default="application/json", callback=_content_type, help="Content type of the bodies.")
 @click.option("-H", "--header", "headers", multiple=True, callback=_header, help="'Name: value', on every request.")
 @click.option(
@@ -101,21 +99,11 @@ def _path(ctx: click.Context, param: click.Parameter, value: str | None) -> tupl
 @click.option("--stream-url", metavar="URL", help="The same operation, answered in a stream.")
 @click.option("--other-url", metavar="URL", help="Another operation of the same application.")
 @click.option(
-    "--skip",
-    multiple=True,
-    type=click.Choice([name for name in SCENARIOS if name != "two-keys"]),
-    metavar="SCENARIO",
-    help="A scenario that does not apply here; repeatable.",
+    "--skip", multiple=True, type=SKIPPABLE, metavar="SCENARIO", help="A scenario that does not apply here; repeatable."
 )
 @click.option("--parallel", "callers", default=8, type=click.IntRange(2, 64), help="Requests at once.")
 @click.option("--rounds", default=3, type=click.IntRange(1, 100), help="How often.")
-@click.option(
-    "--oversize",
-    "oversize_bytes",
-    default=8 << 20,
-    type=click.IntRange(1, OVERSIZE_MAX_BYTES),
-    help="Bytes of a large body.",
-)
+@click.option("--oversize", "oversize_bytes", default=8 << 20, type=OVERSIZE, help="Bytes of a large body.")
 @click.option("--timeout", default=10.0, type=Seconds(0.1), help="Seconds per request.")
 @click.option(
     "--patience",
@@ -134,14 +122,7 @@ def _path(ctx: click.Context, param: click.Parameter, value: str | None) -> tupl
 @click.option("--max-requests", default=400, type=click.IntRange(1), help="In all.")
 @click.option("--max-seconds", default=180.0, type=Seconds(1), help="In all.")
 @click.option("--max-bytes", default=256 << 20, type=click.IntRange(1), help="Sent in all.")
-@click.option(
-    "--html",
-    "html_file",
-    metavar="FILE",
-    callback=_page,
-    type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    help="Also write a page.",
-)
+@click.option("--html", "html_file", metavar="FILE", callback=_page, type=PAGE, help="Also write a page.")
 @click.option("--yes-this-is-mine", is_flag=True, help="Examine an address of another machine.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def prove(url: str, html_file: Path | None, yes_this_is_mine: bool, as_json: bool, **given: Any) -> Exit:

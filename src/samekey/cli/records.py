@@ -17,6 +17,7 @@ from samekey.core.states import State
 from samekey.ops import explain as explained
 from samekey.ops import waits
 
+STATES = click.Choice([state.value for state in State])
 LIMIT = 100  # records of one page: as many as a person reads
 _DIGEST_BYTES = len(make_key("any", "any").digest)
 
@@ -37,13 +38,7 @@ def _cursor(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
 
 
 @click.command()
-@click.option(
-    "--state",
-    "states",
-    type=click.Choice([state.value for state in State]),
-    multiple=True,
-    help="Only these; may be given several times.",
-)
+@click.option("--state", "states", type=STATES, multiple=True, help="Only these; may be given several times.")
 @click.option("--operation", metavar="NAME", help="Only this operation.")
 @click.option("--tenant", metavar="T", help="Only this tenant.")
 @click.option("--limit", type=click.IntRange(1, LIST_MAX), default=LIMIT, help="Records at most.")

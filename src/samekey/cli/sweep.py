@@ -30,7 +30,9 @@ REPORT_SECONDS = 5.0  # between two lines of progress
 )
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Records to delete, at most, in one round.")
 @click.option("--pace", type=click.FloatRange(1), default=PACE, metavar="N", help="Records per second, at most.")
-@click.option("--piece", type=click.IntRange(1, LIST_MAX), default=PIECE, metavar="N", help="Records per transaction.")
+@click.option(
+    "--piece", type=click.IntRange(1, LIST_MAX), default=PIECE, metavar="N", help="Records in one transaction, at most."
+)
 @common
 def sweep(store: str | None, watch: bool, every: float, as_json: bool, **given: Any) -> Exit:
     """Delete records past their retention, at a measured pace.

@@ -26,6 +26,7 @@ from samekey.guard.hold import current
 KEYED_METHODS = frozenset({"POST", "PATCH"})  # the others may be repeated without a key
 KEY_MAX_CHARS = 255  # Stripe's limit; other providers have a lower one
 
+_PRINTABLE = re.compile(r"[!-~](?:[ -~]*[!-~])?")  # ASCII, with no space at its ends
 _BOUNDARY = re.compile(r'multipart/[^;]+;(?:.*;)?\s*boundary="?([^";,]+)', re.IGNORECASE)
 
 
@@ -142,14 +143,7 @@ def _shown(url: str) -> str:
 
 
 def _check(key: Any) -> None:
-    if not (
-        isinstance(key, str)
-        and key
-        and len(key) <= KEY_MAX_CHARS
-        and key.isascii()
-        and key.isprintable()
-        and key == key.strip()
-    ):
+    if not isinstance(key, str) or len(key) > KEY_MAX_CHARS or not _PRINTABLE.fullmatch(key):
         raise Misconfigured(f"a key for a header is 1 to {KEY_MAX_CHARS} printable ASCII characters")
     if any(char in key for char in ',;"\\'):
         raise Misconfigured("a key for a header has no comma, semicolon, quote or backslash: they structure a header")

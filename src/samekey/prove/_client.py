@@ -81,64 +81,57 @@ class Probe:
         return bool(self.url or self.command)
 
 
+@dataclass(slots=True)
 class Client:
     """Carries out the steps of scenarios against one target."""
 
-    def __init__(
-        self,
-        target: Target,
-        *,
-        probe: Probe,
-        budget: Budget,
-        timeout_seconds: float = 10.0,
-        break_commands: tuple[str, ...] = (),
-        heal_command: str | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._target = target
-        self._probe = probe
-        self._budget = budget
-        self._timeout = timeout_seconds
-        self._breaks, self._heal = break_commands, heal_command
-        self._clock = clock
-        self._ends = clock() + budget.seconds
-        self._is_broken = False
-        self.latency_seconds = 0.0  # of the last answer
+    target: Target
+    probe: Probe
+    budget: Budget
+    timeout_seconds: float = 10.0
+    break_commands: tuple[str, ...] = ()
+    heal_command: str | None = None
+    latency_seconds: float = 0.0  # of the last answer
+    _is_broken: bool = False
+    _ends: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._ends = time.monotonic() + self.budget.seconds
 
     def greet(self) -> None:
         """Raise Unreachable if the endpoint accepts no connection."""
-        connection = self._connection(self._target.url)
+        connection = self._connection(self.target.url)
         try:
             connection.connect()
         except OSError as error:
-            raise Unreachable(f"{self._target.url} does not answer: {_described(error)}") from error
+            raise Unreachable(f"{self.target.url} does not answer: {_described(error)}") from error
         finally:
             connection.close()
 
     def perform(self, step: Step) -> Any:
-        if self._clock() >= self._ends:
-            raise OutOfBudget(f"the {self._budget.seconds:g} seconds it may take are over")
+        if time.monotonic() >= self._ends:
+            raise OutOfBudget(f"the {self.budget.seconds:g} seconds it may take are over")
         match step:
             case Send(request):
-                self._budget.spend(len(request.body))
-                started = self._clock()
+                self.budget.spend(len(request.body))
+                started = time.monotonic()
                 reply = self._send(request)
-                self.latency_seconds = self._clock() - started
+                self.latency_seconds = time.monotonic() - started
                 return reply
             case Together(requests):
                 for request in requests:
-                    self._budget.spend(len(request.body))
+                    self.budget.spend(len(request.body))
                 return self._together(requests)
             case HangUp(request, part, after_seconds):
-                self._budget.spend(int(len(request.body) * part))
+                self.budget.spend(int(len(request.body) * part))
                 return self._hang_up(request, part, after_seconds)
             case Count():
                 return self._count()
             case Pause(seconds):
-                return time.sleep(min(seconds, max(0.0, self._ends - self._clock())))
+                return time.sleep(min(seconds, max(0.0, self._ends - time.monotonic())))
             case Break(way):
                 self._is_broken = True
-                return self._trouble(self._breaks[way])
+                return self._trouble(self.break_commands[way])
             case Heal():
                 if trouble := self.leave_in_order():
                     raise ProbeFailed(trouble)  # no scenario can be tried on an endpoint that may be broken
@@ -149,7 +142,7 @@ class Client:
         if not self._is_broken:
             return ""
         self._is_broken = False
-        trouble = self._trouble(self._heal or "")
+        trouble = self._trouble(self.heal_command or "")
         return f"{trouble}; the endpoint may still be broken" if trouble else ""
 
     def _trouble(self, command: str) -> str:
@@ -162,7 +155,7 @@ class Client:
     # -- requests --------------------------------------------------------------------------------------------------
 
     def _send(self, request: Request, gate: threading.Barrier | None = None) -> Reply:
-        until = self._clock() + self._timeout
+        until = time.monotonic() + self.timeout_seconds
         connection = self._connection(request.url)
         try:
             connection.connect()
@@ -203,7 +196,7 @@ class Client:
             connection.connect()
             self._head(connection, request)
             connection.send(request.body[: int(len(request.body) * part)])
-            time.sleep(min(after_seconds, self._timeout))
+            time.sleep(min(after_seconds, self.timeout_seconds))
         except OSError:
             pass  # the endpoint hung up first; what counts is its answer to the next request
         finally:
@@ -212,7 +205,9 @@ class Client:
     def _connection(self, url: str) -> HTTPConnection:
         parts = urlsplit(url)
         kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-        return kind(parts.hostname or "", parts.port, timeout=min(self._timeout, max(0.1, self._ends - self._clock())))
+        return kind(
+            parts.hostname or "", parts.port, timeout=min(self.timeout_seconds, max(0.1, self._ends - time.monotonic()))
+        )
 
     def _head(self, connection: HTTPConnection, request: Request) -> None:
         parts = urlsplit(request.url)
@@ -222,7 +217,7 @@ class Client:
         for name, value in request.headers:
             connection.putheader(name, value)
         for key in request.keys:
-            connection.putheader(self._target.key_header, key)
+            connection.putheader(self.target.key_header, key)
         connection.putheader("Connection", "close")
         if request.method != "GET":
             connection.putheader("Content-Length", str(len(request.body)))
@@ -247,9 +242,9 @@ class Client:
 
     def _read(self, connection: HTTPConnection, until: float) -> Reply:
         def left() -> float:
-            seconds = until - self._clock()
+            seconds = until - time.monotonic()
             if seconds <= 0:
-                raise TimeoutError(f"the answer did not end within {self._timeout:g} s")
+                raise TimeoutError(f"the answer did not end within {self.timeout_seconds:g} s")
             return seconds
 
         made: Any = lambda sock, **given: HTTPResponse(_Punctual(sock, left), **given)  # type: ignore[arg-type]  # noqa: E731
@@ -269,22 +264,22 @@ class Client:
     # -- probe and commands ----------------------------------------------------------------------------------------
 
     def _count(self) -> int:
-        if self._probe.command is not None:
-            return _number(self._run(self._probe.command), self._probe)
-        reply = self._send(Request(self._probe.url or "", (), b"", self._target.headers, "GET"))
+        if self.probe.command is not None:
+            return _number(self._run(self.probe.command), self.probe)
+        reply = self._send(Request(self.probe.url or "", (), b"", self.target.headers, "GET"))
         if not reply.status:
-            raise ProbeFailed(f"{self._probe} does not answer: {reply.trouble}")
+            raise ProbeFailed(f"{self.probe} does not answer: {reply.trouble}")
         if reply.status != 200:
-            raise ProbeFailed(f"{self._probe} answered {reply}")
-        return _number(reply.body, self._probe)
+            raise ProbeFailed(f"{self.probe} answered {reply}")
+        return _number(reply.body, self.probe)
 
     def _run(self, command: str) -> bytes:
         try:
             done = subprocess.run(  # noqa: S603 - the user's own command, and no shell reads it
-                shlex.split(command), capture_output=True, timeout=self._timeout, check=True
+                shlex.split(command), capture_output=True, timeout=self.timeout_seconds, check=True
             )
         except subprocess.TimeoutExpired as error:
-            raise ProbeFailed(f"the command {_program(command)} took longer than {self._timeout:g} s") from error
+            raise ProbeFailed(f"the command {_program(command)} took longer than {self.timeout_seconds:g} s") from error
         except subprocess.CalledProcessError as error:
             raise ProbeFailed(f"the command {_program(command)} failed: exit code {error.returncode}") from error
         except (OSError, ValueError, subprocess.SubprocessError) as error:

@@ -70,14 +70,7 @@ def examine(
     """
     probe = probe or Probe()
     budget = budget or Budget()
-    client = Client(
-        target,
-        probe=probe,
-        budget=budget,
-        timeout_seconds=timeout_seconds,
-        break_commands=break_commands,
-        heal_command=heal_command,
-    )
+    client = Client(target, probe, budget, timeout_seconds, break_commands, heal_command)
     client.greet()
     tally = Tally(probed=bool(probe))
     keys = _keys(secrets.token_hex(8))

@@ -12,7 +12,7 @@ from enum import StrEnum
 
 NO_GUARD, TEXTBOOK, SAMEKEY = COLUMNS = ("no guard", "textbook", "samekey")
 
-CLIENT_TIMEOUT_SECONDS = 0.3  # what a client waits for the provider
+TIMEOUT_SECONDS = 0.3  # what a client waits for the provider
 SLOW_ANSWER_SECONDS = 0.5  # what the provider takes on a bad moment: longer than any client waits
 LATE_CHARGE_SECONDS = 0.4  # a charge can land after the client went away, and after it asked
 FAST_ANSWER_SECONDS = (0.02, 0.05)

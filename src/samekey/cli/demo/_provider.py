@@ -12,18 +12,12 @@ import signal
 import threading
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from samekey.cli.demo._keys import Keys
-from samekey.cli.demo._plan import (
-    CLIENT_TIMEOUT_SECONDS,
-    COLUMNS,
-    LATE_CHARGE_SECONDS,
-    SLOW_ANSWER_SECONDS,
-    Fault,
-    plan,
-)
+from samekey.cli.demo._plan import COLUMNS, LATE_CHARGE_SECONDS, SLOW_ANSWER_SECONDS, TIMEOUT_SECONDS, Fault, plan
 from samekey.cli.demo._service import Message, Remote, inbox, serve
 
 LEDGER_TIMEOUT_SECONDS = 10.0  # the judge is asked at leisure
@@ -88,22 +82,15 @@ class Till:
     """The provider as one column's workers see it."""
 
     def __init__(self, remote: Remote, column: str) -> None:
-        self._remote, self._column = remote, column
+        self._call = partial(remote.call, timeout_seconds=TIMEOUT_SECONDS, column=column)
 
     def charge(self, order: str, amount: int) -> Any:
         """The charge; TimeoutError after 300 ms, when it is unknown whether the charge arrived."""
-        return self._remote.call(
-            "charge",
-            timeout_seconds=CLIENT_TIMEOUT_SECONDS,
-            column=self._column,
-            order=order,
-            amount=amount,
-            pid=os.getpid(),
-        )
+        return self._call("charge", order=order, amount=amount, pid=os.getpid())
 
     def find(self, order: str) -> Any:
         """Every charge of this order on the provider's books."""
-        return self._remote.call("find", timeout_seconds=CLIENT_TIMEOUT_SECONDS, column=self._column, order=order)
+        return self._call("find", order=order)
 
 
 def main() -> None:
