@@ -14,7 +14,7 @@ from samekey.http.asgi import SamekeyMiddleware as AsgiMiddleware
 from samekey.http.wsgi import SamekeyMiddleware as WsgiMiddleware
 from samekey.stores.memory import AsyncMemoryStore, MemoryStore
 from samekey.testing import ManualClock
-from samekey.testing.http.drivers import Got, Sent, WsgiDriver, asgi_send, both
+from samekey.testing.http.drivers import Got, Sent, WsgiDriver, asgi_send, together
 from samekey.testing.http.scene import same_answer
 
 SENT = Sent("POST", "/charges", "", (("Idempotency-Key", "k-1"),))
@@ -34,7 +34,7 @@ def by_wsgi(clock: ManualClock) -> tuple[Got, Got]:
         late = clock() == 0
         if late:
             clock.advance(60)
-            other.extend(both([lambda: driver.send(SENT)]))
+            other.extend(together(lambda: driver.send(SENT)))
         start_response("201 Created" if late else "402 Payment Required", [])
         return [b"late" if late else b"declined"]
 

@@ -398,8 +398,8 @@ def _tapped(inner: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def _store_point(when: str, asked: Any) -> None:
     """A point at one command, or at the batch, unless nothing that others see can change there."""
     verb = getattr(asked, "verb", "batch")
-    if verb in STORE_VERBS:
-        _point(f"{when} the store's {verb}")
+    if verb in STORE_VERBS and (mine := _mine()) is not None:
+        mine.point(f"{when} the store's {verb}")
 
 
 def _hasty(wait: Callable[..., Any]) -> Callable[..., Any]:
@@ -408,12 +408,6 @@ def _hasty(wait: Callable[..., Any]) -> Callable[..., Any]:
         return wait(command, min(timeout, WAIT_SECONDS_MAX) if mine is not None and mine.hasty else timeout)
 
     return hasty
-
-
-def _point(where: str) -> None:
-    mine = _mine()
-    if mine is not None:
-        mine.point(where)
 
 
 def _mine() -> Caller | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import io
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 from urllib.parse import unquote_to_bytes
@@ -203,7 +203,7 @@ async def asgi_send(app: Any, sent: Sent) -> Got:
     return Got(started[0], decoded, b"".join(parts), error)
 
 
-def both(works: Sequence[Callable[[], Any]]) -> list[Any]:
+def together(*works: Callable[[], Any]) -> list[Any]:
     """Run all of these at once, each in a thread; what they return, in order."""
     results: list[Any] = [None] * len(works)
 

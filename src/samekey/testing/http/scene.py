@@ -11,7 +11,7 @@ from samekey import AsyncGuard, Guard, Opaque, Policy, Record
 from samekey.http import Endpoint, Request
 from samekey.http._body import PATH
 from samekey.testing._asserts import require_asserts
-from samekey.testing.http.drivers import AsgiDriver, Got, Sent, WsgiDriver, both
+from samekey.testing.http.drivers import AsgiDriver, Got, Sent, WsgiDriver
 
 JSON = "application/json"
 
@@ -156,9 +156,6 @@ class Site:
         asynchronous = isinstance(self.guard, AsyncGuard)
         same: Any = {"key": "k-1", "payload": {"amount": 200, PATH: "POST /charges"}, "tenant": "ann"}
         self._driver.call(lambda: self.guard.run("POST /charges", effect if asynchronous else lambda: result, **same))
-
-    def together(self, *works: Callable[[], Got]) -> list[Got]:
-        return both(works)
 
     def record(
         self, key: str = "k-1", *, operation: str = "POST /charges", tenant: str | None = "ann"

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from samekey import AsyncGuard, Guard, Opaque, Policy, Repeatable, State, current
 from samekey.testing.faulty import AsyncFaultyStore, Fault, FaultyStore
-from samekey.testing.http.drivers import Got, both
+from samekey.testing.http.drivers import Got, together
 from samekey.testing.http.scene import (
     QUICK,
     SMALL,
@@ -55,7 +55,7 @@ class Trouble(Scene):
     def test_many_at_once_are_one_effect(self) -> None:
         """C01: everybody gets the one answer."""
         site, shop = self.open_shop()
-        got = site.together(*[site.post] * 8)
+        got = together(*[site.post] * 8)
 
         assert shop.count == 1
         assert {(one.status, one.body) for one in got} == {(201, b'{"charge": 1}')}
@@ -69,7 +69,7 @@ class Trouble(Scene):
             assert slow.entered.wait(20)
             return site.post()
 
-        first, second, _ = both([site.post, late, slow.during(lambda: None)])
+        first, second, _ = together(site.post, late, slow.during(lambda: None))
         same_answer(first, second)
         assert slow.shop.count == 1
 
@@ -77,7 +77,7 @@ class Trouble(Scene):
         slow = Slow()
         site = self.open(slow, policy=QUICK)
 
-        first, second = site.together(site.post, slow.during(site.post))
+        first, second = together(site.post, slow.during(site.post))
 
         assert (first.status, second.status, problem(second)) == (201, 409, "in-progress")
         assert 1 <= int(second.header("retry-after") or 0) <= 5
@@ -88,7 +88,7 @@ class Trouble(Scene):
         slow = Slow()
         site = self.open(slow, policy=QUICK)
 
-        _, second = site.together(site.post, slow.during(lambda: site.post(body={"amount": 500})))
+        _, second = together(site.post, slow.during(lambda: site.post(body={"amount": 500})))
 
         assert (second.status, problem(second)) == (422, "key-reused")
 
@@ -97,7 +97,7 @@ class Trouble(Scene):
         slow = Slow()
         site = self.open(lambda called: slow(called) if called.path == "/slow" else slow.shop(called), policy=QUICK)
         others = slow.during(lambda: [site.post(key=f"other-{number}").status for number in range(10)])
-        _, statuses = both([lambda: site.post("/slow"), others])
+        _, statuses = together(lambda: site.post("/slow"), others)
 
         assert statuses == [201] * 10
 

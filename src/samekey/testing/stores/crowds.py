@@ -115,8 +115,8 @@ def a_command_that_fails_leaves_no_transaction_open(scene: Scene) -> Steps[None]
 # -- wait ----------------------------------------------------------------------------------------------
 
 
-def _wait(seen: Record, timeout: float = PATIENCE, on: int = 0) -> Invoke:
-    return Invoke("wait", (Wait(seen), timeout), on)
+def _wait(seen: Record, timeout: float = PATIENCE) -> Invoke:
+    return Invoke("wait", (Wait(seen), timeout))
 
 
 def _timed(seen: Record, timeout: float = PATIENCE) -> Steps[tuple[Record | None, float]]:

@@ -177,7 +177,8 @@ def list_shows_records_newest_first(scene: Scene) -> Steps[None]:
     for number in range(4):
         yield from scene.held(str(number))
         yield from scene.outlive()
-    oldest = yield from scene.settle((yield from _one(scene, "0")), State.COMPLETED, result=b"done")
+    (oldest,) = yield from scene.listing(text="0")
+    oldest = yield from scene.settle(oldest, State.COMPLETED, result=b"done")
 
     records = yield from scene.listing()
 
@@ -185,11 +186,6 @@ def list_shows_records_newest_first(scene: Scene) -> Steps[None]:
     assert records[-1].result == oldest.result
     assert records[-1].version == oldest.version
     assert all(one.lease_live and one.now >= one.created_at for one in records[:-1])
-
-
-def _one(scene: Scene, text: str) -> Steps[Record]:
-    (record,) = yield from scene.listing(text=text)
-    return record
 
 
 @scenario
