@@ -47,12 +47,6 @@ def _body(ctx: click.Context, param: click.Parameter, value: str | None) -> byte
         raise click.BadParameter(f"{value[1:]}: {error.strerror}.") from None
 
 
-def _content_type(ctx: click.Context, param: click.Parameter, value: str) -> str:
-    if not _VALUE.fullmatch(value):
-        raise click.BadParameter(f"{value!r} is not a content type.")
-    return value
-
-
 def _page(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
     """Refuse a file that cannot be written before the examination: its effects are real, and would be in vain."""
     if value is not None and not os.access(value if value.exists() else value.parent, os.W_OK):
@@ -79,7 +73,7 @@ def _path(ctx: click.Context, param: click.Parameter, value: str | None) -> tupl
 @click.option("--body", default="{}", callback=_body, metavar="TEXT|@FILE", help="The body of the requests.")
 @click.option("--other-body", callback=_body, metavar="TEXT|@FILE", help="Another intent.  [default: made from --body]")
 @click.option("--method", default="POST", type=METHODS, help="The method of the requests.")
-@click.option("--content-type", default="application/json", callback=_content_type, help="Content type of the bodies.")
+@click.option("--content-type", default="application/json", help="Content type of the bodies.")
 @click.option("-H", "--header", "headers", multiple=True, callback=_header, help="'Name: value', on every request.")
 @click.option(
     "--other-header", "other_headers", multiple=True, callback=_header, help="The same, of another principal."
@@ -180,6 +174,8 @@ def _check(target: Target, probe: Probe, heal_command: str | None) -> None:
     key_header = target.key_header
     if not _NAME.fullmatch(key_header):
         raise click.UsageError(f"{key_header!r} is not the name of a header.")
+    if not _VALUE.fullmatch(target.content_type):
+        raise click.UsageError(f"{target.content_type!r} is not a content type.")
     everywhere = (*target.headers, *target.other_headers, *target.fail_headers)
     if any(name.lower() == key_header.lower() for name, _ in everywhere):
         raise click.UsageError(f"{key_header} is sent by this command itself: another one would be a second key.")

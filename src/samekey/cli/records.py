@@ -131,8 +131,8 @@ def explain(ctx: click.Context, store: str | None, names: tuple[str, ...], tenan
         story = explained(record, store=ops.store.name if given else "")
     if as_json:
         key = {"operation": record.key.operation, "tenant": record.key.tenant, "key": record.key.text}
-        told = {name: value for name, value in asdict(story).items() if name != "title"}
-        out.data({**key, "state": record.state.value, **told, "turn": story.turn._asdict()})
+        shown = {name: value for name, value in asdict(story).items() if name != "title"}
+        out.data({**key, "state": record.state.value, **shown, "turn": story.turn._asdict()})
         return Exit.FINE
     for number, text in enumerate(story.lines()):
         out.line(text, style="bold" if number == 0 or (text and not text.startswith(" ") and number > 2) else "")

@@ -12,7 +12,7 @@ no `sending()`. Otherwise it is unknown, and the boundary decides what that mean
 
 from __future__ import annotations
 
-from typing import Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 Meaning = Literal["keep", "close", "release", "unknown"]
 Remember = Literal["success_only", "ietf_draft", "stripe_v1"]
@@ -23,16 +23,7 @@ BEFORE_EXECUTION = frozenset({400, 401, 409, 422, 429})  # validation, authentic
 TRY_LATER = frozenset({429, 503})  # a replay of one would refuse every retry for the whole retention
 
 
-class Spoken(Protocol):
-    """What a hold knows when the application is done."""
-
-    decision: str | None
-
-    @property
-    def reached_out(self) -> bool: ...
-
-
-def meaning_of(status: int, remember: str, final: frozenset[int], held: Spoken) -> Meaning:
+def meaning_of(status: int, remember: str, final: frozenset[int], held: Any) -> Meaning:
     """What an answer of this status, given under this hold, means for its key."""
     decision = held.decision
     if decision == "release":

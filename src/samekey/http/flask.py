@@ -132,10 +132,7 @@ def run_view(app: Flask, dispatch: Any, visit: Visit) -> Any:
 def excused(app: Flask, response: Response, visit: Visit, error: Exception) -> Response:
     """A page was made of an exception: the exception decides about the record, the page is the answer."""
     made = Reply(response.status_code, headers_of(response), None if response.is_streamed else response.get_data())
-    reply = visit.fail(error, made)
-    if reply is None or reply.body is made.body:
-        return mark(response, reply or visit.endpoint.first(made, visit.key))
-    return response_of(app, reply)
+    return chosen(app, response, made, visit.fail(error, made) or visit.endpoint.first(made, visit.key))
 
 
 def headers_of(response: Response) -> list[Header]:
@@ -154,10 +151,7 @@ def answered(app: Flask, response: Response, visit: Visit) -> Response:
         response.response = held
     body = response.get_data()
     reply = Reply(response.status_code, headers, body if len(body) <= visit.room else None)
-    out = visit.leave(reply, len(body))
-    if out.status == reply.status and out.body is reply.body:
-        return mark(response, out)
-    return response_of(app, out)
+    return chosen(app, response, reply, visit.leave(reply, len(body)))
 
 
 def streamed(app: Flask, response: Response, visit: Visit, parts: Iterable[bytes]) -> Response:
@@ -166,11 +160,15 @@ def streamed(app: Flask, response: Response, visit: Visit, parts: Iterable[bytes
     if ends_with_view(visit):
         response.response = parts
         response.call_on_close(lambda: close(source))
-        out = visit.leave(reply)
-        return mark(response, out) if out.body is None else response_of(app, out)
+        return chosen(app, response, reply, visit.leave(reply))
     response.response = stream = Stream(parts, source, visit, reply)
     response.call_on_close(stream.close)  # also where a middleware wraps the stream, to compress it
     return mark(response, visit.endpoint.first(reply, visit.key, stored=False))
+
+
+def chosen(app: Flask, response: Response, made: Reply, out: Reply) -> Response:
+    """What goes out: the application's own response, or another one if the record has one."""
+    return mark(response, out) if out.status == made.status and out.body is made.body else response_of(app, out)
 
 
 def mark(response: Response, reply: Reply) -> Response:

@@ -25,7 +25,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from samekey.core.boundary import Boundary, Kind, Opaque
-from samekey.core.call import Answer, Call
+from samekey.core.call import Answer
 from samekey.core.errors import Busy, CallerError, Fenced, Misconfigured, NotDone, ResultNotKept, ResultUnreadable
 from samekey.core.key import as_text, make_key
 from samekey.core.policy import Policy
@@ -98,10 +98,6 @@ class _Events:
         """Libraries raise on a bad signature. If the check has a bug instead, its type is in the log."""
         _log.warning("an event of %s did not verify: %s", self._name, type(error).__name__)
         return False
-
-    def _call(self, key: str) -> Call:
-        call: Call = self._guard.new_call(self._operation, key, None)
-        return call
 
     def _unopened(self, opened: Answer[Any] | adapters.Unopened) -> Reply:
         """The answer to an event that is not to be handled now."""
@@ -190,7 +186,7 @@ class Webhook(_Events):
         if isinstance(key, Reply):
             return key
         guard: Guard = self._guard
-        opened = guard.begin(self._call(key))
+        opened = guard.begin(guard.new_call(self._operation, key, None))
         if not isinstance(opened, adapters.Running):
             return self._unopened(opened)
         try:
@@ -217,7 +213,7 @@ class AsyncWebhook(_Events):
         if isinstance(key, Reply):
             return key
         guard: AsyncGuard = self._guard
-        opened = await guard.begin(self._call(key))
+        opened = await guard.begin(guard.new_call(self._operation, key, None))
         if not isinstance(opened, adapters.AsyncRunning):
             return self._unopened(opened)
         try:

@@ -62,26 +62,21 @@ def request_of(environ: Environ) -> Request:
 
 def read_body(environ: Environ, endpoint: Endpoint, key: str) -> bytes | Reply:
     """The whole body, or the problem with it; nothing is claimed before its end."""
-    given = environ.get("CONTENT_LENGTH") or ""
-    stream = environ["wsgi.input"]
-    if not given:
-        if not environ.get("wsgi.input_terminated"):
-            # Without a length, WSGI gives an empty body. A body in chunks has no end to which it could be read.
-            return endpoint.endless(key) if has_unended_body(environ) else b""
-        try:
-            body: bytes = stream.read(endpoint.body_max_bytes + 1)
-        except OSError:
-            return endpoint.incomplete(key)
-        return endpoint.too_large(key) if len(body) > endpoint.body_max_bytes else body
-    if not (given.isascii() and given.isdigit()):
+    given, most = environ.get("CONTENT_LENGTH") or "", endpoint.body_max_bytes
+    if not given and not environ.get("wsgi.input_terminated"):
+        # Without a length, WSGI gives an empty body. A body in chunks has no end to which it could be read.
+        return endpoint.endless(key) if has_unended_body(environ) else b""
+    if given and not (given.isascii() and given.isdigit()):
         return endpoint.incomplete(key)
-    if len(given) > 20 or int(given) > endpoint.body_max_bytes:
+    if len(given) > 20 or int(given or 0) > most:
         return endpoint.too_large(key)
     try:
-        body = stream.read(int(given))
+        body: bytes = environ["wsgi.input"].read(int(given) if given else most + 1)
     except OSError:
         return endpoint.incomplete(key)
-    return body if len(body) == int(given) else endpoint.incomplete(key)
+    if len(body) > most:
+        return endpoint.too_large(key)
+    return body if not given or len(body) == int(given) else endpoint.incomplete(key)
 
 
 def run_app(app: App, environ: Environ, start_response: StartResponse, visit: Visit) -> Iterable[bytes]:

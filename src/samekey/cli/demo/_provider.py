@@ -16,11 +16,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from samekey.cli.demo._keys import Keys
 from samekey.cli.demo._plan import COLUMNS, LATE_CHARGE_SECONDS, SLOW_ANSWER_SECONDS, TIMEOUT_SECONDS, Fault, plan
 from samekey.cli.demo._service import Message, Remote, inbox, serve
 
 LEDGER_TIMEOUT_SECONDS = 10.0  # the judge is asked at leisure
+KEYS_TIMEOUT_SECONDS = 5.0  # a key table answers at once; longer than any hiccup of a busy machine
 
 
 class Provider:
@@ -91,6 +91,34 @@ class Till:
     def find(self, order: str) -> Any:
         """Every charge of this order on the provider's books."""
         return self._call("find", order=order)
+
+
+class Keys:
+    """The key table of the textbook column: SET with NX and a TTL, GET, DELETE, for which people use Redis.
+
+    It is in this process, which outlives the workers that are killed.
+    """
+
+    def __init__(self) -> None:
+        self._rows: dict[str, tuple[Any, float]] = {}
+        self._mutex = threading.Lock()
+
+    def set(self, *, key: str, value: Any, nx: bool, ttl_seconds: float) -> bool:
+        now = time.monotonic()
+        with self._mutex:
+            if nx and key in self._rows and self._rows[key][1] > now:
+                return False
+            self._rows[key] = (value, now + ttl_seconds)
+            return True
+
+    def get(self, *, key: str) -> Any:
+        with self._mutex:
+            value, until = self._rows.get(key, (None, 0.0))
+        return value if until > time.monotonic() else None
+
+    def delete(self, *, key: str) -> None:
+        with self._mutex:
+            self._rows.pop(key, None)
 
 
 def main() -> None:

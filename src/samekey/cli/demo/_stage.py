@@ -16,6 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -82,22 +83,17 @@ class Child:
 
     def tell(self, message: Message) -> None:
         assert self.process.stdin is not None  # noqa: S101 - a pipe, see above
-        try:
+        with suppress(BrokenPipeError):  # just killed: its reader says so in the inbox
             self.process.stdin.write(json.dumps(message) + "\n")
             self.process.stdin.flush()
-        except BrokenPipeError:
-            pass  # just killed: its reader says so in the inbox
 
     def stop(self) -> None:
         self.process.kill()
         self.process.wait()
         self._reader.join()
-        for pipe in (self.process.stdin, self.process.stdout):
-            try:
-                if pipe is not None:
-                    pipe.close()
-            except BrokenPipeError:
-                pass  # an order it did not live to read
+        for pipe in filter(None, (self.process.stdin, self.process.stdout)):
+            with suppress(BrokenPipeError):  # an order it did not live to read
+                pipe.close()
 
     def _read(self) -> None:
         assert self.process.stdout is not None  # noqa: S101 - a pipe, see above
@@ -222,10 +218,8 @@ class Stage:
             raise self._broken(f"{command[-1]} did not start")
         return int(message["port"])
 
-    def _start(self, command: tuple[str, ...], **more: Any) -> Child:
-        child = Child(command, {**self._part, **more}, inbox=self._inbox, log=self._log)
-        self._children.append(child)
-        return child
+    def _start(self, command: tuple[str, ...], **more: Any) -> None:
+        self._children.append(Child(command, {**self._part, **more}, inbox=self._inbox, log=self._log))
 
     def _broken(self, why: str) -> Broken:
         return Broken(f"{why}; its processes wrote {self.log}")

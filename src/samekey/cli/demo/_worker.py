@@ -8,9 +8,8 @@ from functools import partial
 
 from samekey import InDoubt, NotDone, SamekeyError
 from samekey.cli.demo._columns import WAYS, Charge, StillRunning, Tools
-from samekey.cli.demo._keys import KEYS_TIMEOUT_SECONDS
 from samekey.cli.demo._plan import Order, plan
-from samekey.cli.demo._provider import Till
+from samekey.cli.demo._provider import KEYS_TIMEOUT_SECONDS, Till
 from samekey.cli.demo._service import Message, Remote, inbox, tell
 
 TRIES_MAX = 40  # about 15 s: longer than the worst moment of a busy machine

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from django.core.exceptions import RequestDataTooBig
@@ -107,14 +107,14 @@ async def asettle(response: Any, visit: AsyncVisit) -> HttpResponseBase:
         reply = Reply(response.status_code, headers_of(response), body if len(body) <= visit.room else None)
         return chosen(response, reply, await visit.leave(reply, len(body)))
     made = response.streaming_content
-    parts = aiter(made) if response.is_async else as_async(iter(made))
+    parts = aiter(made) if response.is_async else as_async(made)
     held: list[bytes] = []
     size, endless = 0, is_endless(headers_of(response))
     while not endless and size <= visit.room:
         part = await anext(parts, None)
         if part is None:
             whole = b"".join(held)
-            response.streaming_content = whole_of(whole)
+            response.streaming_content = as_async([whole])
             reply = Reply(response.status_code, headers_of(response), whole)
             return chosen(response, reply, await visit.leave(reply))
         held.append(part)
@@ -129,10 +129,6 @@ async def asettle(response: Any, visit: AsyncVisit) -> HttpResponseBase:
     return flowing(response, visit.endpoint.first(reply, visit.key, stored=False))
 
 
-async def whole_of(body: bytes) -> AsyncIterator[bytes]:
-    yield body
-
-
 async def chained(held: list[bytes], rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     for part in held:
         yield part
@@ -140,7 +136,7 @@ async def chained(held: list[bytes], rest: AsyncIterator[bytes]) -> AsyncIterato
         yield part
 
 
-async def as_async(parts: Iterator[bytes]) -> AsyncIterator[bytes]:
+async def as_async(parts: Iterable[bytes]) -> AsyncIterator[bytes]:
     for part in parts:
         yield part
 
