@@ -82,6 +82,7 @@ class WsgiDriver:
             "wsgi.multithread": True,
         }
         setup_testing_defaults(environ)
+        del environ["HTTP_HOST"]  # the request has its own, or none
         if sent.chunked:
             environ["HTTP_TRANSFER_ENCODING"] = "chunked"
         else:
