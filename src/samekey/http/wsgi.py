@@ -85,7 +85,7 @@ def run_app(app: App, environ: Environ, start_response: StartResponse, visit: Vi
     try:
         made = app(environ, started)
         parts = iter(made)
-        while not started.endless and started.size <= visit.room:
+        while not is_endless(started.headers) and started.size <= visit.room:
             part = next(parts, None)
             if part is None:
                 return finish(made, started, start_response, visit)
@@ -141,10 +141,6 @@ class _Started:
     def write(self, part: bytes) -> None:
         self.parts.append(part)
         self.size += len(part)
-
-    @property
-    def endless(self) -> bool:
-        return is_endless(self.headers)
 
     def reply(self, *, kept: bool = True) -> Reply:
         if not self.status:

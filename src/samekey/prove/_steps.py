@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 BUSY = frozenset({409, 425, 429, 503})  # "later, with the same key": they do not show whether it happened
-OVERLOADED = frozenset({429, 503})
+OVERLOADED = frozenset({429, 503})  # about the load of the endpoint, and not about this request
 
 
 class Request(NamedTuple):
@@ -35,11 +35,6 @@ class Reply(NamedTuple):
     @property
     def busy(self) -> bool:
         return self.status in BUSY
-
-    @property
-    def overloaded(self) -> bool:
-        """Whether the status describes the load of the endpoint, and not this request."""
-        return self.status in OVERLOADED
 
     @property
     def doubtful(self) -> bool:

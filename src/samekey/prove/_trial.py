@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from samekey.prove._bodies import found_at
-from samekey.prove._steps import Count, HangUp, Pause, Reply, Request, Send, Step, Target, Together
+from samekey.prove._steps import OVERLOADED, Count, HangUp, Pause, Reply, Request, Send, Step, Target, Together
 
 ASKS_MAX = 60  # repetitions of one request while the answer is "later"
 UNCOUNTED = "effects cannot be counted"
@@ -123,7 +123,7 @@ class Trial:
 
     def add_reply(self, what: str, reply: Reply, *, fails: bool = False) -> None:
         self.unserved = self.unserved or not reply.good
-        if reply.overloaded and not fails:
+        if reply.status in OVERLOADED and not fails:
             self.overloaded = reply.status
         self.replies.append(reply)
         self.story.append(f"{what}: {reply}")
