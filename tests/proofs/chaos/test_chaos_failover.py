@@ -69,7 +69,9 @@ def synchronous(primary: PrivatePostgres) -> Iterator[PrivatePostgres]:
         yield copy
 
 
-@pytest.mark.parametrize(("follow", "effects"), [(synchronous, "opaque"), *([(asynchronous, "keyed")] if FULL else [])])
+@pytest.mark.parametrize(
+    ("follow", "effects"), [(synchronous, "opaque"), pytest.param(asynchronous, "keyed", marks=pytest.mark.minutes)]
+)
 def test_postgres_fails_over(follow, effects):
     with private_postgres() as server:
         url = server.create_database()

@@ -67,6 +67,7 @@ def small_disk(server: PrivatePostgres) -> Iterator[Path]:
             subprocess.run(["umount", "-l", folder], check=True)
 
 
+@pytest.mark.minutes
 def test_postgres_with_a_disk_that_is_full_now_and_then(server):
     """What cannot be written is told, and nothing runs without its claim."""
     with small_disk(server) as folder:

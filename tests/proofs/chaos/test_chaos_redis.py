@@ -21,6 +21,7 @@ def test_redis_under_kills_pauses_and_restarts(effects):
     assert verdict.done["restarts"] > 0
 
 
+@pytest.mark.minutes
 def test_redis_wiped_again_and_again_before_a_provider_that_dedups():
     """Keyed: whatever the store forgets, the provider key is the same, and each key is charged once."""
     with redis_server() as server:

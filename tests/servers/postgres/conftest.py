@@ -15,17 +15,6 @@ from tests.servers.postgres.helpers import MAJOR, sql
 from tests.stores.wire import Wire
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "minutes: many seconds of work; only `make proof` runs it")
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if os.environ.get("SAMEKEY_BUDGET") != "full":
-        long = [item for item in items if item.get_closest_marker("minutes")]
-        items[:] = [item for item in items if not item.get_closest_marker("minutes")]
-        config.hook.pytest_deselected(items=long)
-
-
 @pytest.fixture(scope="session")
 def server():
     # Without autovacuum all transaction ids are those of the test.

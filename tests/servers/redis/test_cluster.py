@@ -28,9 +28,9 @@ from samekey.stores import _waiting
 from samekey.stores.redis import AsyncRedisStore, RedisStore, _discovery
 from samekey.stores.redis._batches import REDIRECTS_MAX
 from samekey.stores.redis._requests import SLOTS
-from samekey.testing.servers import RedisServer, redis_server
+from samekey.testing.servers import RedisServer
 from tests.servers.redis.helpers import FULL, LEASE, channel, listing_with, opening, raw_key, settling, there
-from tests.servers.redis.topologies import redis_cluster, until
+from tests.servers.redis.topologies import cluster_node, redis_cluster, until
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +106,7 @@ def give_away(record: Record, source: RedisServer, target: RedisServer) -> int:
 @contextmanager
 def growing_cluster() -> Iterator[list[RedisServer]]:
     """Two masters, and a third one that has no slots yet."""
-    with redis_cluster(2) as nodes, redis_server(cluster_enabled="yes") as new:
+    with redis_cluster(2) as nodes, cluster_node() as new:
         new.call("CLUSTER", "MEET", "127.0.0.1", nodes[0].port, nodes[0].settings["cluster-port"])
         until(lambda: all(str(node.call("CLUSTER", "NODES")).count(" connected") == 3 for node in (*nodes, new)))
         until(lambda: "cluster_state:ok" in new.call("CLUSTER", "INFO"))
@@ -212,7 +212,7 @@ def test_servers_that_each_name_the_other_are_asked_until_they_agree(cluster):
 
 def test_a_server_that_knows_no_cluster_is_skipped(cluster):
     """One that came back without its memory has no slots to tell of: the next one is asked."""
-    with redis_server(cluster_enabled="yes") as forgot:
+    with cluster_node() as forgot:
         store = RedisStore(f"redis://127.0.0.1:{forgot.port},127.0.0.1:{cluster[0].port}?cluster=1")
 
         assert store.carry_out(opening()).state is State.STARTED

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from samekey.testing.servers import Redis, RedisServer, free_port, own_folder, redis_program
+from samekey.testing.servers import Redis, RedisServer, free_port, own_folder, redis_program, redis_server
 
 SLOTS = 16384
 UNTIL_SECONDS = 30.0
@@ -77,6 +77,11 @@ def sentinel(master: RedisServer, name: str = "main") -> Iterator[Sentinel]:
     with own_folder("redis") as folder, _running(Sentinel(master, folder, name)) as watch:
         assert isinstance(watch, Sentinel)
         yield watch
+
+
+def cluster_node() -> contextlib.AbstractContextManager[RedisServer]:
+    """A server that can join a cluster, and is in none yet."""
+    return redis_server(cluster_enabled="yes", cluster_port=str(free_port()))  # the port is explained in redis_cluster
 
 
 @contextlib.contextmanager
