@@ -6,6 +6,7 @@ A script is a list of (command, reply); a reply that is an exception is raised a
 from __future__ import annotations
 
 from dataclasses import make_dataclass, replace
+from math import inf
 from typing import Any
 
 import pytest
@@ -38,6 +39,7 @@ from samekey.core.commands import (
     Returned,
     RunEffect,
     Settle,
+    SettleLater,
     Sleep,
     Take,
     Tell,
@@ -63,6 +65,7 @@ from samekey.core.key import make_key
 from samekey.core.policy import Policy
 from samekey.core.record import Evidence, Record
 from samekey.core.refusal import encode_refusal
+from samekey.core.search import provider_term
 from samekey.core.states import Role, State
 
 KEY, OLD_KEY = make_key("charge", "o-1"), make_key("pay", "o-1")
@@ -117,11 +120,16 @@ def play(attempt: Any, *script: tuple[Any, Any]) -> Any:
 
 
 def opening(call: Call) -> Open:
-    return Open(KEY, "me", INTENT, call.terms_text, 10.0, call.terms.sends, call.attributes)
+    return Open(KEY, "me", INTENT, call.terms_text, 10.0, call.terms.sends, call.attributes, None, kept_for(call))
 
 
 def taking(call: Call, seen: Record) -> Take:
-    return Take(seen, "me", call.terms_text, 10.0, call.terms.sends)
+    return Take(seen, "me", call.terms_text, 10.0, call.terms.sends, (), kept_for(call))
+
+
+def kept_for(call: Call) -> float:
+    """Only a hold of Repeatable ends by itself: after lease and retention."""
+    return 1010.0 if call.terms.kind is Kind.REPEATABLE else 0.0
 
 
 def settling(state: State, seen: Record = HELD, **how: Any) -> Settle:
@@ -279,7 +287,8 @@ def test_earlier_names_are_looked_at_first():
     done = play(steps.attempt(call), (Read(OLD_KEY), None), (opening(call), completed(record())))
     assert done.replayed
     run = calling(aliases=(OLD_KEY,), policy=Policy(lease=10, store_down="run"))
-    unguarded = [(Tell("unguarded", None), None), (RunEffect(None), Returned(5))]
+    down = Tell("store_down", None, "run", "StoreUnavailable")
+    unguarded = [(down, None), (Tell("unguarded", None), None), (RunEffect(None), Returned(5))]
     assert not play(steps.attempt(run), (Read(OLD_KEY), DOWN), *unguarded).guarded
     assert not play(steps.attempt(run), (Read(OLD_KEY), None), (opening(run), DOWN), *unguarded).guarded
 
@@ -290,12 +299,31 @@ def test_a_store_that_is_away_refuses_or_runs_unguarded_as_the_policy_says():
         play(steps.attempt(call), (opening(call), DOWN))
     run = calling(policy=Policy(lease=10, store_down="run"))
     done = play(
-        steps.attempt(run), (opening(run), DOWN), (Tell("unguarded", None), None), (RunEffect(None), Returned(5))
+        steps.attempt(run),
+        (opening(run), DOWN),
+        (Tell("store_down", None, "run", "StoreUnavailable"), None),
+        (Tell("unguarded", None), None),
+        (RunEffect(None), Returned(5)),
     )
     assert done == Answer(5, State.COMPLETED, False, "o-1", 0, 1, recorded=False, guarded=False)
     atomic = calling(InATransaction(), policy=Policy(lease=10, store_down="run"))
     with pytest.raises(StoreUnavailable):
         play(steps.attempt(atomic), (opening(atomic), DOWN))
+
+
+def test_a_store_that_goes_away_while_we_wait_or_take_is_down_but_a_doubt_is_never_run():
+    run = calling(Keyed(), policy=Policy(lease=10, store_down="run"))
+    down = Tell("store_down", None, "run", "StoreUnavailable")
+    unguarded = [(down, None), (Tell("unguarded", None), None), (RunEffect(None), Returned(5))]
+    held, free = record(), record(State.RELEASED)
+    assert not play(steps.attempt(run), (opening(run), held), (Wait(held), DOWN), *unguarded).guarded
+    taking = Take(free, "me", run.terms_text, 10.0, True)
+    assert not play(steps.attempt(run), (opening(run), free), (taking, DOWN), *unguarded).guarded
+    refuse, doubted = calling(), record(State.IN_DOUBT, boundary=run.terms_text)
+    with pytest.raises(StoreUnavailable):
+        play(steps.attempt(refuse), (opening(refuse), held), (Wait(held), DOWN))
+    with pytest.raises(StoreUnavailable):
+        play(steps.attempt(run), (opening(run), doubted), (Take(doubted, "me", run.terms_text, 10.0, True), DOWN))
 
 
 def test_switched_off_it_runs_without_a_store():
@@ -353,7 +381,8 @@ def test_a_refusal_closes():
 def test_not_done_releases_and_turns_the_round_where_an_old_decline_would_speak(boundary, rotates):
     error = NotDone()
     free = HELD._replace(state=State.RELEASED)
-    releasing = settling(State.RELEASED, error="NotDone", next_round=rotates)
+    found_by = (provider_term(KEY, 1),) if rotates else ()  # the next provider key can be searched for
+    releasing = settling(State.RELEASED, error="NotDone", next_round=rotates, terms=found_by)
 
     assert held_and(calling(boundary), Raised(error), (releasing, free), (Tell("released", free), None)) == Failed(
         error
@@ -381,12 +410,26 @@ def test_anything_else_is_a_doubt_with_a_note():
     told = (Tell("in_doubt", doubted, "ValueError"), None)
     assert held_and(calling(), Raised(error), (doubting, doubted), told) == Failed(error)
     assert "the effect ended in ValueError" in error.__notes__[0]
-    plain = ValueError("x")
-    held_and(calling(Repeatable()), Raised(plain), (doubting, doubted), told)
-    assert not hasattr(plain, "__notes__")  # the next call runs again: nobody need do anything
     gone = ValueError("x")
     held_and(calling(), Raised(gone), (doubting, None))
     assert gone.__notes__
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("x"), TimeoutError(), KeyboardInterrupt()], ids=lambda one: type(one).__name__
+)
+@pytest.mark.parametrize("unsure", [False, True], ids=["first", "after a doubt"])
+def test_anything_under_repeatable_frees_the_key_without_a_note(error, unsure):
+    """Only with an older doubt behind it the key stays in doubt; in both cases the next call runs it again."""
+    held = HELD._replace(unsure=unsure)
+    state = State.IN_DOUBT if unsure else State.RELEASED
+    ended = held._replace(state=state)
+    settled = (settling(state, held, error=type(error).__name__), ended)
+
+    failed = held_and(calling(Repeatable()), Raised(error), settled, (Tell(str(state), ended), None), held=held)
+
+    assert failed == Failed(error)
+    assert not hasattr(error, "__notes__")
 
 
 @pytest.mark.parametrize(
@@ -502,6 +545,31 @@ def test_pauses_have_an_end_and_silence_counts():
     assert not held_and(call, Returned("receipt"), *silent, told).recorded
     as_long_as_a_lease = StoreUnavailable("silent", tried_seconds=8.0)
     assert not held_and(call, Returned("receipt"), (command, as_long_as_a_lease), told).recorded
+
+
+def test_beyond_the_settle_patience_it_is_written_in_the_background_for_the_rest_of_the_lease():
+    call = calling(policy=Policy(lease=8, settle_patience=0.5, retention=1000))
+    command = settling(State.COMPLETED, result=RESULT)
+    slow = StoreUnavailable("silent", tried_seconds=0.25)
+    approx: Any = pytest.approx
+    told = (Tell("not_recorded", HELD, "StoreUnavailable"), None)
+    script: list[tuple[Any, Any]] = [(command, slow), (Sleep(0.05), None), (command, DOWN), (Sleep(0.1), None)]
+    script += [(command, DOWN), (Sleep(approx(0.1)), None), (command, slow)]  # not 0.2: that would be too long
+    script += [(SettleLater(command, approx(7.25)), None), told]
+    assert not held_and(call, Returned("receipt"), *script).recorded
+    closed = StoreUnavailable("closed", tried_seconds=inf)
+    assert not held_and(call, Returned("receipt"), (command, closed), told).recorded
+    atomic = calling(Atomic("db"), policy=Policy(settle_patience=0.5))
+    assert play(steps.insist(atomic, command), (command, slow)) is slow
+
+
+def test_an_outcome_in_the_background_is_tried_once_and_kept_as_evidence_where_the_key_changed_hands():
+    call, command = calling(), settling(State.COMPLETED, result=RESULT)
+    other = record(attempt="they")
+    assert play(steps.insist_later(call, command), (command, completed())) == completed()
+    assert play(steps.insist_later(call, command), (command, other), (late(), other)) == other
+    for error in (DOWN, Misconfigured("read-only"), RecordUnreadable("damaged")):
+        assert play(steps.insist_later(call, command), (command, error)) is error
 
 
 @pytest.mark.parametrize("broken", [Misconfigured("read-only"), RecordUnreadable("damaged")], ids=repr)
@@ -942,7 +1010,13 @@ def test_what_the_provider_says_is_written_down():
     told = (Tell("resolved", closed, "Declined"), None)
     assert asked(Declined(final=True, reason="stolen"), (closing, closed), told) is closed
     free = ASKING._replace(state=State.RELEASED)
-    freeing = resolving(State.RELEASED, error="Declined", why="the provider says declined", next_round=True)
+    freeing = resolving(
+        State.RELEASED,
+        error="Declined",
+        why="the provider says declined",
+        next_round=True,
+        terms=(provider_term(KEY, 1),),
+    )
     assert asked(Declined(), (freeing, free), (Tell("resolved", free, "Declined"), None)) is free
 
 

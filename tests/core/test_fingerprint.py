@@ -29,6 +29,7 @@ from samekey.core import canonical, fingerprint, json_text
 from samekey.core.canonical import DEPTH_MAX, SIZE_MAX, STEP_MAX
 from samekey.core.errors import Misconfigured, PayloadRefused
 from samekey.core.fingerprint import (
+    ADOPTED,
     FIELDS_MAX,
     FORM_MAX,
     IGNORE_MAX,
@@ -573,6 +574,7 @@ def test_cycles_show_as_nesting():
     assert refusal({"a": mapping}).path.startswith("a.self.self.")
 
 
+@pytest.mark.slow
 def test_size_is_refused_past_the_limit_and_not_before():
     assert digest(["x" * (SIZE_MAX - 4)])
     assert "8 MiB" in refusal(["x" * (SIZE_MAX - 3)]).message
@@ -609,6 +611,7 @@ def test_of_what_is_too_large_the_largest_part_is_named_and_what_has_no_form_is_
     assert json_refusal(" " * (1 << 20) + "1").path == ""
 
 
+@pytest.mark.slow
 def test_a_few_shared_lists_cannot_stand_for_a_billion(monkeypatch):
     monkeypatch.setattr(canonical, "SIZE_MAX", 1 << 20)
     laughs: Any = ["ha"] * 1000
@@ -1293,6 +1296,7 @@ def interpreters() -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_golden_digests_hold_in_every_python_under_any_hash_seed_and_digit_limit():
     program = "\n".join(
         [
@@ -1312,3 +1316,14 @@ def test_golden_digests_hold_in_every_python_under_any_hash_seed_and_digit_limit
                 check=True,
             )
             assert json.loads(child.stdout) == GOLDEN, (python, seed, limit)
+
+
+def test_an_adopted_record_matches_every_payload_and_names_no_field():
+    """Its hash was made by the rules of another table, so there is nothing to compare."""
+    intent = Intent({"amount": 200}, secrets=(b"s" * 32,))
+    stored = Fingerprint(b"\x00" * 32, ADOPTED, ())
+
+    assert intent.matches(stored.digest, ADOPTED)
+    assert intent.differing(stored) == ()
+    with pytest.raises(Misconfigured):
+        intent.matches(stored.digest, "adopted by others")

@@ -301,7 +301,7 @@ def test_whatever_interrupts_a_driver_the_steps_are_closed():
 
 def test_a_query_picks_by_everything_it_names():
     assert Query().picks(RECORD)
-    assert Query((State.COMPLETED,), "charge", "acme", "o-1", before=(10.1, b"")).picks(RECORD)
+    assert Query((State.COMPLETED,), False, "charge", "acme", "o-1", before=(10.1, b"")).picks(RECORD)
     for query in (
         Query((State.STARTED,)), Query(operation="pay"), Query(tenant="other"), Query(text="o-2"),
         Query(before=(10.0, KEY.digest)), Query(before=(9.9, b"\xff" * 16)),

@@ -41,6 +41,7 @@ from samekey.core.commands import (
     Returned,
     RunEffect,
     Settle,
+    SettleLater,
     Sleep,
     Take,
     Tell,
@@ -55,10 +56,12 @@ from samekey.core.errors import (
     RecordUnreadable,
     Refused,
     StoreBusy,
+    StoreError,
     StoreUnavailable,
 )
 from samekey.core.record import Record
 from samekey.core.recovery import may_rotate, recover, spoken
+from samekey.core.search import provider_term
 from samekey.core.states import COMPLETED, HOLDER, SETTLED, Role, State
 
 ROUNDS_MAX = 20  # lost races before we call the key busy; 3 is already rare
@@ -74,13 +77,7 @@ def attempt(call: Call) -> Generator[Command, Any, Answer[Any] | Failed]:
         # `yield` on the hot path: `yield from command` is the same, typed, and makes a generator.
         record: Record | None = (yield from find(call)) if call.aliases else (yield open_command(call))
     except StoreUnavailable as why:
-        # In a transaction the store is the database that the effect writes to: without it nothing can run. And a
-        # transaction that holds the record may be running this very effect.
-        if call.policy.store_down == "refuse" or call.terms.kind is Kind.ATOMIC or isinstance(why, StoreBusy):
-            if not hasattr(why, "__notes__"):  # another caller of the batch may have added it
-                note(why, "samekey: nothing was run; try again with the same key later")
-            raise
-        return (yield from run_unguarded(call))
+        return (yield from without_store(call, why))
 
     for _ in range(ROUNDS_MAX):
         if record is None:  # freed or swept since we saw it
@@ -97,9 +94,15 @@ def attempt(call: Call) -> Generator[Command, Any, Answer[Any] | Failed]:
             case State.COMPLETED | State.CLOSED:
                 return replay(call, record)
             case State.RELEASED if record.happened is None:
-                record = yield from take(call, record)
+                try:
+                    record = yield from take(call, record)
+                except StoreUnavailable as why:
+                    return (yield from without_store(call, why))
             case State.STARTED if record.lease_live:
-                seen, record = record, (yield from Wait(record))
+                try:
+                    seen, record = record, (yield from Wait(record))
+                except StoreUnavailable as why:
+                    return (yield from without_store(call, why))
                 if record is not None and record.lease_live and record.fence == seen.fence:
                     raise in_progress(record)
             case State.STARTED | State.IN_DOUBT | State.RELEASED:
@@ -107,6 +110,18 @@ def attempt(call: Call) -> Generator[Command, Any, Answer[Any] | Failed]:
     if record is None:
         raise InProgress(f"the key {call.key} changes hands too fast", key=call.key.text, token=0, retry_after=1.0)
     raise in_progress(record)
+
+
+def without_store(call: Call, why: StoreUnavailable) -> Generator[Command, Any, Answer[Any] | Failed]:
+    """The store failed before the key was ours: what the policy says. What is known to be in doubt never comes here."""
+    # In a transaction the store is the database that the effect writes to: without it nothing can run. And a
+    # transaction that holds the record may be running this very effect.
+    if call.policy.store_down == "refuse" or call.terms.kind is Kind.ATOMIC or isinstance(why, StoreBusy):
+        if not hasattr(why, "__notes__"):  # another caller of the batch may have added it
+            note(why, "samekey: nothing was run; try again with the same key later")
+        raise why
+    yield from Tell("store_down", None, "run", type(why).__name__)
+    return (yield from run_unguarded(call))
 
 
 # -- claiming ------------------------------------------------------------------------------------------
@@ -159,7 +174,7 @@ def run_held(call: Call, held: Record) -> Generator[Command, Any, Answer[Any] | 
             return known
     outcome: Outcome = yield RunEffect(held)
     if isinstance(outcome, Returned):
-        return (yield from complete(call, held, outcome.value))
+        return (yield from complete(call, held, outcome))
     error = outcome.error
     if isinstance(error, GeneratorExit):  # abandoned, not failed: write nothing, the lease will end
         if call.terms.kind is Kind.ATOMIC:
@@ -167,7 +182,7 @@ def run_held(call: Call, held: Record) -> Generator[Command, Any, Answer[Any] | 
         return Failed(error)
     match call.policy.meaning(error, inner=outcome.inner):
         case "closes":
-            return (yield from close(call, held, error))
+            return (yield from close(call, held, outcome))
         case "releases":
             if call.terms.kind is Kind.ATOMIC:
                 yield from Undo(claim_too=False)
@@ -176,6 +191,8 @@ def run_held(call: Call, held: Record) -> Generator[Command, Any, Answer[Any] | 
             yield from Undo(claim_too=True)  # effect and record together, as if it had never run
         case "unknown" if call.terms.marked and not outcome.begun:
             yield from release(call, held, outcome)  # before the mark nothing was sent
+        case "unknown" if call.terms.kind is Kind.REPEATABLE:
+            yield from release(call, held, outcome)  # it may have happened; the next caller runs it again in any case
         case _:
             yield from doubt(call, held, outcome)
     return Failed(error)
@@ -186,9 +203,9 @@ def ask_before_first_run(call: Call, held: Record) -> Generator[Command, Any, An
     verdict = yield from CallLookup(held)
     match verdict:
         case Happened(result):
-            return (yield from complete(call, held, result))
+            return (yield from complete(call, held, Returned(result)))
         case Declined(final=True, reason=reason):
-            refusal = encode_refusal(call, Refused(reason))
+            refusal = encode_refusal(call, held, Refused(reason))
             settled = yield from settle(call, held, State.CLOSED, result=refusal, error="Declined")
             if isinstance(settled, StoreUnavailable):
                 raise settled
@@ -206,12 +223,12 @@ def ask_before_first_run(call: Call, held: Record) -> Generator[Command, Any, An
             assert_never(verdict)
 
 
-def complete(call: Call, held: Record, value: Any) -> Generator[Command, Any, Answer[Any] | Failed]:
-    state = COMPLETED
-    result, error = encode(call, value)
+def complete(call: Call, held: Record, outcome: Returned) -> Generator[Command, Any, Answer[Any] | Failed]:
+    state, value = COMPLETED, outcome.value
+    result, error = encode(call, held, value)
     if error is not None:
         yield from Tell("not_kept", held)
-    settled = yield from settle(call, held, state, result, error)
+    settled = yield from settle(call, held, state, result, error, outcome=outcome)
     if isinstance(settled, StoreUnavailable):
         yield from Tell("not_recorded", held, type(settled).__name__)
         if call.terms.kind is Kind.ATOMIC:
@@ -220,24 +237,26 @@ def complete(call: Call, held: Record, value: Any) -> Generator[Command, Any, An
     if settled is not None and has_our_outcome(call, settled, state, result):
         # The record has our bytes, so our own object equals what a replay would return.
         return Answer(value, state, False, call.key.text, settled.token, settled.attempts)
-    return (yield from too_late(call, held, settled, state, result))
+    return (yield from too_late(call, held, settled, state, result, outcome))
 
 
-def close(call: Call, held: Record, error: BaseException) -> Generator[Command, Any, Answer[Any] | Failed]:
+def close(call: Call, held: Record, outcome: Raised) -> Generator[Command, Any, Answer[Any] | Failed]:
+    error = outcome.error
     if call.terms.kind is Kind.ATOMIC:
         yield from Undo(claim_too=False)
     if held.unsure:  # the refusal is about this attempt; an earlier one may still land
-        yield from release(call, held, Raised(error))
+        yield from release(call, held, Raised(error, notes=outcome.notes, terms=outcome.terms))
         return Failed(error)
-    result = encode_refusal(call, error)
-    settled = yield from settle(call, held, State.CLOSED, result=result, error=shown(type(error).__name__))
+    result = encode_refusal(call, held, error)
+    name = shown(type(error).__name__)
+    settled = yield from settle(call, held, State.CLOSED, result=result, error=name, outcome=outcome)
     if isinstance(settled, StoreUnavailable):
         yield from Tell("not_recorded", held, type(settled).__name__)
         note(error, f"samekey: the refusal of {call.key} could not be recorded: {settled}")
         return Failed(error)
     if settled is not None and has_our_outcome(call, settled, State.CLOSED, result):
         return Failed(error)
-    return (yield from too_late(call, held, settled, State.CLOSED, result))
+    return (yield from too_late(call, held, settled, State.CLOSED, result, outcome))
 
 
 def has_our_outcome(call: Call, settled: Record, state: State, result: bytes | None) -> bool:
@@ -250,7 +269,7 @@ def has_our_outcome(call: Call, settled: Record, state: State, result: bytes | N
 
 
 def release(call: Call, held: Record, outcome: Raised) -> Generator[Command, Any, None]:
-    """Known not to have happened: free the key for the next try, unless an earlier attempt is still in doubt."""
+    """The next caller may run it: free the key, unless an earlier attempt is still in doubt."""
     state = State.IN_DOUBT if held.unsure else State.RELEASED
     settled = yield from settle(
         call,
@@ -261,12 +280,13 @@ def release(call: Call, held: Record, outcome: Raised) -> Generator[Command, Any
         # reference, or a lookup would find the old decline for a later request. Only after the holder's own
         # "not done", and never with an earlier attempt in doubt: that one may still land under this key.
         next_round=may_rotate(held, call.terms) and not held.unsure and _is_not_done(call, outcome),
+        outcome=outcome,
     )
     if isinstance(settled, StoreUnavailable):
         note(outcome.error, f"samekey: {call.key} could not be released and stays held until its lease ends")
     elif settled is not None:
         yield from Tell(str(state), settled)
-        if state is State.IN_DOUBT:
+        if state is State.IN_DOUBT and call.terms.kind is not Kind.REPEATABLE:
             note(outcome.error, doubt_note(call, settled, "an earlier attempt may have happened"))
 
 
@@ -274,21 +294,18 @@ def doubt(call: Call, held: Record, outcome: Raised) -> Generator[Command, Any, 
     """A timeout, a bug, a cancelled task: the effect may have happened."""
     error = outcome.error
     name = shown(type(error).__name__)
-    settled = yield from settle(call, held, State.IN_DOUBT, error=name)
+    settled = yield from settle(call, held, State.IN_DOUBT, error=name, outcome=outcome)
     if isinstance(settled, StoreUnavailable):
         note(error, f"samekey: the store could not be reached for {call.key}; when its lease ends the key is in doubt")
         return
     if settled is not None:
         yield from Tell("in_doubt", settled, name)
-    if call.terms.kind is not Kind.REPEATABLE:
-        of_another = outcome.inner and call.policy.meaning(error, inner=False) != "unknown"
-        why = (
-            "which reports on another guard's effect inside it"
-            if of_another
-            else "which does not tell whether it happened"
-        )
-        better = "" if of_another else say_it_better(call, error)
-        note(error, doubt_note(call, settled or held, f"the effect ended in {name}, {why}") + better)
+    of_another = outcome.inner and call.policy.meaning(error, inner=False) != "unknown"
+    why = (
+        "which reports on another guard's effect inside it" if of_another else "which does not tell whether it happened"
+    )
+    better = "" if of_another else say_it_better(call, error)
+    note(error, doubt_note(call, settled or held, f"the effect ended in {name}, {why}") + better)
 
 
 def settle(
@@ -299,9 +316,14 @@ def settle(
     error: str | None = None,
     *,
     next_round: bool = False,
+    outcome: Outcome | None = None,
 ) -> Generator[Command, Any, Record | None | StoreUnavailable]:
-    """Settle as the holder."""
-    command = Settle(held, HOLDER, state, call.attempt, result, error, "", retain_seconds(call, state), next_round)
+    """Settle as the holder, with the notes and search terms of the hold."""
+    notes, terms = (None, ()) if outcome is None else (outcome.notes, outcome.terms)
+    if next_round:
+        terms = (*terms, provider_term(held.key, held.round + 1))
+    retain = retain_seconds(call, state)
+    command = Settle(held, HOLDER, state, call.attempt, result, error, "", retain, next_round, notes, terms)
     return settle_or_undo(call, command) if call.terms.kind is ATOMIC else insist(call, command)
 
 
@@ -314,7 +336,11 @@ def settle_or_undo(call: Call, command: Settle) -> Generator[Command, Any, Recor
 
 
 def insist(call: Call, command: Settle | Testify) -> Generator[Command, Any, Record | None | StoreUnavailable]:
-    """Write what we know: try again with growing pauses for as long as a lease may live."""
+    """Write what we know: try again with growing pauses, for as long as the answer may wait.
+
+    That is as long as a lease may live, unless the policy bounds it: then the rest of that time is spent on it in the
+    background.
+    """
     waited, pause = 0.0, SETTLE_PAUSE_SECONDS
     while True:
         try:
@@ -332,14 +358,19 @@ def insist(call: Call, command: Settle | Testify) -> Generator[Command, Any, Rec
             if isinstance(error, RecordUnreadable):
                 return unavailable  # waiting does not repair a damaged record
         waited += unavailable.tried_seconds  # a store that does not answer takes longer than our pauses
-        if waited >= call.policy.lease_seconds or call.terms.kind is Kind.ATOMIC:
+        if waited >= call.policy.settle_patience_seconds or call.terms.kind is Kind.ATOMIC:
+            left = call.policy.lease_seconds - waited
+            if left > 0 and call.terms.kind is not Kind.ATOMIC:
+                yield from SettleLater(command, left)
             return unavailable
+        if call.policy.bounded:
+            pause = min(pause, call.policy.settle_patience_seconds - waited)
         yield from Sleep(pause)
         waited, pause = waited + pause, min(pause * 2, SETTLE_PAUSE_MAX_SECONDS)
 
 
 def too_late(
-    call: Call, held: Record, record: Record | None, state: State, result: bytes | None
+    call: Call, held: Record, record: Record | None, state: State, result: bytes | None, outcome: Outcome
 ) -> Generator[Command, Any, Answer[Any] | Failed]:
     """The effect ended after the key changed hands: keep its outcome as evidence, answer with the record."""
     kept = yield from insist(call, Testify(held.key, call.attempt, held.token, state, result, "settled too late"))
@@ -362,6 +393,8 @@ def too_late(
                 result=result,
                 why="a late attempt reported how it ended",
                 retain_seconds=call.policy.retention_seconds,
+                notes=outcome.notes,
+                terms=outcome.terms,
             ),
         )
         record = record if isinstance(settled, StoreUnavailable) else settled
@@ -374,6 +407,19 @@ def too_late(
         if record is not None and record.fence == seen.fence and record.state is State.STARTED:
             break
     raise fenced(call, held, f"its outcome ({state}) is kept as evidence")
+
+
+def insist_later(
+    call: Call, command: Settle | Testify
+) -> Generator[Command, Any, Record | None | StoreError | Misconfigured]:
+    """One try of an outcome that the store did not take while its caller waited: the record, or why there is none yet.
+
+    In the meantime the key may have changed hands; then the outcome is kept as evidence.
+    """
+    try:
+        return (yield from last_word(call, command))
+    except (StoreError, Misconfigured) as error:
+        return error
 
 
 def last_word(call: Call, command: Settle | Testify) -> Generator[Command, Any, Record | None]:

@@ -27,7 +27,7 @@ class Kind(StrEnum):
     OPAQUE = "opaque"
 
 
-ATOMIC = Kind.ATOMIC  # a plain name, for the code that every call passes: see core/states.py
+ATOMIC, REPEATABLE = Kind.ATOMIC, Kind.REPEATABLE  # plain names, for the code that every call passes: core/states.py
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,11 @@ class Terms:
     sends: bool = field(
         init=False, repr=False
     )  # the provider's window counts from the claim, because no mark gives a later time
+    checked: bool = field(init=False, repr=False)  # the effect itself must do its part: a mark, or the provider's key
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sends", self.kind is Kind.KEYED and not self.marked)
+        object.__setattr__(self, "checked", self.kind is Kind.KEYED or self.marked)
 
     def text(self) -> str:
         parts = [self.kind.value]
@@ -88,6 +90,11 @@ def parse_terms(text: str) -> Terms:
         raise RecordUnreadable(
             f"the record was claimed under a boundary this version does not know: {text!r}"
         ) from None
+
+
+def repeats(text: str) -> bool:
+    """Whether these terms are Repeatable's: only then may a record end although its outcome is unknown."""
+    return text.partition(" ")[0] == Kind.REPEATABLE
 
 
 # -- verdicts: what a lookup may return -------------------------------------------------------------
@@ -237,7 +244,7 @@ class Asks(Boundary):
 
 @dataclass(frozen=True)
 class Repeatable(Boundary):
-    """Running twice is harmless."""
+    """Running twice is harmless: any error of the effect frees the key, and a dead hold is run again."""
 
     @property
     def terms(self) -> Terms:

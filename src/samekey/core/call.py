@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from samekey.core import envelope, refusal
-from samekey.core.boundary import Boundary, Kind, Terms
+from samekey.core.boundary import REPEATABLE, Boundary, Kind, Terms
 from samekey.core.commands import Open, Take
 from samekey.core.errors import InDoubt, InProgress, KeyReused, Refused, ResultNotKept, ResultUnreadable
 from samekey.core.fingerprint import Fingerprint, Intent
@@ -18,6 +18,8 @@ from samekey.core.key import Key
 from samekey.core.next_step import Next, next_step, seconds_until
 from samekey.core.policy import Policy, is_timeout
 from samekey.core.record import Record
+from samekey.core.sealing import PAYLOAD, RESULT, Keeping, seal, unseal
+from samekey.core.search import provider_term, sends_key
 from samekey.core.shapes import NotStorable, Unreadable
 from samekey.core.states import CLOSED, RELEASED, State
 
@@ -66,6 +68,7 @@ class Call:
     attributes: tuple[tuple[str, str], ...] = ()
     store_name: str = ""
     unguarded: bool = False  # guards are switched off, for a test
+    keeping: Keeping | None = None  # where something is redacted, sealed, or kept besides the answer
 
 
 def open_command(call: Call) -> Open:
@@ -77,17 +80,28 @@ def open_command(call: Call) -> Open:
         call.policy.lease_seconds,
         call.terms.sends,
         call.attributes,
+        None if call.keeping is None else kept_payload(call, call.keeping),
+        hold_seconds(call) if call.terms.kind is REPEATABLE else 0.0,
     )
 
 
 def take(call: Call, record: Record) -> Take:
+    # A claim under other terms had another answer to whether its provider key can be searched for.
+    changes = sends_key(record.boundary) is not sends_key(call.terms_text)
     return Take(
         seen=record,
         attempt=call.attempt,
         boundary=call.terms_text,
         lease_seconds=call.policy.lease_seconds,
         sends=call.terms.sends,
+        terms=(provider_term(record.key, 0),) if changes else (),
+        retain_seconds=hold_seconds(call),
     )
+
+
+def hold_seconds(call: Call) -> float:
+    """How long a hold of this call is remembered if it is never settled; 0: until it is resolved."""
+    return call.policy.lease_seconds + call.policy.retention_seconds if call.terms.kind is REPEATABLE else 0.0
 
 
 def replay(call: Call, record: Record) -> Answer[Any] | Failed:
@@ -96,7 +110,11 @@ def replay(call: Call, record: Record) -> Answer[Any] | Failed:
         if record.result is None:
             return Failed(Refused(f"refused: {record.error or 'no detail kept'}"))
         try:
-            return Failed(refusal.decode_refusal(record.result, allowed=(Refused, *call.policy.closes)))
+            kept = unseal(call.keeping and call.keeping.sealer, record.result, RESULT, record.key)
+        except Unreadable as unreadable:
+            return Failed(Refused(f"refused: {record.error or 'no error recorded'}; of the detail: {unreadable}"))
+        try:
+            return Failed(refusal.decode_refusal(kept, allowed=(Refused, *call.policy.closes)))
         except Unreadable:
             return Failed(Refused(f"refused: {record.error or 'the detail can no longer be read'}"))
     if record.result is None:
@@ -106,7 +124,10 @@ def replay(call: Call, record: Record) -> Answer[Any] | Failed:
             key=call.key.text,
         )
     try:
-        result = envelope.decode(record.result, types=call.types)
+        kept, keeping = record.result, call.keeping
+        if keeping is not None:
+            kept = unseal(keeping.sealer, kept, RESULT, record.key)
+        result = envelope.decode(kept, types=call.types)
     except Unreadable as unreadable:
         raise ResultUnreadable(
             f"{call.key} is completed, but its result no longer decodes ({unreadable}); the effect is not run again. "
@@ -121,9 +142,11 @@ def shown(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()[:ERROR_MAX_CHARS]
 
 
-def encode(call: Call, value: Any) -> tuple[bytes | None, str | None]:
-    """The result as the record keeps it, or why it cannot be kept: never a reason to run again."""
+def encode(call: Call, record: Record, value: Any) -> tuple[bytes | None, str | None]:
+    """The result as this record keeps it, or why it cannot be kept: never a reason to run again."""
     try:
+        if call.keeping is not None:
+            return encode_for(call, call.keeping, record, value)
         return envelope.encode(value, max_bytes=call.policy.result_max_bytes, types=call.types), None
     except NotStorable as not_storable:
         return None, shown(f"not kept: {not_storable}")
@@ -131,12 +154,38 @@ def encode(call: Call, value: Any) -> tuple[bytes | None, str | None]:
         return None, "not kept: MemoryError while writing it"
 
 
-def encode_refusal(call: Call, error: BaseException) -> bytes | None:
-    """The refusal as the record keeps it; None if not even its name fits."""
+def encode_for(call: Call, keeping: Keeping, record: Record, value: Any) -> tuple[bytes | None, str | None]:
+    """The result redacted, and sealed for this record. What a redactor or a key service raises costs only the copy."""
+    doing = "redacting"
     try:
-        return refusal.encode_refusal(error, max_bytes=call.policy.result_max_bytes)
-    except (NotStorable, MemoryError):
+        if keeping.redact is not None:
+            value = keeping.redact(value)
+        doing = "sealing"
+        kept = envelope.encode(value, max_bytes=call.policy.result_max_bytes, types=call.types)
+        return (kept if keeping.sealer is None else seal(keeping.sealer, kept, RESULT, record.key)), None
+    except NotStorable:
+        raise
+    except Exception as error:
+        return None, shown(f"not kept: {type(error).__name__} while {doing} it")
+
+
+def encode_refusal(call: Call, record: Record, error: BaseException) -> bytes | None:
+    """The refusal as this record keeps it; None if not even its name fits."""
+    try:
+        kept = refusal.encode_refusal(error, max_bytes=call.policy.result_max_bytes)
+        if call.keeping is None or call.keeping.sealer is None:
+            return kept
+        return seal(call.keeping.sealer, kept, RESULT, record.key)
+    except Exception:  # the key is closed all the same, by the name of the error
         return None
+
+
+def kept_payload(call: Call, keeping: Keeping) -> bytes | None:
+    """The whole payload in canonical form, sealed for its record; None if it is longer than a result may be."""
+    if not keeping.payload or keeping.sealer is None:
+        return None
+    plain = call.intent.written()
+    return seal(keeping.sealer, plain, PAYLOAD, call.key) if len(plain) <= call.policy.result_max_bytes else None
 
 
 def retain_seconds(call: Call, state: State) -> float:
@@ -168,7 +217,7 @@ def in_progress(record: Record) -> InProgress:
 
 
 def in_doubt(call: Call, record: Record, why: str) -> InDoubt:
-    age = max(0.0, record.now - record.changed_at)
+    age = max(0.0, record.now - record.doubt_since)
     return InDoubt(
         f"it is unknown whether {call.key} happened: {why} ({record.error or 'no error recorded'}, "
         f"{age:.0f} s ago); {way_out(call, record)}",

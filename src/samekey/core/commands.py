@@ -35,6 +35,11 @@ class StoreCommand(Command):
     verb: ClassVar[str]
     key: Key
 
+    @property
+    def bulk(self) -> int:
+        """How many bytes of a result or a payload it carries; stores bound how many go into one batch."""
+        return len(getattr(self, "result", None) or getattr(self, "payload", None) or b"")
+
     def __iter__(self) -> Generator[Command, Any, Record | None]:
         """The record as it is now; None where the key is gone."""
         reply: Record | None = yield self
@@ -64,6 +69,8 @@ class Open(StoreCommand):
     lease_seconds: float
     sends: bool  # the provider's window counts from this claim: keyed, and without a later mark
     attributes: tuple[tuple[str, str], ...] = ()
+    payload: bytes | None = None
+    retain_seconds: float = 0.0  # Repeatable only: after that the hold counts as gone, unless it was renewed
 
     @property
     def fingerprint(self) -> Fingerprint:
@@ -91,6 +98,8 @@ class Take(OnRecord):
     boundary: str  # of the new claim; a take out of doubt keeps the old one
     lease_seconds: float
     sends: bool
+    terms: tuple[bytes, ...] = ()
+    retain_seconds: float = 0.0  # as for Open
 
 
 @dataclass(slots=True)
@@ -111,6 +120,7 @@ class Renew(OnRecord):
     verb: ClassVar[str] = "renew"
     seen: Record
     lease_seconds: float
+    retain_seconds: float = 0.0  # as for Open
 
 
 @dataclass(slots=True)
@@ -127,6 +137,8 @@ class Settle(OnRecord):
     why: str = ""
     retain_seconds: float = 0.0
     next_round: bool = False
+    notes: bytes | None = None  # None keeps those that are there
+    terms: tuple[bytes, ...] = ()  # added to those that are there
 
 
 @dataclass(slots=True)
@@ -198,9 +210,11 @@ class Wait(OnRecord):
 
 @dataclass(slots=True)
 class Returned:
-    """The effect returned this value."""
+    """The effect returned this value; the notes and search terms of its hold go into the record with it."""
 
     value: Any
+    notes: bytes | None = None
+    terms: tuple[bytes, ...] = ()
 
 
 @dataclass(slots=True)
@@ -210,6 +224,8 @@ class Raised:
     error: BaseException
     inner: bool = False
     begun: bool = False  # held.sending() was written before it
+    notes: bytes | None = None
+    terms: tuple[bytes, ...] = ()
 
 
 Outcome = Returned | Raised
@@ -258,12 +274,24 @@ class Sleep(Command):
 
 
 @dataclass(slots=True)
+class SettleLater(Command):
+    """The store does not take this outcome now: go on trying for so long while the caller gets its answer."""
+
+    command: Settle | Testify
+    seconds: float
+
+    def __iter__(self) -> Generator[Command, Any, None]:
+        yield self
+
+
+@dataclass(slots=True)
 class Tell(Command):
     """A fact for the hooks; there is no reply."""
 
     event: str
     record: Record | None
     detail: str = ""
+    error: str = ""  # the name of a type
 
     def __iter__(self) -> Generator[Command, Any, None]:
         yield self

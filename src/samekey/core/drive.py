@@ -7,11 +7,15 @@ raises is thrown into the steps, so that the core can decide about a store that 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
+from operator import call
 from typing import Any, TypeVar
 
 from samekey.core.commands import Command
 
 T = TypeVar("T")
+
+Steps = Generator[Any, Any, Any]  # steps that yield functions without arguments, instead of commands
+do: Any = call  # the `perform` of such steps: they are written once, and driven by `drive` or by `adrive`
 
 
 def drive(
@@ -27,14 +31,15 @@ def drive(
     """
     try:
         command = steps.throw(reply) if isinstance(reply, Exception) else steps.send(reply)
-        while type(command) is not until:
+        while True:
+            if type(command) is until:
+                return command
             try:
                 reply = perform(command)
             except Exception as error:
                 command = steps.throw(error)
             else:
                 command = steps.send(reply)
-        return command
     except StopIteration as stop:
         value: T = stop.value
         return value
@@ -52,14 +57,15 @@ async def adrive(
     """The same, awaited."""
     try:
         command = steps.throw(reply) if isinstance(reply, Exception) else steps.send(reply)
-        while type(command) is not until:
+        while True:
+            if type(command) is until:
+                return command
             try:
                 reply = await perform(command)
             except Exception as error:
                 command = steps.throw(error)
             else:
                 command = steps.send(reply)
-        return command
     except StopIteration as stop:
         value: T = stop.value
         return value

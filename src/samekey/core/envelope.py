@@ -5,7 +5,8 @@
                    T            tagged JSON: everything else we keep
                    B            the bytes of a bytes result
                    R            a refusal: class, text, arguments, facts; its values are tagged as in T
-                   (E is left for encryption; a codec we do not know is refused, never guessed)
+                   E            one of these, sealed: see sealing.py
+                   (a codec we do not know is refused, never guessed)
 
 In tagged JSON an array is a list and an object is *always* a tag, with exactly one member:
 `{"tuple": [1, 2]}`. A user's dict is itself tagged, `{"dict": {...}}`, so no user data can imitate a
@@ -40,6 +41,7 @@ from zoneinfo import ZoneInfo
 from samekey.core._json import fast_encoder
 from samekey.core.canonical import DIGITS_MAX, long_digits
 from samekey.core.extra_attributes import extra_attributes
+from samekey.core.sealing import without_keys
 from samekey.core.shapes import (
     NotStorable,
     Unreadable,
@@ -104,8 +106,10 @@ def decode(envelope: bytes, *, types: Collection[type] = ()) -> Any:
             return Reader(types).run(payload_of(envelope))
         case "R":
             raise Unreadable("this is a refusal, not a result")
+        case "E":
+            raise without_keys(envelope)
         case codec:
-            raise Unreadable(f"codec {codec!r} is not known here: encrypted, or written by a newer samekey")
+            raise Unreadable(f"codec {codec!r} is not known here: written by a newer samekey")
 
 
 # ---- the outside: version, codec, JSON ----

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from itertools import chain, repeat
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -21,10 +22,16 @@ from samekey.core.errors import Misconfigured
 FIELDS_MAX: Final = 64  # named fields in a record, 4 bytes and a name each
 NAME_MAX: Final = 128  # characters of such a name: a client chooses them, and they are stored
 IGNORE_MAX: Final = 64  # paths to ignore
+CONTENT_BYTES: Final = 16
 FORM_MAX: Final = 4096  # characters of a form: it is stored with every record
+
+# The form of a record that was taken over from another table of keys. Its request hash was made by other rules, so it
+# cannot be compared: every payload under its key gets its answer.
+ADOPTED: Final = "adopted"
 
 _DIGEST_LABEL: Final = b"samekey.payload.1:"
 _FIELDS_LABEL: Final = b"samekey.fields.1:"
+_CONTENT_LABEL: Final = b"samekey.content.1:"
 _SECRET_LABEL: Final = b"samekey.secret.1"
 _PLAIN_FORM: Final = "1"  # nothing ignored, no secret
 _NO_SECRETS: Final[dict[str, bytes]] = {}
@@ -38,6 +45,7 @@ class Fingerprint(NamedTuple):
     digest: bytes
     form: str
     fields: tuple[tuple[str, bytes], ...]
+    content: bytes | None = None  # of the payload without what makes the key, so that it can be compared across keys
 
     def fingerprint(self) -> Fingerprint:
         """Itself, so that a finished fingerprint can be passed where an Intent is expected."""
@@ -51,7 +59,7 @@ class Intent:
     The payload is not copied: a caller that changes it before `fingerprint()` gets fields that contradict the digest.
     """
 
-    __slots__ = ("_fingerprint", "_ignore", "_payload", "_salt", "_secrets", "_written", "digest", "form")
+    __slots__ = ("_apart", "_fingerprint", "_ignore", "_payload", "_salt", "_secrets", "_written", "digest", "form")
 
     def __init__(
         self,
@@ -60,8 +68,10 @@ class Intent:
         secrets: Sequence[bytes] = (),
         salt: str = "",
         written: bytes | None = None,  # `canonical(payload)`, if reading the payload gave it already
+        apart: tuple[str, ...] | None = None,  # paths that make the key; None: not known, so there is no content
     ) -> None:
         self._payload = payload
+        self._apart = apart
         self._written = written
         self._salt = salt
         self._fingerprint: Fingerprint | None = None
@@ -76,27 +86,50 @@ class Intent:
         self.form = _form(self._ignore, secret_id)
         self.digest = self._digest(self._ignore, self._secrets.get(secret_id))
 
+    @property
+    def secret(self) -> bytes | None:
+        """The current secret, if there is one."""
+        return next(iter(self._secrets.values()), None)
+
+    def written(self) -> bytes:
+        """The whole payload in canonical form, with what is ignored."""
+        return canonical(self._payload) if self._written is None else self._written
+
     def fingerprint(self) -> Fingerprint:
         """What a claim writes: digest, form, and short digests, from which a later mismatch can name the fields."""
         made = self._fingerprint
         if made is None:
-            named = _named(_without(self._payload, self._ignore) if self._ignore else self._payload)
+            payload = _without(self._payload, self._ignore) if self._ignore else self._payload
+            named = _named(payload)
             secret = next(iter(self._secrets.values())) if self._secrets else None
-            fields = tuple(self._fields(named, _ordered(named), secret))
-            made = self._fingerprint = _new(Fingerprint, (self.digest, self.form, fields))
+            names, content_of, chosen = _ordered(named, self._apart)
+            written = [canonical(named[name]) for name, _ in names]
+            fields = tuple(self._fields(names, written, secret))
+            if content_of is not None and named is payload:  # its fields are written already
+                content: bytes | None = _keyed(content_of % chosen(written), secret)[:CONTENT_BYTES]
+            else:
+                content = None if self._apart is None else _content(payload, self._apart, secret)
+            made = self._fingerprint = _new(Fingerprint, (self.digest, self.form, fields, content))
         return made
 
     def matches(self, digest: bytes, form: str) -> bool:
         """Whether a record with this digest and form was opened for the same intent, judged under its form.
 
+        An adopted record cannot be compared, and matches.
         Misconfigured if the form, or the secret it names, is not known here: then there is no answer.
         PayloadRefused if a field that is ignored today, and was not then, has no exact form.
         """
-        ours = self.digest if form == self.form else self._digest(*self._under(form))
+        if form == self.form:
+            return hmac.compare_digest(self.digest, digest)
+        if form == ADOPTED:
+            return True
+        ours = self._digest(*self._under(form))
         return hmac.compare_digest(ours, digest)
 
     def differing(self, stored: Fingerprint) -> tuple[str, ...]:
         """Names of the top-level fields that changed, went missing or are new; () if that is not known."""
+        if stored.form == ADOPTED:
+            return ()
         ignore, secret = self._under(stored.form)
         payload, theirs = _without(self._payload, ignore), dict(stored.fields)
         if members_of(payload) is None or not theirs:
@@ -104,7 +137,8 @@ class Intent:
         ours = _named(payload)
         # A full list was cut: a name that sorts after its last one may have been there, too.
         last = max(theirs) if len(theirs) >= FIELDS_MAX else None
-        now = dict(self._fields(ours, [(name, _quoted(name)) for name in theirs.keys() & ours.keys()], secret))
+        both = [(name, _quoted(name)) for name in theirs.keys() & ours.keys()]
+        now = dict(self._fields(both, [canonical(ours[name]) for name, _ in both], secret))
         changed = {n for n, was in theirs.items() if now.get(n) != was}
         new = {n for n in ours.keys() - theirs.keys() if last is None or n < last}
         return tuple(sorted(changed | new)[:FIELDS_MAX])
@@ -126,27 +160,53 @@ class Intent:
         return sha256(data).digest() if secret is None else hmac.digest(secret, data, "sha256")
 
     def _fields(
-        self, named: dict[str, Any], names: Iterable[tuple[str, bytes]], secret: bytes | None
+        self, names: Sequence[tuple[str, bytes]], written: Sequence[bytes], secret: bytes | None
     ) -> list[tuple[str, bytes]]:
         # The salt makes equal values of two records differ, the name those of two fields. The end of each part is
         # hashed, too: the length of the salt comes first, and a name is quoted as in the canonical form.
         salt = self._salt.encode()
         label = b"%b%d:%b" % (_FIELDS_LABEL, len(salt), salt)
+        pairs = zip(names, written, strict=True)
         if secret is None:
-            return [(name, sha256(label + quoted + canonical(named[name])).digest()[:4]) for name, quoted in names]
-        return [
-            (name, hmac.digest(secret, label + quoted + canonical(named[name]), "sha256")[:4]) for name, quoted in names
-        ]
+            return [(name, sha256(label + quoted + value).digest()[:4]) for (name, quoted), value in pairs]
+        return [(name, hmac.digest(secret, label + quoted + value, "sha256")[:4]) for (name, quoted), value in pairs]
 
 
-def _ordered(named: dict[str, Any]) -> tuple[tuple[str, bytes], ...]:
-    """The field names that a record keeps, sorted, with their quoted forms. A function has the same ones each time."""
-    return _few_ordered(tuple(named if len(named) <= FIELDS_MAX else sorted(named)[:FIELDS_MAX]))
+def _keyed(data: bytes, secret: bytes | None) -> bytes:
+    return sha256(data).digest() if secret is None else hmac.digest(secret, data, "sha256")
+
+
+def _content(payload: Any, apart: tuple[str, ...], secret: bytes | None) -> bytes | None:
+    """A digest of the payload without the paths in `apart`; None where they leave nothing: that is no content."""
+    left = _without(payload, apart)
+    return None if left is None or left == {} else _keyed(_CONTENT_LABEL + canonical(left), secret)[:CONTENT_BYTES]
+
+
+class _Names(NamedTuple):
+    """The field names that a record keeps, and how the fields that do not make the key are put together as content."""
+
+    ordered: tuple[tuple[str, bytes], ...]  # sorted, each with its quoted form
+    content: bytes | None  # a template that gives what `canonical` would; None where it must be made by `_content`
+    chosen: Callable[[Sequence[bytes]], tuple[bytes, ...]]
+
+
+def _ordered(named: dict[str, Any], apart: tuple[str, ...] | None = None) -> _Names:
+    """As a function has the same names each time, so are these."""
+    if len(named) <= FIELDS_MAX:
+        return _few_ordered(tuple(named), apart)
+    return _few_ordered(tuple(sorted(named)[:FIELDS_MAX]), None)
 
 
 @lru_cache(maxsize=256)
-def _few_ordered(names: tuple[str, ...]) -> tuple[tuple[str, bytes], ...]:
-    return tuple([(name, _quoted(name)) for name in sorted(names)])
+def _few_ordered(names: tuple[str, ...], apart: tuple[str, ...] | None) -> _Names:
+    ordered = tuple([(name, _quoted(name)) for name in sorted(names)])
+    left = [number for number, (name, _) in enumerate(ordered) if name not in (apart or ())]
+    if apart is None or not left or any("." in path or path == "*" for path in apart):
+        return _Names(ordered, None, tuple)
+    entries = b",".join(ordered[number][1].replace(b"%", b"%%") + b":%b" for number in left)
+    one = left[0]
+    chosen = itemgetter(*left) if len(left) > 1 else lambda written: (written[one],)
+    return _Names(ordered, b"%b{%b}" % (_CONTENT_LABEL, entries), chosen)
 
 
 def _quoted(name: str) -> bytes:

@@ -12,7 +12,7 @@ from typing import Any
 from samekey.core._json import fast_encoder
 from samekey.core.errors import RecordUnreadable
 from samekey.core.key import Key
-from samekey.core.record import DAMAGED, Move, Record, evidence_of
+from samekey.core.record import DAMAGED, Move, Record, evidence_of, terms_of
 from samekey.core.states import STATES
 
 LINES_KEPT = 1024  # parsed lines: one key is often read again, and its line is the same until the record changes
@@ -23,6 +23,7 @@ _load = json.JSONDecoder().decode  # json.loads would detect the encoding first
 _at = Record._fields.index
 _FINGERPRINT, _FIELDS, _RESULT, _NOW = map(_at, ("fingerprint", "fields", "result", "now"))
 _ATTRIBUTES, _EVIDENCE, _MOVES = map(_at, ("attributes", "evidence", "moves"))
+_CONTENT, _PAYLOAD, _NOTES, _TERMS = map(_at, ("content", "payload", "notes", "terms"))
 
 
 def pack(record: Record) -> bytes:
@@ -35,6 +36,13 @@ def pack(record: Record) -> bytes:
     values[_EVIDENCE] = [
         (*one[:4], None if one.result is None else one.result.hex(), one.why) for one in record.evidence
     ]
+    if record.content is not None:
+        values[_CONTENT] = record.content.hex()
+    if record.payload is not None:
+        values[_PAYLOAD] = record.payload.hex()
+    if record.notes is not None:
+        values[_NOTES] = record.notes.hex()
+    values[_TERMS] = b"".join(record.terms).hex()
     return b"%b\n%b" % (_dump(values).encode(), record.result or b"")
 
 
@@ -65,4 +73,8 @@ def _read(line: bytes) -> tuple[Any, ...]:
     values[_ATTRIBUTES] = tuple([(name, value) for name, value in values[_ATTRIBUTES]])
     values[_EVIDENCE] = tuple([evidence_of(*one) for one in values[_EVIDENCE]])
     values[_MOVES] = tuple([Move._make(move) for move in values[_MOVES]])
+    for number in (_CONTENT, _PAYLOAD, _NOTES):
+        if values[number] is not None:
+            values[number] = bytes.fromhex(values[number])
+    values[_TERMS] = terms_of(bytes.fromhex(values[_TERMS]))
     return tuple(values)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
+from inspect import iscoroutinefunction
 from typing import Any, Literal
 
 from samekey.core.errors import Misconfigured, NotDone, Refused
@@ -14,6 +15,7 @@ PATIENCE_SECONDS = 5.0  # what a client waits before it retries
 RETENTION_SECONDS = 24 * 3600.0  # 24-72 h is usual; never below the provider's own window
 RESULT_MAX_BYTES = 1 << 20
 SECONDS_MAX = 10 * 366 * 24 * 3600.0  # ten years: beyond it a number is a mistake, not a wish
+FOREVER = timedelta(days=365_250)  # a thousand years: the one retention beyond ten
 
 # How libraries call a timeout: few derive it from TimeoutError.
 TIMEOUT_PARTS = ("timeout", "timedout", "deadlineexceeded", "tooslow")
@@ -25,6 +27,11 @@ UNSENT_TIMEOUTS = frozenset({"ConnectTimeout", "ConnectTimeoutError", "PoolTimeo
 @dataclass(frozen=True, slots=True)
 class Policy:
     """Seconds or timedelta; `releases` and `closes` list your own exception types.
+
+    `store_deadline` bounds the time that one call spends on store commands and reconnects in all; waiting for another
+    holder of the key is `patience`, and does not count while the store answers. `settle_patience` is how long a
+    finished answer waits for its record: then it goes out with `recorded=False`, and the record is written in the
+    background. None: no bound, and as long as a lease.
 
     >>> Policy(lease=10, patience=2).lease
     10.0
@@ -38,15 +45,34 @@ class Policy:
     store_down: Literal["refuse", "run"] = "refuse"
     result_max_bytes: int = RESULT_MAX_BYTES
     trust_inner: bool = False
+    store_deadline: float | timedelta | None = None
+    settle_patience: float | timedelta | None = None
+    keep_payload: bool = False
+    redact: Callable[[Any], Any] | None = None
     lease_seconds: float = field(init=False, repr=False, default=0.0)
     patience_seconds: float = field(init=False, repr=False, default=0.0)
     retention_seconds: float = field(init=False, repr=False, default=0.0)
+    store_deadline_seconds: float | None = field(init=False, repr=False, default=None)
+    settle_patience_seconds: float = field(init=False, repr=False, default=0.0)
+    bounded: bool = field(init=False, repr=False, default=False)  # whether a caller may give up on a store command
 
     def __post_init__(self) -> None:
         for name in ("lease", "patience", "retention"):
-            seconds = as_seconds(name, getattr(self, name), zero_allowed=name == "patience")
+            given = getattr(self, name)
+            if name == "retention" and given in (FOREVER, FOREVER.total_seconds()):
+                seconds = FOREVER.total_seconds()
+            else:
+                seconds = as_seconds(name, given, zero_allowed=name == "patience")
             object.__setattr__(self, name, seconds)
             object.__setattr__(self, f"{name}_seconds", seconds)
+        for name in ("store_deadline", "settle_patience"):
+            given = getattr(self, name)
+            if given is not None:
+                object.__setattr__(self, name, as_seconds(name, given, zero_allowed=name == "settle_patience"))
+        bounds = (self.lease, self.store_deadline, self.settle_patience)
+        object.__setattr__(self, "store_deadline_seconds", self.store_deadline)
+        object.__setattr__(self, "settle_patience_seconds", min(one for one in bounds if one is not None))
+        object.__setattr__(self, "bounded", self.settle_patience_seconds < self.lease_seconds)
         for name in ("releases", "closes"):
             object.__setattr__(self, name, _exception_types(name, getattr(self, name)))
         both = set(self.releases) & set(self.closes)
@@ -55,6 +81,9 @@ class Policy:
             raise Misconfigured(f"{names} is in both releases= and closes=: an error has one meaning")
         if self.store_down not in ("refuse", "run"):
             raise Misconfigured(f"store_down must be 'refuse' or 'run', not {self.store_down!r}")
+        redact: Any = self.redact
+        if redact is not None and (not callable(redact) or iscoroutinefunction(redact)):
+            raise Misconfigured("redact= takes a plain function of the result, which returns what may be kept of it")
         limit: Any = self.result_max_bytes
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
             raise Misconfigured(f"result_max_bytes must be a positive number, not {limit!r}")

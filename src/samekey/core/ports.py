@@ -10,45 +10,111 @@ where trying again may help, RecordUnreadable for damaged or foreign data.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from samekey.core.books import Count, Finding, FindingQuery
+from samekey.core.boundary import repeats
 from samekey.core.commands import StoreCommand, Wait
 from samekey.core.errors import Misconfigured, RecordUnreadable
 from samekey.core.layers import Sight
 from samekey.core.record import Audit, Record
+from samekey.core.search import all_terms
 from samekey.core.states import State
 
 Reply = Any  # Record | None; for an Open always a Record
 Replies = list[Record | None | Exception]
-Records = Sequence[Record | RecordUnreadable]  # newest first; a damaged row hides no other one
 Audits = list[Audit]
 
 LIST_MAX = 1000  # records in one page: bounds memory, and the time a reader may hold anything up
 
 
+class Records(list[Record | RecordUnreadable]):
+    """One page of records in the order of the query; a damaged row is in its place, and hides no other one."""
+
+    cut: bool = False  # True: the store did not look at everything, so records that match may be missing
+
+    @property
+    def records(self) -> list[Record]:
+        """Those that can be read."""
+        return [one for one in self if isinstance(one, Record)]
+
+
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Which records to list, newest first; `before` is the cursor (created_at, digest) of the last page."""
+    """Which records to list, newest first; `before` is the cursor (created_at, digest) of the last page.
+
+    `waiting` picks what waits for a decision: records in doubt, and holds whose lease is over (not those of Repeatable,
+    which end by themselves). `digest` is a prefix. `since` and `until` bound created_at (since <= created_at < until).
+    """
 
     states: tuple[State, ...] = ()
+    waiting: bool = False
     operation: str | None = None
     tenant: str | None = None
     text: str | None = None
+    digest: bytes = b""
+    term: bytes | None = None  # of core/search.py
+    attributes: tuple[tuple[str, str], ...] = ()  # the record has all of them
+    error: str | None = None
+    since: float | None = None
+    until: float | None = None
+    changed_before: float | None = None
+    content: bytes | None = None
+    oldest_first: bool = False  # then `before` is the place after which the page begins
     limit: int = 100
     before: tuple[float, bytes] | None = None
 
     def picks(self, record: Record) -> bool:
-        """Whether this record is asked for; a store that filters by itself must agree with it."""
+        """Whether this record, as seen now, is asked for; a store that filters by itself must agree with it."""
+        key = record.key
         return (
             (not self.states or record.state in self.states)
-            and (self.operation is None or record.key.operation == self.operation)
-            and (self.tenant is None or record.key.tenant == self.tenant)
-            and (self.text is None or record.key.text == self.text)
-            and (self.before is None or (record.created_at, record.key.digest) < self.before)
+            and (not self.waiting or waits(record))
+            and (self.operation is None or key.operation == self.operation)
+            and (self.tenant is None or key.tenant == self.tenant)
+            and (self.text is None or key.text == self.text)
+            and key.digest.startswith(self.digest)
+            and (self.error is None or record.error == self.error)
+            and (self.since is None or record.created_at >= self.since)
+            and (self.until is None or record.created_at < self.until)
+            and (self.changed_before is None or record.changed_at < self.changed_before)
+            and (self.content is None or record.content == self.content)
+            and set(self.attributes).issubset(record.attributes)
+            and (self.before is None or self.comes_after((record.created_at, key.digest), self.before))
+            and (self.term is None or self.term in all_terms(record))
         )
+
+    def comes_after(self, place: tuple[float, bytes], other: tuple[float, bytes]) -> bool:
+        """Whether this place comes after the other one in the order of the pages."""
+        return place > other if self.oldest_first else place < other
+
+    def page(self, found: Iterable[Record | RecordUnreadable], *, cut: bool = False) -> Records:
+        """These records in the order of the query, as one page: for a store that cannot sort by itself."""
+        page = Records(sorted(found, key=place_of, reverse=not self.oldest_first)[: self.size])
+        page.cut = cut
+        return page
+
+    @property
+    def size(self) -> int:
+        """How many records a page has at most."""
+        return max(0, min(self.limit, LIST_MAX))
+
+
+def waits(record: Record) -> bool:
+    """Whether the record waits for a decision about how its effect ended."""
+    if record.state is not State.STARTED:
+        return record.state is State.IN_DOUBT
+    return not record.lease_live and not repeats(record.boundary)
+
+
+def place_of(one: Record | RecordUnreadable) -> tuple[float, bytes]:
+    """The place of a record in a list: the cursor of the page after it. One without a known time is the oldest."""
+    if isinstance(one, RecordUnreadable):
+        return one.cursor or (0.0, b"")
+    return one.created_at, one.key.digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +150,38 @@ class Store(Protocol):
         """Carry out many commands in as few round trips as the store can; each command fails by itself."""
 
     def list(self, query: Query) -> Records:
-        """One page of records; in the place of a row that cannot be read, the RecordUnreadable with its `cursor`."""
+        """One page of records; in the place of a row that cannot be read, the RecordUnreadable with its `cursor`.
+
+        A store that has no index for the query may look at a bounded number of records; then the page says `cut`.
+        """
 
     def sweep(self, limit: int) -> int:
-        """Delete up to `limit` records past retention; never one that is held, in doubt, or was made anew."""
+        """Delete up to `limit` records past retention; never one that is held, in doubt, or was made anew.
+
+        Only a hold of Repeatable ends by itself: when its lease is over and its `retain_until` has passed.
+        """
 
     def audit(self, limit: int) -> Audits:
-        """The last operator actions, newest first; every operator's settle, redact and free is one."""
+        """The last operator actions, newest first: each operator's settle, redact, free, and accepted finding."""
+
+    def add_counts(self, counts: Sequence[Count]) -> None:
+        """Add these to the counts that are there, in one round trip that waits for no claim.
+
+        Minutes that are outside `books.kept_minutes` are not kept; each addition deletes some of those that have
+        become too old.
+        """
+
+    def counts(self, since: float, until: float) -> Sequence[Count]:
+        """What was counted in this time, oldest minute first, each series once; at most COUNTS_MAX, see `counts_of`."""
+
+    def keep_finding(self, finding: Finding) -> bool:
+        """Keep it unless there is one with its id, which stays as it is; whether it was new."""
+
+    def findings(self, query: FindingQuery) -> Sequence[Finding]:
+        """One page of findings, newest first; `query.picks` says which."""
+
+    def accept_finding(self, id: str, *, by: str, why: str, until: float) -> Finding | None:
+        """Write who accepts it, why and until when, and the same into the audit log; None if there is no such id."""
 
     def health(self) -> Health: ...
 
@@ -116,6 +207,11 @@ class AsyncStore(Protocol):
     async def list(self, query: Query) -> Records: ...
     async def sweep(self, limit: int) -> int: ...
     async def audit(self, limit: int) -> Audits: ...
+    async def add_counts(self, counts: Sequence[Count]) -> None: ...
+    async def counts(self, since: float, until: float) -> Sequence[Count]: ...
+    async def keep_finding(self, finding: Finding) -> bool: ...
+    async def findings(self, query: FindingQuery) -> Sequence[Finding]: ...
+    async def accept_finding(self, id: str, *, by: str, why: str, until: float) -> Finding | None: ...
     async def health(self) -> Health: ...
     def join(self, connection: Any) -> Any: ...
     async def close(self) -> None: ...
@@ -123,7 +219,7 @@ class AsyncStore(Protocol):
 
 def listed(read: Callable[[Any], Any], rows: Iterable[Any]) -> Records:
     """A page of rows: of each its record, or why it cannot be read."""
-    page: list[Record | RecordUnreadable] = []
+    page = Records()
     for row in rows:
         try:
             page.append(read(row))
@@ -178,16 +274,22 @@ class AsyncFrontStore(Protocol):
 
 
 class Hook(Protocol):
-    """Gets facts and returns nothing: a hook decides nothing. What it raises is logged and dropped."""
+    """Gets facts and returns nothing: a hook decides nothing. What it raises is logged and dropped.
+
+    It runs on the caller's thread and must not block. One that took too long is called in a thread of its own from
+    then on (`guard.facts`). Three attributes are looked for, and none is needed: `logs = True` for a hook that writes
+    a log line for each event, `bind(guard)`, which is called once, and `begin(operation, attributes)`, which is called
+    before the claim and returns the attributes that the claim shall write.
+    """
 
     def __call__(self, event: Event) -> Any: ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Event:
-    """One fact about one key, without its payload, its result or the key itself."""
+    """One fact about one key, without its payload, its result or the key itself. Treat it as immutable."""
 
-    name: str  # claimed, completed, replayed, in_doubt, ...: docs/operations.md has all of them
+    name: str  # one of core.events.EVENTS
     operation: str
     key_digest: str
     tenant: str | None = None
@@ -195,3 +297,19 @@ class Event:
     token: int = 0
     attempt: str = ""
     detail: str = ""
+    error: str = ""  # the name of a type
+    outcome: str = ""  # one of core.events.OUTCOMES, in the last event of an attempt
+    duration: float | None = None  # seconds: of the effect, of the wait, of the lookup
+    sent: float | None = None  # seconds from sending() to the end of the effect: how long the provider took
+    fingerprint: str = ""  # 16 hexadecimal digits
+    source: str = ""
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    first: str = ""  # the traceparent of the attempt that made the record, where that is another one
+
+    @property
+    def request_id(self) -> str:
+        return self.attributes.get("request_id", "")
+
+    @property
+    def trace_id(self) -> str:
+        return self.attributes.get("trace_id", "")

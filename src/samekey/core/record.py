@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 from typing import Any, NamedTuple
-from uuid import UUID
 
 from samekey.core.errors import RecordUnreadable
 from samekey.core.key import Key
@@ -19,6 +18,7 @@ MOVES_MAX = 16  # the last moves that a record keeps; older ones are only in the
 EVIDENCE_MAX = 64  # testimonies of late attempts; each one is an effect that may have doubled
 ATTRIBUTES_MAX = 16  # names a user may attach to a record
 ATTRIBUTE_MAX_CHARS = 256
+TERM_BYTES = 16  # of a search term
 
 # What reading bytes that are no record may raise: they may nest without end, or hold any number.
 DAMAGED = (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError, OverflowError)
@@ -91,6 +91,10 @@ class Record(NamedTuple):
     attributes: tuple[tuple[str, str], ...] = ()
     evidence: tuple[Evidence, ...] = ()
     moves: tuple[Move, ...] = ()
+    content: bytes | None = None  # digest of the payload without the parts that make the key; equal under two keys
+    payload: bytes | None = None  # the kept payload, sealed; dropped when the effect is known to have ended
+    notes: bytes | None = None  # what the effect noted about itself: see core/notes.py
+    terms: tuple[bytes, ...] = ()  # what it can be found by, besides what its key and attributes give: core/search.py
     now: float = 0.0
     lease_left: float = 0.0
     ask_left: float = 0.0
@@ -111,6 +115,14 @@ class Record(NamedTuple):
     @property
     def settled(self) -> bool:
         return self.state in SETTLED
+
+    @property
+    def doubt_since(self) -> float:
+        """When the record came into doubt. A question to the provider changes the record, and not this."""
+        for move in reversed(self.moves):
+            if move.after == State.IN_DOUBT:
+                return move.at
+        return self.changed_at
 
     @property
     def happened(self) -> Evidence | None:
@@ -137,6 +149,13 @@ def evidence_of(at: float, token: int, attempt: str, state: str, result: str | N
     return Evidence(at, token, attempt, STATES[state], None if result is None else bytes.fromhex(result), why)
 
 
+def terms_of(joined: bytes) -> tuple[bytes, ...]:
+    """Search terms from one run of bytes, as some stores keep them."""
+    if len(joined) % TERM_BYTES:
+        raise ValueError(f"{len(joined)} bytes are no search terms")
+    return tuple([joined[at : at + TERM_BYTES] for at in range(0, len(joined), TERM_BYTES)])
+
+
 def unreadable(key: Key | None, created_at: Any, why: Exception) -> RecordUnreadable:
     """What a store raises or lists for a row that is no record, with its key and position if those can be read.
 
@@ -159,5 +178,7 @@ def provider_key(key: Key, round: int, label: str = "") -> str:
     would reach the provider as a new request.
     """
     name = label.encode()
-    whole = hashlib.sha256(b"samekey.provider.1%b%d:%b%d" % (key.digest, len(name), name, round)).digest()
-    return str(UUID(bytes=whole[:16], version=4))
+    hexes = hashlib.sha256(b"samekey.provider.1%b%d:%b%d" % (key.digest, len(name), name, round)).hexdigest()
+    # As str(UUID(bytes=..., version=4)), which takes three times as long: stores with an index make one for each claim.
+    variant = "89ab"[int(hexes[16], 16) & 3]
+    return f"{hexes[:8]}-{hexes[8:12]}-4{hexes[13:16]}-{variant}{hexes[17:20]}-{hexes[20:32]}"

@@ -28,6 +28,7 @@ from samekey.core.commands import Ask, CallLookup, Command, Settle, Tell, Testif
 from samekey.core.errors import Refused, StoreError
 from samekey.core.next_step import agreed, never_began, way_on, within_window
 from samekey.core.record import Record
+from samekey.core.search import provider_term
 from samekey.core.states import Role, State
 
 ASK_SECONDS = 30.0  # how long one lookup may take before another attempt may ask
@@ -40,12 +41,7 @@ def recover(call: Call, record: Record) -> Generator[Command, Any, Record | None
         if never_began(terms, record):
             # The effect had not begun, so it did not happen, and the old holder's sending() fails from now on.
             return (yield from take(call, record))
-        doubted = yield from Settle(
-            record, Role.PASSER_BY, State.IN_DOUBT, by=call.attempt, why="the lease ended", error="LeaseEnded"
-        )
-        if doubted is not None and doubted.state is State.IN_DOUBT:
-            yield from Tell("in_doubt", doubted, "the lease ended")
-        return doubted
+        return (yield from put_in_doubt(call, record))
     if record.happened is not None:
         return (yield from adopt(call, record))
     can_ask, lease = call.boundary.asks_with is not None, call.policy.lease_seconds
@@ -62,6 +58,16 @@ def recover(call: Call, record: Record) -> Generator[Command, Any, Record | None
             raise in_doubt(call, record, f"it was claimed as {terms.kind}, which today's code no longer declares")
         case "person":
             raise in_doubt(call, record, "no provider can be asked about it")
+
+
+def put_in_doubt(call: Call, record: Record) -> Generator[Command, Any, Record | None]:
+    """The lease is over, and it is unknown what the holder did."""
+    doubted = yield from Settle(
+        record, Role.PASSER_BY, State.IN_DOUBT, by=call.attempt, why="the lease ended", error="LeaseEnded"
+    )
+    if doubted is not None and doubted.state is State.IN_DOUBT:
+        yield from Tell("in_doubt", doubted, "the lease ended")
+    return doubted
 
 
 def run_again_in_time(call: Call, terms: Terms, record: Record) -> Generator[Command, Any, Record | None]:
@@ -128,6 +134,38 @@ def ask(call: Call, record: Record, terms: Terms) -> Generator[Command, Any, Rec
     return moved
 
 
+def ask_now(call: Call, record: Record) -> Generator[Command, Any, tuple[Record | None, Verdict | None]]:
+    """Ask the provider about a record without a live holder, and write its verdict down; never run the effect.
+
+    As `recover`, for an operator: "absent" changes nothing here, because only a caller that runs the effect may believe
+    it. The verdict is None where there was nothing to ask. Raises InDoubt where the provider may not be asked.
+    """
+    terms = agreed(parse_terms(record.boundary), call.terms)
+    if record.lease_live or record.settled or never_began(terms, record):
+        return record, None
+    if record.state is State.STARTED:
+        doubted = yield from put_in_doubt(call, record)
+        if doubted is None or doubted.state is not State.IN_DOUBT or doubted.fence != record.fence:
+            return doubted, None
+        record = doubted
+    if record.happened is not None:
+        return (yield from adopt(call, record)), None
+    if record.state is not State.IN_DOUBT:
+        return record, None
+    if terms.kind not in (Kind.KEYED, Kind.ASKS) or not terms.asks or call.boundary.asks_with is None:
+        raise in_doubt(call, record, "no provider can be asked about it")
+    asked = yield from Ask(record, asker=call.attempt, lease_seconds=ASK_SECONDS)
+    if asked is None or asked.state is not State.IN_DOUBT or asked.fence != record.fence:
+        return asked, None
+    if asked.asker != call.attempt:
+        raise in_doubt(call, asked, "another attempt is asking the provider right now")
+    verdict = yield from CallLookup(asked)
+    moved = yield from write_down(call, asked, verdict, Role.LOOKUP)
+    if moved is not None and moved.state is State.IN_DOUBT and moved.fence == asked.fence:
+        moved = yield from Ask(moved, asker=call.attempt, lease_seconds=0)
+    return moved, verdict
+
+
 def stop_asking(call: Call, record: Record) -> Generator[Command, Any, None]:
     """Interrupted during the lookup: let the next attempt ask at once."""
     try:
@@ -145,12 +183,12 @@ def write_down(call: Call, record: Record, verdict: Verdict, role: Role) -> Gene
     """Write the provider's verdict into the record and return it."""
     match verdict:
         case Happened(result):
-            envelope, error = encode(call, result)
+            envelope, error = encode(call, record, result)
             state = State.COMPLETED
         case Declined() if record.unsure:
             return record  # one of several requests under this key was declined; another may still land
         case Declined(final=True, reason=reason):
-            envelope = encode_refusal(call, Refused(reason))
+            envelope = encode_refusal(call, record, Refused(reason))
             state, error = State.CLOSED, "Declined"
         case Declined():
             envelope, state, error = None, State.RELEASED, "Declined"
@@ -169,6 +207,7 @@ def write_down(call: Call, record: Record, verdict: Verdict, role: Role) -> Gene
             return kept
         case _:
             assert_never(verdict)
+    next_round = state is State.RELEASED and may_rotate(record, parse_terms(record.boundary))
     settled = yield from Settle(
         record,
         role,
@@ -178,7 +217,8 @@ def write_down(call: Call, record: Record, verdict: Verdict, role: Role) -> Gene
         error=error,
         why=f"the provider says {type(verdict).__name__.lower()}",
         retain_seconds=call.policy.retention_seconds,
-        next_round=state is State.RELEASED and may_rotate(record, parse_terms(record.boundary)),
+        next_round=next_round,
+        terms=(provider_term(record.key, record.round + 1),) if next_round else (),
     )
     if settled is not None:
         yield from Tell("resolved", settled, type(verdict).__name__)

@@ -11,10 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from samekey.core.boundary import parse_terms
+from samekey.core.boundary import parse_terms, repeats
 from samekey.core.commands import Ask, Begin, Free, Open, Redact, Renew, Settle, StoreCommand, Take, Testify
 from samekey.core.record import EVIDENCE_MAX, MOVES_MAX, Audit, Evidence, Move, Record
-from samekey.core.states import EXPIRES, IN_DOUBT, OPERATOR, PASSER_BY, SETTLED, STARTED, Role, State, may
+from samekey.core.search import with_terms
+from samekey.core.states import EXPIRES, IN_DOUBT, OPERATOR, PASSER_BY, RELEASED, SETTLED, STARTED, Role, State, may
 
 AFTER_LOSS_SECONDS = 24 * 3600.0  # how long claims count as made after a loss: the usual retention
 
@@ -94,6 +95,7 @@ _UNSURE, _RESULT, _ERROR, _ROUND = map(_at, ("unsure", "result", "error", "round
 _RETAIN_UNTIL, _SETTLED_BY, _SETTLED_AT = map(_at, ("retain_until", "settled_by", "settled_at"))
 _ASKER, _ASK_UNTIL = map(_at, ("asker", "ask_until"))
 _FIRST_SENT_AT, _ATTRIBUTES = map(_at, ("first_sent_at", "attributes"))
+_CONTENT, _PAYLOAD, _NOTES, _TERMS = map(_at, ("content", "payload", "notes", "terms"))
 _ATTEMPTS = frozenset(
     {Role.HOLDER, Role.PASSER_BY}
 )  # a lookup and an operator decide about the whole key, and the move names them
@@ -113,8 +115,16 @@ def after_loss(created_at: float, lost_at: float | None) -> bool:
 
 
 def expired(record: Record, moment: Moment) -> bool:
-    """Past retention. Started and in_doubt never are: unknown is never forgotten."""
-    return record.state in EXPIRES and record.retain_until is not None and record.retain_until <= moment.wall
+    """Past retention. Started and in_doubt never are: unknown is never forgotten.
+
+    The one exception is a dead hold of Repeatable. It may run again in any case, so its record says nothing that a new
+    claim does not.
+    """
+    if record.retain_until is None or record.retain_until > moment.wall:
+        return False
+    if record.state is STARTED:
+        return repeats(record.boundary) and not lease_live(record, moment)
+    return record.state in EXPIRES
 
 
 def lease_live(record: Record, moment: Moment) -> bool:
@@ -133,12 +143,15 @@ def _open(record: Record | None, command: Open, moment: Moment) -> Record:
     if record is not None:
         token, version = max(record.token + 1, token), record.version + 1
     opened = _UNOPENED.copy()
+    digest, form, fields, content = command.intent.fingerprint()
     opened[:_UNSURE] = (
         command.key,
         STARTED,
         token,
         command.attempt,
-        *command.intent.fingerprint(),  # digest, form, fields
+        digest,
+        form,
+        fields,
         command.boundary,
         version,
         1,  # attempts
@@ -149,8 +162,11 @@ def _open(record: Record | None, command: Open, moment: Moment) -> Record:
     )
     if command.sends:
         opened[_FIRST_SENT_AT] = wall
+    if command.retain_seconds and repeats(command.boundary):
+        opened[_RETAIN_UNTIL] = wall + command.retain_seconds
     opened[_ATTRIBUTES] = command.attributes
     opened[_MOVES] = (_new(Move, (wall, token, "", "started", command.attempt, "")),)
+    opened[_CONTENT], opened[_PAYLOAD] = content, command.payload
     return _new(Record, opened)
 
 
@@ -172,10 +188,12 @@ def _take(record: Record, command: Take, moment: Moment) -> Record:
     token = max(record.token + 1, moment.token)
     move = Move(moment.wall, token, _TEXT[record.state], "started", storable(command.attempt), why)
     taken = _moved(record, State.STARTED, move)
+    # The unresolved attempt stays under the terms it was made under; a fresh start has today's.
+    boundary = record.boundary if from_doubt else command.boundary
+    ends = command.retain_seconds and repeats(boundary)
     return Record._make(taken).changed(
         attempt=command.attempt,
-        # The unresolved attempt stays under the terms it was made under; a fresh start has today's.
-        boundary=record.boundary if from_doubt else command.boundary,
+        boundary=boundary,
         attempts=record.attempts + 1,
         lease_until=moment.tick + command.lease_seconds,
         lease_clock=moment.clock,
@@ -185,10 +203,11 @@ def _take(record: Record, command: Take, moment: Moment) -> Record:
         first_sent_at=record.first_sent_at if from_doubt else (moment.wall if command.sends else None),
         settled_by=None,
         settled_at=None,
-        retain_until=None,
+        retain_until=moment.wall + command.retain_seconds if ends else None,
         error=None,
         asker=None,
         ask_until=0.0,
+        terms=with_terms(record.terms, command.terms) if command.terms else record.terms,
     )
 
 
@@ -210,8 +229,12 @@ def _begin(record: Record, command: Begin, moment: Moment) -> Record:
 def _renew(record: Record, command: Renew, moment: Moment) -> Record:
     if not same_fence(record, command.seen) or record.state is not State.STARTED or not lease_live(record, moment):
         return record
+    ends = command.retain_seconds and repeats(record.boundary)
     return record.changed(
-        lease_until=moment.tick + command.lease_seconds, version=record.version + 1, changed_at=moment.wall
+        lease_until=moment.tick + command.lease_seconds,
+        version=record.version + 1,
+        changed_at=moment.wall,
+        retain_until=moment.wall + command.retain_seconds if ends else record.retain_until,
     )
 
 
@@ -244,8 +267,14 @@ def _settle(record: Record, command: Settle, moment: Moment) -> Record:
         settled[_SETTLED_BY], settled[_SETTLED_AT] = by, wall
         if role not in _ATTEMPTS:
             settled[_UNSURE] = False  # the provider or a person decided about the whole key
+        if state is not RELEASED:
+            settled[_PAYLOAD] = None  # kept for a next run, and there is none
     if command.next_round:
         settled[_ROUND] += 1
+    if command.notes is not None:
+        settled[_NOTES] = command.notes
+    if command.terms:
+        settled[_TERMS] = with_terms(record.terms, command.terms)
     return _new(Record, settled)
 
 
@@ -285,6 +314,7 @@ def _redact(record: Record, command: Redact, moment: Moment) -> Record:
     return Record._make(redacted).changed(
         result=None,
         error="the result was redacted",
+        payload=None,
         evidence=tuple(one._replace(result=None) for one in record.evidence),
     )
 

@@ -17,7 +17,7 @@ class State(StrEnum):
     STARTED = "started"  # an attempt holds the key, under a lease
     COMPLETED = "completed"  # the effect happened; its result is kept for replay
     CLOSED = "closed"  # refused for good; the refusal is kept for replay
-    RELEASED = "released"  # known not to have happened; free to take
+    RELEASED = "released"  # known not to have happened, or harmless to repeat; free to take
     IN_DOUBT = "in_doubt"  # samekey does not know; the provider or a person must decide
 
 
@@ -61,7 +61,8 @@ NEXT: Mapping[Role, Mapping[State, frozenset[State]]] = {
 }
 
 SETTLED = _HAPPENED  # the end: only retention or an audited `free` removes them
-EXPIRES = _VERDICTS  # started and in_doubt never expire: unknown is never forgotten
+# Started and in_doubt never expire: unknown is never forgotten. (A dead hold of Repeatable ends: `register.expired`.)
+EXPIRES = _VERDICTS
 
 
 _ALLOWED = frozenset(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from samekey.core.commands import StoreCommand
 from samekey.core.errors import Misconfigured, StoreError
@@ -74,39 +74,35 @@ OWN_OPEN = CLAIM_SET | {Phase.BEGUN, Phase.SETTLED, Phase.COMMITTING}
 
 
 @dataclass(frozen=True, slots=True)
-class Savepoint:
-    """A place to which the transaction can be rolled back."""
-
+class _AtSavepoint:
     name: str
     depth: int  # inside how many effects: the effects around have savepoints of the same names
+    verb: ClassVar[str]
 
     @property
     def sql(self) -> str:
-        return f"SAVEPOINT samekey_{self.name}_{self.depth}"
+        return f"{self.verb} samekey_{self.name}_{self.depth}"
 
 
-@dataclass(frozen=True, slots=True)
-class RollbackTo:
+class Savepoint(_AtSavepoint):
+    """A place to which the transaction can be rolled back."""
+
+    __slots__ = ()
+    verb = "SAVEPOINT"
+
+
+class RollbackTo(_AtSavepoint):
     """Undo everything since the savepoint; the savepoint stays."""
 
-    name: str
-    depth: int
-
-    @property
-    def sql(self) -> str:
-        return f"ROLLBACK TO SAVEPOINT samekey_{self.name}_{self.depth}"
+    __slots__ = ()
+    verb = "ROLLBACK TO SAVEPOINT"
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(_AtSavepoint):
     """Remove the savepoint and those set after it; what was done stays done."""
 
-    name: str
-    depth: int
-
-    @property
-    def sql(self) -> str:
-        return f"RELEASE SAVEPOINT samekey_{self.name}_{self.depth}"
+    __slots__ = ()
+    verb = "RELEASE SAVEPOINT"
 
 
 @dataclass(frozen=True, slots=True)

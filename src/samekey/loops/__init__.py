@@ -123,12 +123,8 @@ class ThreadBell:
             pass  # it was rung already
 
     def wait(self, timeout: float | None) -> None:
-        if timeout is None:
-            self._silent.acquire()
-        elif timeout > 0:
-            self._silent.acquire(timeout=min(timeout, threading.TIMEOUT_MAX))
-        else:
-            self._silent.acquire(blocking=False)
+        seconds = threading.TIMEOUT_MAX if timeout is None else min(max(0.0, timeout), threading.TIMEOUT_MAX)
+        self._silent.acquire(timeout=seconds)
 
 
 class Bells:

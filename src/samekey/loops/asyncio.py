@@ -44,12 +44,30 @@ class Asyncio:
         return task.result()
 
     def start(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
-        return asyncio.run_coroutine_threadsafe(work(), self._loop)
+        # Not asyncio.run_coroutine_threadsafe: it makes the coroutine here, and a loop that ends first never awaits it.
+        done = Future[T]()
+
+        async def working() -> None:
+            try:
+                done.set_result(await work())
+            except BaseException as error:
+                done.set_exception(error)
+                if not isinstance(error, Exception):
+                    raise  # cancelled with the loop
+
+        def spawn() -> None:
+            task = self._loop.create_task(working())
+            _started.add(task)
+            task.add_done_callback(_started.discard)
+
+        self._loop.call_soon_threadsafe(spawn)
+        return done
 
     def closed(self) -> bool:
         return self._loop.is_closed()
 
 
+_started: set[asyncio.Task[None]] = set()  # a loop itself keeps weak references only
 _last: Asyncio | None = None  # kept between calls: nearly every process has one loop, and every call needs it
 
 

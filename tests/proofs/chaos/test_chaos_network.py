@@ -32,7 +32,7 @@ def test_postgres_behind_a_wire_that_is_cut_and_slow(server):
 
         def hold_up() -> None:
             proxy.hold()
-            time.sleep(LEASE_SECONDS * 1.2)
+            time.sleep(LEASE_SECONDS * 1.2)  # real time: the leases of the holders end
             proxy.release()
 
         address = migrated(server).replace(f":{server.port}/", f":{proxy.port}/")
@@ -79,7 +79,7 @@ def test_postgres_with_a_disk_that_is_full_now_and_then(server):
             with contextlib.suppress(OSError), open(ballast, "wb", buffering=0) as file:  # until there is no room left
                 while True:
                     file.write(bytes(4096))
-            time.sleep(1.0)
+            time.sleep(1.0)  # real time: workers go on meanwhile
             ballast.unlink()
 
         migrate(server.url("small"))

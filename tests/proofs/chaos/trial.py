@@ -124,7 +124,7 @@ class Trial:
         start = time.monotonic()
         next_pause, next_restart = start + PAUSE_EVERY_SECONDS, start + self.restart_every / 2
         while (now := time.monotonic()) < start + self.seconds:
-            time.sleep(chance.random() * KILL_EVERY_SECONDS * 2)
+            time.sleep(chance.random() * KILL_EVERY_SECONDS * 2)  # real time: workers are killed at any moment
             _say(nursery, kill=True)
             _say(nursery, start=chance.randrange(1 << 30))
             self._done["kills"] += 1

@@ -156,7 +156,7 @@ _haste = False  # when nobody is killed any more, nobody needs to take time
 
 def _dawdle() -> None:
     if not _haste:
-        time.sleep(random.random() * EFFECT_SECONDS_MAX / 2)
+        time.sleep(random.random() * EFFECT_SECONDS_MAX / 2)  # real time: effects take long enough to be killed in
 
 
 # -- what a worker does ------------------------------------------------------------------------------------

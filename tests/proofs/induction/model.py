@@ -257,13 +257,15 @@ def endings(w: World, kind: Kind) -> Iterator[Step]:
         z3.And(phase[a] == DONE, said.accepts),
         w._replace(register=said.after, phase=z3.Store(phase, a, TOLD)),
     )
+    # Where running twice is harmless, an attempt that timed out lets go, too.
+    lets_go = not_done if kind.one_effect else z3.Or(not_done, z3.And(phase[a] == LATE, z3.Not(r.unsure)))
     # After a decline always; an attempt that never sent may also have said NotDone, or only have let go.
     up = z3.And(rises, z3.Or(phase[a] == DECLINED, z3.Bool("said_not_done")))
-    for state, next_round in ((State.RELEASED, up), (State.CLOSED, _false)):
+    for state, guard, next_round in ((State.RELEASED, lets_go, up), (State.CLOSED, not_done, _false)):
         ended = settles(r, fence=ours, role=Role.HOLDER, state=state, next_round=next_round)
         yield Step(
             f"settle {state}",
-            z3.And(not_done, ended.accepts),
+            z3.And(guard, ended.accepts),
             w._replace(register=ended.after, phase=gone),
             Role.HOLDER,
         )

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from samekey.core.boundary import Boundary, Kind
+from samekey.core.boundary import Boundary, Kind, parse_terms
 from samekey.core.commands import Begin, Renew, Settle
 from samekey.core.record import Record
 from samekey.core.states import Role, State
@@ -94,19 +94,23 @@ def completed_is_true(world: World, scene: Scene, move: Move) -> str | None:
 
 
 def released_is_true(world: World, scene: Scene, move: Move) -> str | None:
-    """A released key is not on the provider's books, unless the record has evidence of it."""
+    """A released key is not on the provider's books, unless the record has evidence of it, or it may be repeated."""
     record = move.scene.record
     charged = move.scene.books.charges[move.scene.forgotten :]
-    if record is not None and record.state is State.RELEASED and charged and not _testified(record):
+    if record is None or record.state is not State.RELEASED or _repeatable(record):
+        return None
+    if charged and not _testified(record):
         return "released, and the provider has it"
     return None
 
 
 def closed_is_true(world: World, scene: Scene, move: Move) -> str | None:
-    """A closed key is not on the provider's books, unless the record has evidence of it."""
+    """A closed key is not on the provider's books, unless the record has evidence of it, or it may be repeated."""
     record = move.scene.record
     charged = move.scene.books.charges[move.scene.forgotten :]
-    if record is not None and record.state is State.CLOSED and charged and not _testified(record):
+    if record is None or record.state is not State.CLOSED or _repeatable(record):
+        return None
+    if charged and not _testified(record):
         return "closed for good, and the provider has it"
     return None
 
@@ -114,7 +118,7 @@ def closed_is_true(world: World, scene: Scene, move: Move) -> str | None:
 def evidence_kept(world: World, scene: Scene, move: Move) -> str | None:
     """Whoever saw the effect succeed leaves word of it: as the key's result or beside it, for ever."""
     before, after = scene.record, move.scene.record
-    if before is not None and not (before.settled and _over(before, scene.now)):  # it goes with its settled record
+    if before is not None and not _forgotten(before, scene.now):
         if after is not None and after.evidence[: len(before.evidence)] != before.evidence:
             return "evidence was removed"
     if move.end is None or move.word is None or move.scene.lost:
@@ -132,7 +136,7 @@ def evidence_heard(world: World, scene: Scene, move: Move) -> str | None:
     before, after = scene.record, move.scene.record
     if before is None or after is None or after.state is not State.STARTED or not _testified(before):
         return None
-    if before.settled and _over(before, scene.now):
+    if _forgotten(before, scene.now):
         return None
     if after.fence != before.fence:
         return f"{move.actor} started it again, although {_testified(before)} had testified that it happened"
@@ -156,6 +160,16 @@ def heals(world: World, scene: Scene, move: Move) -> str | None:
 def _over(record: Record, now: float) -> bool:
     """Past its retention: from here on the key is new."""
     return record.retain_until is not None and record.retain_until <= now
+
+
+def _forgotten(record: Record, now: float) -> bool:
+    """Evidence goes with its settled record, or with a dead hold of Repeatable, when their retention is over."""
+    return (record.settled or _repeatable(record)) and _over(record, now)
+
+
+def _repeatable(record: Record) -> bool:
+    """Whether it was claimed as Repeatable: then an attempt that failed is not in doubt, and may have happened."""
+    return parse_terms(record.boundary).kind is Kind.REPEATABLE
 
 
 def _testified(record: Record) -> str:

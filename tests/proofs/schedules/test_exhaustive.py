@@ -106,7 +106,9 @@ CASES = {
         Asks(look_in_the_books, believe_absent_after=BELIEF, marked=True),
         reached=frozenset({"taken_over", "a caller: Fenced", "released"}),
     ),
-    "repeatable": Case(Repeatable(), reached=frozenset({"taken_over", "late"}), never=frozenset({"Z: InDoubt"})),
+    "repeatable": Case(
+        Repeatable(), reached=frozenset({"taken_over", "late", "released"}), never=frozenset({"Z: InDoubt"})
+    ),
     "repeatable, declined": Case(Repeatable(), Provider(broke=True), never=frozenset({"Z: InDoubt"})),
 }
 
@@ -221,6 +223,9 @@ def test_no_stale_write_after_the_same_tokens_came_again(name):
 
 # -- a deploy that changes the boundary ------------------------------------------------------------------------------
 
+# What failed under Repeatable is released, and may have happened: a window of a deploy that takes Repeatable back.
+AFTER_REPEATABLE = (one_effect, released_is_true, closed_is_true)
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("old", KINDS)
@@ -228,7 +233,9 @@ def test_a_deploy_that_changes_the_boundary(old):
     """One old caller, any crash; then new ones, whose code sends the provider key only if they declare Keyed."""
     for new in KINDS:
         if new != old:
-            played("a deploy that changes the boundary", old, explore((KINDS[old], KINDS[new]), provider=DEDUPS))
+            unless = AFTER_REPEATABLE if old == "repeatable" else ()
+            report = explore((KINDS[old], KINDS[new]), provider=DEDUPS, unless=unless)
+            played("a deploy that changes the boundary", old, report)
 
 
 # -- a holder that sleeps for as long as it likes ------------------------------------------------------------------
@@ -246,10 +253,9 @@ def test_a_paused_holder_where_no_promise_rests_on_time(name):
 # -- found here first: each of these broke a promise before core was mended -------------------------------------------
 
 
-@pytest.mark.parametrize("boundary", [Keyed(), Repeatable()], ids=["keyed", "repeatable"])
-def test_a_refusal_does_not_speak_for_an_attempt_in_doubt(boundary):
+def test_a_refusal_does_not_speak_for_an_attempt_in_doubt():
     """A timed out; B took over and refused, and the key was closed for good; then A's request landed."""
-    explore(boundary, provider=DEDUPS, effect=("charge", "refuse")).check()
+    explore(Keyed(), provider=DEDUPS, effect=("charge", "refuse")).check()
 
 
 @pytest.mark.parametrize("name", ["asks", "asks marked", "asks, believes", "asks, believes, marked"])
@@ -338,8 +344,9 @@ if PROOF:  # minutes of work: SAMEKEY_PROOF=1, or `make proof`
         for new in KINDS:
             if new != old:
                 boundaries = (KINDS[old], KINDS[old], KINDS[new])
+                unless = AFTER_REPEATABLE if old == "repeatable" else ()
                 played(
                     "a deploy, with two old callers",
                     old,
-                    explore(boundaries, provider=DEDUPS, callers=3, crashes=1, expiries=1),
+                    explore(boundaries, provider=DEDUPS, callers=3, crashes=1, expiries=1, unless=unless),
                 )

@@ -165,9 +165,9 @@ def release_on_any_error(patch):
 def answer_with_our_own_result(patch):
     real = attempt.too_late
 
-    def too_late(call, held, record, state, result) -> Steps:
+    def too_late(call, held, record, state, result, outcome) -> Steps:
         if state is not State.COMPLETED or result is None:
-            return (yield from real(call, held, record, state, result))
+            return (yield from real(call, held, record, state, result, outcome))
         yield from Testify(held.key, call.attempt, held.token, state, result, "")
         return Answer(decode(result), state, False, call.key.text, held.token, 1)
 
@@ -175,7 +175,7 @@ def answer_with_our_own_result(patch):
 
 
 def throw_a_late_success_away(patch):
-    def too_late(call, held, record, state, result) -> Steps:
+    def too_late(call, held, record, state, result, outcome) -> Steps:
         raise Fenced("too late")
         yield
 

@@ -243,6 +243,45 @@ def test_repeatable_may_repeat_and_still_answers_once():
     assert len(scene.answers) == 1
 
 
+def test_what_failed_under_repeatable_runs_again_under_a_stricter_boundary():
+    """A failure under Repeatable is released, not in doubt: a deploy that declares Opaque runs the key once more."""
+    scene = told(
+        World((Repeatable(), Opaque())),
+        "A opens",
+        "A sends",
+        "A times out",
+        "A settles released as holder",
+        "A's request lands",
+        "B opens",
+        "B takes",
+        "B sends",
+        "B's request lands",
+        "B settles completed as holder",
+    )
+
+    assert [charge.by for charge in scene.books.charges] == ["A", "B"]
+    assert found((Repeatable(), Opaque())) == "one_effect"
+
+
+def test_a_refusal_under_repeatable_closes_a_key_whose_failed_attempt_lands_later():
+    """Nothing of Repeatable is ever a doubt, so B's refusal speaks for the key, although A's request lands."""
+    scene = told(
+        World(Repeatable(), effect=("charge", "refuse")),
+        "A opens",
+        "A sends",
+        "A times out",
+        "A settles released as holder",
+        "B opens",
+        "B takes",
+        "B refuses",
+        "B settles closed as holder",
+        "A's request lands",
+    )
+
+    assert scene.record is not None
+    assert (scene.record.state, len(scene.books.charges)) == (State.CLOSED, 1)
+
+
 # -- a store that loses what it acknowledged -------------------------------------------------------------------
 
 

@@ -330,7 +330,8 @@ class Simulation:
     async def _guarded(self, guard: SteppedGuard, task: Task) -> Answer[Any]:
         key, intent, _, *rules = self._prepared
         call = Call(key, intent, self.new_attempt(), *rules)
-        return await guard._carry_out(call, lambda: self._effect(task))
+        performer = guard._performer(call, lambda: self._effect(task))
+        return performer.conclude(await performer.go_on())
 
     async def _effect(self, task: Task) -> str:
         held = current()

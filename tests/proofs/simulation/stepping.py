@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar, cast
 from samekey.core.commands import Wait
 from samekey.core.layers import Sight
 from samekey.core.ports import AsyncStore
-from samekey.guard import claiming, hold, lease_timer, operations, performer
+from samekey.guard import bookkeeping, claiming, facts, hold, lease_timer, operations, performer, reporting
 from samekey.guard.guards import AsyncGuard
 from samekey.guard.lease_timer import Leases, renew_with
 from samekey.guard.single_flight import Flights
@@ -245,6 +245,9 @@ def stepped(stage: Stage) -> list[tuple[Any, str, Any]]:
         (claiming, "time", stage),
         (performer, "time", stage),
         (hold, "time", stage),
+        (reporting, "time", stage),
+        (facts, "time", stage),
+        (bookkeeping, "started", lambda thread: False),  # no thread writes counts and findings
         (lease_timer, "time", stage),
         (_layered, "running", lambda: loop),
         (_layered, "time", stage),
