@@ -50,7 +50,7 @@ def echo():
 def test_an_idle_connection_is_not_cut(echo, monkeypatch):
     monkeypatch.setattr(proxies, "CONNECT_SECONDS", 0.1)
     with FaultProxy(echo) as between, socket.create_connection(("127.0.0.1", between.port), 5) as line:
-        time.sleep(0.4)
+        time.sleep(0.4)  # real time: longer than a connection may take to be made
         line.sendall(b"still there")
 
         assert line.recv(100) == b"still there"

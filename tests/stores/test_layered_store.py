@@ -10,6 +10,7 @@ from datetime import timedelta
 from decimal import Decimal
 from types import SimpleNamespace
 
+import anyio
 import pytest
 
 from samekey import Guard, KeyReused, Misconfigured, ResultNotKept, StoreUnavailable
@@ -23,6 +24,7 @@ from samekey.stores.memory import AsyncMemoryStore, MemoryStore
 from samekey.testing.clock import ManualClock
 from samekey.testing.stores import AsyncStoreSuite, StoreSuite
 from samekey.testing.stores.scene import A, B, Scene
+from tests.guard import helpers
 from tests.stores.memory_front import AsyncMemoryFront, MemoryFront
 
 
@@ -323,78 +325,82 @@ def test_while_the_front_is_away_it_is_left_alone(front, back):
 
 
 class Cold(MemoryStore):
-    """It does not know who it is before it was asked, and that takes its time."""
+    """Its incarnation is known after a self-check; the first ones fail. Each ends when all callers have come."""
 
-    asked = 0
+    def __init__(self, *, callers: int, failing: int = 0) -> None:
+        super().__init__()
+        self.checks, self._failing = 0, failing
+        self._come, self._callers = list[int](), callers
+
+    def came(self, number: int) -> None:
+        self._come.append(number)
 
     @property
     def incarnation(self):
-        return super().incarnation if self.asked else ""
+        return super().incarnation if self.checks > self._failing else ""
 
     def health(self):
-        time.sleep(0.2)
-        type(self).asked += 1
+        helpers.until(lambda: len(self._come) == self._callers)
+        self.checks += 1
+        if self.checks <= self._failing:
+            raise StoreUnavailable("not yet")
         return super().health()
 
 
-def test_of_many_who_come_first_one_asks_who_the_durable_store_is():
-    class Back(Cold): ...
+def test_of_many_first_callers_one_asks_for_the_incarnation_of_the_durable_store():
+    back = Cold(callers=50)
+    store = LayeredStore(MemoryFront(), back)
 
-    store = LayeredStore(MemoryFront(), Back())
+    def come(number):
+        back.came(number)
+        return store.carry_out(scene.opening(f"k-{number}", by=A))
+
     with ThreadPoolExecutor(50) as pool:
-        records = list(pool.map(lambda number: store.carry_out(scene.opening(f"k-{number}", by=A)), range(50)))
+        records = list(pool.map(come, range(50)))
 
-    assert (Back.asked, len({record.fence for record in records})) == (1, 50)
+    assert (back.checks, len({record.fence for record in records})) == (1, 50)
 
 
-def test_of_many_tasks_that_come_first_one_asks_who_the_durable_store_is():
+def test_of_many_first_tasks_one_asks_for_the_incarnation_of_the_durable_store():
     class Slow(AsyncMemoryStore):
-        asked = 0
+        checks = 0
 
         @property
         def incarnation(self):
-            return super().incarnation if self.asked else ""
+            return super().incarnation if self.checks else ""
 
         async def health(self):
-            await asyncio.sleep(0.05)
-            type(self).asked += 1
+            await anyio.wait_all_tasks_blocked()  # every other task waits for this answer
+            self.checks += 1
             return await super().health()
 
+    back = Slow(MemoryStore())
+
     async def crowd():
-        store = AsyncLayeredStore(AsyncMemoryFront(MemoryFront()), Slow(MemoryStore()))
+        store = AsyncLayeredStore(AsyncMemoryFront(MemoryFront()), back)
         return await asyncio.gather(*(store.carry_out(scene.opening(f"k-{number}", by=A)) for number in range(50)))
 
     records = asyncio.run(crowd())
-    assert (Slow.asked, len({record.fence for record in records})) == (1, 50)
+    assert (back.checks, len({record.fence for record in records})) == (1, 50)
 
 
-def test_whoever_waited_for_an_answer_that_did_not_come_asks_for_itself():
-    class Back(Cold):
-        def health(self):
-            time.sleep(0.1)
-            type(self).asked += 1
-            if self.asked == 1:
-                raise StoreUnavailable("not yet")
-            return MemoryStore.health(self)
-
-        @property
-        def incarnation(self):
-            return super().incarnation if self.asked > 1 else ""
-
-    store = LayeredStore(MemoryFront(), Back())
-    told = []
+def test_callers_whose_wait_for_a_self_check_ended_in_its_failure_make_their_own():
+    back = Cold(callers=5, failing=1)
+    store = LayeredStore(MemoryFront(), back)
+    outcomes = []
 
     def come(number):
+        back.came(number)
         try:
             store.carry_out(scene.opening(f"k-{number}", by=A))
-            told.append("claimed")
+            outcomes.append("claimed")
         except StoreUnavailable:
-            told.append("not yet")
+            outcomes.append("not yet")
 
     with ThreadPoolExecutor(5) as pool:
         list(pool.map(come, range(5)))
 
-    assert sorted(told) == ["claimed"] * 4 + ["not yet"]
+    assert sorted(outcomes) == ["claimed"] * 4 + ["not yet"]
 
 
 def test_the_address_of_two_stores_is_both_with_a_space_between():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import trio
 
+from samekey.core.books import Count
 from samekey.core.commands import Read, Wait
 from samekey.core.ports import Query
 from samekey.core.states import State
@@ -84,6 +86,22 @@ class TestAsyncMemoryStoreOnTrio(OnTrio, TestAsyncMemoryStore):
     pass
 
 
+def test_each_addition_forgets_some_minutes_that_are_too_old():
+    """Bounded work: a thousand at a time, and a reader sees none of them before that."""
+    clock = ManualClock(1_700_000_000)
+    store = MemoryStore(clock)
+    old, new = int(clock() // 60), int(clock() // 60) + 15 * 1440
+    for part in range(3):
+        store.add_counts([Count(old + part, "charge", f"{number}", "new", 1) for number in range(500)])
+    clock.advance(15 * 24 * 3600)
+    assert store.counts(0, math.inf) == []
+
+    store.add_counts([Count(new, "charge", "", "new", 1)])
+    assert len(store._counts) == 501
+    store.add_counts([Count(new, "charge", "", "new", 1)])
+    assert list(store._counts.items()) == [((new, "charge", "", "new"), 2)]
+
+
 # -- its own -------------------------------------------------------------------------------------------
 
 
@@ -97,7 +115,7 @@ async def test_both_colours_may_share_one_memory():
     seen = await store.carry_out(scene.opening("one", by=B))
 
     assert seen.fence == held.fence
-    assert {one.key.text for one in memory.list(Query())} == {"one", "two"}
+    assert {one.key.text for one in memory.list(Query()).records} == {"one", "two"}
 
 
 async def test_memories_that_are_not_shared_are_apart():
@@ -108,13 +126,15 @@ async def test_memories_that_are_not_shared_are_apart():
 
 
 def test_nothing_happens_while_the_manual_clock_stands_still():
-    """A lease of a thirtieth of a second lives until the clock is moved; then it is over."""
+    """A lease of a millisecond lives until the clock is moved; then it is over."""
     clock = ManualClock()
     store = MemoryStore(clock)
-    store.carry_out(scene.opening(lease=0.03))
-    time.sleep(0.04)
+    store.carry_out(scene.opening(lease=0.001))
+    opened = time.monotonic()
+    while time.monotonic() <= opened + 0.001:
+        pass
     still = store.carry_out(Read(scene.key()))
-    clock.advance(0.03)
+    clock.advance(0.001)
     over = store.carry_out(Read(scene.key()))
 
     assert still is not None

@@ -72,7 +72,7 @@ def test_unavailable_after_loses_the_reply():
     with pytest.raises(StoreUnavailable, match="the reply was lost"):
         store.carry_out(settling(held, State.COMPLETED, result=b"done"))
 
-    (found,) = memory.list(Query())
+    (found,) = memory.list(Query()).records
     assert (found.state, found.result) == (State.COMPLETED, b"done")
     again = store.carry_out(settling(held, State.COMPLETED, result=b"done"))
     assert again is not None
@@ -165,7 +165,7 @@ def test_several_faults_meet_one_call():
         store.carry_out(scene.opening(by=B))
 
     assert [one.fault.kind for one in store.fired] == ["duplicate", "unavailable"]
-    assert memory.list(Query())[0].attempt == B
+    assert memory.list(Query()).records[0].attempt == B
 
 
 def test_two_stores_may_share_a_plan():
@@ -206,11 +206,11 @@ async def test_the_async_store_reads_the_same_plan():
     assert memory.list(Query()) == []
     with pytest.raises(StoreUnavailable, match="the reply was lost"):
         await store.carry_out(scene.opening())
-    (held,) = memory.list(Query())
+    (held,) = memory.list(Query()).records
 
     with pytest.raises(Crashed):
         await store.carry_out(settling(held, State.COMPLETED))
-    assert memory.list(Query())[0].state is State.COMPLETED
+    assert memory.list(Query()).records[0].state is State.COMPLETED
 
     start = time.monotonic()
     assert len(await store.list(Query())) == 1

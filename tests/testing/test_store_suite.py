@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from samekey.core.books import Count, Finding, FindingQuery
 from samekey.core.commands import Ask, Open, Read, Settle, StoreCommand, Take, Wait
-from samekey.core.ports import Query
+from samekey.core.ports import Query, Records, place_of
 from samekey.core.record import Audit, Record
 from samekey.core.register import expired
 from samekey.stores._waiting import moved_on
@@ -62,8 +63,8 @@ class BatchesWithoutLooking(Around):
 
 
 class ListsWithoutLooking(Around):
-    def list(self, query: Query) -> Sequence[Record]:
-        return [_unclocked(one) for one in self._memory.list(query)]
+    def list(self, query: Query) -> Records:
+        return Records(_unclocked(one) if isinstance(one, Record) else one for one in self._memory.list(query))
 
 
 class CountsNoAsking(Around):
@@ -161,11 +162,11 @@ class ReadsLast(Around):
 class PagesByTimeAlone(Around):
     """Its cursor does not tell records of one moment apart."""
 
-    def list(self, query: Query) -> Sequence[Record]:
+    def list(self, query: Query) -> Records:
         if query.before is None:
             return self._memory.list(query)
         whole = self._memory.list(replace(query, before=None, limit=1000))
-        return [one for one in whole if one.created_at < query.before[0]][: query.limit]
+        return Records([one for one in whole if place_of(one)[0] < query.before[0]][: query.limit])
 
 
 class LooksThenSweeps(Around):
@@ -173,10 +174,14 @@ class LooksThenSweeps(Around):
 
     def sweep(self, limit: int) -> int:
         moment = self._memory._moment()
-        gone = [digest for digest, one in list(self._memory._records.items()) if expired(one, moment)][:limit]
-        time.sleep(0.005)  # a round trip
+        seen = self._memory._records
+        gone = {digest: one for digest, one in list(seen.items()) if expired(one, moment)}
+        gone = dict(list(gone.items())[:limit])
+        over = time.monotonic() + 0.05  # a round trip, until another caller has written
+        while all(seen.get(digest) is one for digest, one in gone.items()) and time.monotonic() < over:
+            time.sleep(0.001)
         for digest in gone:
-            self._memory._records.pop(digest, None)
+            seen.pop(digest, None)
         return len(gone)
 
 
@@ -194,6 +199,58 @@ class TakesForItself(Around):
     def carry_out(self, command: StoreCommand) -> Any:
         record = self._memory.carry_out(command)
         return record._replace(attempt=command.attempt) if record and isinstance(command, Take) else record
+
+
+class CountsAnew(Around):
+    """A count replaces the one that is there."""
+
+    def add_counts(self, counts: Sequence[Count]) -> None:
+        for count in counts:
+            self._memory._counts.pop(count.series, None)
+        self._memory.add_counts(counts)
+
+
+class CountsForEver(Around):
+    """It keeps whatever minute it is given."""
+
+    def add_counts(self, counts: Sequence[Count]) -> None:
+        for count in counts:
+            self._memory._counts[count.series] = self._memory._counts.get(count.series, 0) + count.number
+
+
+class FoldsNames(Around):
+    """It takes "a" and "a " for one source, as a padded collation does."""
+
+    def add_counts(self, counts: Sequence[Count]) -> None:
+        self._memory.add_counts([replace(count, source=count.source.rstrip(" ")) for count in counts])
+
+
+class KeepsTheLastFinding(Around):
+    def keep_finding(self, finding: Finding) -> bool:
+        new = finding.id not in self._memory._findings
+        self._memory._findings[finding.id] = finding
+        return new
+
+
+class PagesFindingsByTimeAlone(Around):
+    def findings(self, query: FindingQuery) -> Sequence[Finding]:
+        whole = self._memory.findings(replace(query, before=None, limit=1000))
+        return [one for one in whole if query.before is None or one.at < query.before[0]][: query.limit]
+
+
+class AcceptsForEver(Around):
+    """An acceptance counts although its end has passed."""
+
+    def findings(self, query: FindingQuery) -> Sequence[Finding]:
+        whole = self._memory.findings(replace(query, accepted=None))
+        return [one for one in whole if query.accepted in (None, one.accepted_by is not None)]
+
+
+class AcceptsUnaudited(Around):
+    def accept_finding(self, id: str, *, by: str, why: str, until: float) -> Finding | None:
+        found = self._memory.accept_finding(id, by=by, why=why, until=until)
+        self._memory._audit.clear()
+        return found
 
 
 def _unclocked(record: Record) -> Record:
@@ -236,6 +293,14 @@ def _suite(store: type[Around]) -> StoreSuite:
         (LooksThenSweeps, "a_sweep_spares_what_is_made_anew_beneath_it"),
         (SweepsItsTokens, "sweep_removes_only_what_is_past_retention"),
         (TakesForItself, "take_of_a_settled_record_is_refused"),
+        (CountsAnew, "counts_of_several_writers_add_up"),
+        (CountsForEver, "counts_outside_the_time_they_are_kept_for_are_not_kept"),
+        (CountsForEver, "a_list_of_counts_has_a_limit"),
+        (FoldsNames, "every_name_is_counted_by_itself"),
+        (KeepsTheLastFinding, "a_finding_is_new_once"),
+        (PagesFindingsByTimeAlone, "findings_are_listed_newest_first_in_pages"),
+        (AcceptsForEver, "an_acceptance_ends"),
+        (AcceptsUnaudited, "a_finding_is_accepted_with_name_reason_and_end"),
     ],
 )
 def test_a_store_that_breaks_a_sentence_is_told(store: type[Around], scenario: str, monkeypatch: pytest.MonkeyPatch):

@@ -249,7 +249,7 @@ def test_a_mail_that_a_task_sends_after_the_answer_is_seen_and_can_be_lost(pause
 
     async def mail(order_id: str) -> None:
         for _ in range(pauses):
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0.001)  # a timer of the loop, not only its next turn
         mails.append(order_id)
 
     @guard.once(name="charge", key="order_id")
@@ -408,7 +408,7 @@ def come_and_go():
             one.join()
 
 threading.Thread(target=come_and_go, daemon=True).start()
-gc.callbacks.append(lambda phase, info: time.sleep(0.0001))
+gc.callbacks.append(lambda phase, info: time.sleep(0.0001))  # another thread runs while we collect
 gc.set_threshold(1, 1, 1)
 for _ in range(100):
     current_frames()

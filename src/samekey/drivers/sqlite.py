@@ -8,7 +8,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +18,7 @@ from typing import Any, Literal
 from urllib.parse import unquote
 
 from samekey.core.errors import Misconfigured, RecordUnreadable, StoreBusy, StoreError, StoreUnavailable
+from samekey.drivers.schema import OTHER_TABLES, RECORD_COLUMNS, quoted
 from samekey.drivers.urls import split
 
 Connection = sqlite3.Connection
@@ -26,13 +27,7 @@ DriverError = sqlite3.Error
 Synchronous = Literal["full", "normal"]
 
 SCHEMA = 1  # the newest migration this version knows
-# fmt: off
-RECORD_COLUMNS = (
-    "digest", "operation", "tenant", "key", "state", "token", "attempt", "fingerprint", "form", "boundary", "version",
-    "attempts", "created_at", "changed_at", "lease_until", "lease_clock", "unsure", "begun_at", "first_sent_at",
-    "round", "settled_by", "settled_at", "retain_until", "result", "error", "asker", "ask_until", "story",
-)
-# fmt: on
+TABLES = ("samekey_records", "samekey_meta", *OTHER_TABLES)
 BUSY_SECONDS = 5.0  # how long another process's write may keep us waiting; ours take milliseconds
 BUSY_FIRST_PAUSE_SECONDS = 0.0005
 BUSY_LAST_PAUSE_SECONDS = 0.01
@@ -75,20 +70,16 @@ def check_synchronous(given: Any) -> Synchronous:
 def check_path(path: Path) -> None:
     """One clear sentence for each way in which a file cannot be the store."""
     try:
-        _check_path(path)
+        if path.is_dir():
+            raise Misconfigured(f"{path} is a directory; name a file in it")
+        if not path.parent.is_dir():
+            raise Misconfigured(f"the directory {path.parent} does not exist; create it first")
+        if path.exists() and not os.access(path, os.R_OK | os.W_OK):
+            raise Misconfigured(f"{path} cannot be read and written by this user")
+        if not os.access(path.parent, os.W_OK):
+            raise Misconfigured(f"the directory {path.parent} is not writable, and SQLite writes its log there")
     except OSError as error:  # a directory that may not be read, or a name that is too long
         raise Misconfigured(f"{path} cannot be looked at: {error.strerror}") from error
-
-
-def _check_path(path: Path) -> None:
-    if path.is_dir():
-        raise Misconfigured(f"{path} is a directory; name a file in it")
-    if not path.parent.is_dir():
-        raise Misconfigured(f"the directory {path.parent} does not exist; create it first")
-    if path.exists() and not os.access(path, os.R_OK | os.W_OK):
-        raise Misconfigured(f"{path} cannot be read and written by this user")
-    if not os.access(path.parent, os.W_OK):
-        raise Misconfigured(f"the directory {path.parent} is not writable, and SQLite writes its log there")
 
 
 def connect(path: Path, *, synchronous: Synchronous, read_only: bool = False) -> sqlite3.Connection:
@@ -153,11 +144,9 @@ def open_files() -> set[tuple[int, int]]:
 
 def require_ours(path: Path, name: str) -> None:
     """For operator commands: the file must exist and have our tables; nothing in it is changed."""
-    check_path(path)
-    if not path.exists():
-        raise Misconfigured(f"{path} does not exist")
     if schema_of(path, name) == 0:
-        raise Misconfigured(f"{path} has no samekey tables: is it the right file?")
+        trouble = "has no samekey tables: is it the right file?" if path.exists() else "does not exist"
+        raise Misconfigured(f"{path} {trouble}")
 
 
 def schema_of(path: Path, name: str) -> int:
@@ -274,11 +263,13 @@ def migrate(connection: sqlite3.Connection, name: str) -> None:
 
 def _require_no_tables(connection: sqlite3.Connection, name: str) -> None:
     """Before the first migration: a table of another program under one of our names would stop it half-way."""
-    row = connection.execute(
-        "SELECT name FROM sqlite_master WHERE name IN ('samekey_records', 'samekey_meta', 'samekey_audit')"
-    ).fetchone()
-    if row is not None:
-        raise Misconfigured(f"{name} has a table {row[0]} that samekey did not make: rename it, or give another file")
+    there = sorted({*TABLES} - missing_tables(connection))
+    if there:
+        raise Misconfigured(f"{name} has a table {there[0]} that samekey did not make: rename it, or give another file")
+
+
+def missing_tables(connection: sqlite3.Connection) -> set[str]:
+    return {*TABLES} - {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
 
 
 def _require_our_columns(connection: sqlite3.Connection, name: str) -> None:
@@ -367,3 +358,14 @@ def network_file_system(path: Path) -> str | None:
         if (real == where or real.startswith(where.rstrip("/") + "/")) and len(where) >= len(best):
             best, kind = where, fs
     return kind if kind.startswith(("nfs", "cifs", "smb", "9p", "fuse.sshfs", "afs", "ceph", "glusterfs")) else None
+
+
+def read_table(path: Path, table: str, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    """These columns of every row of a table in any file, which is only read."""
+    with translated(str(path)):
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+        try:
+            names = ", ".join(map(quoted, columns))
+            yield from connection.execute(f"SELECT {names} FROM {quoted(table)}")  # noqa: S608 - quoted
+        finally:
+            connection.close()

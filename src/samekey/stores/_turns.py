@@ -10,9 +10,13 @@ and send its command alone, before the others are awake: half of all commits car
 about to lead waits a moment while others are still waking up (`Waking`). Event loops do not need this.
 
 A signal handler may raise anywhere in here, in the main thread. So a leader is identified by its own list of items,
-which the caller holds before it asks for the lead. A caller that leaves looks whether it leads, and passes the lead on;
-passing it on twice has no effect. A leader that was interrupted even at the second try leaves a lead that no thread
-has: the first caller in the queue takes it over after `TURN_SECONDS`.
+which the caller holds before it asks for the lead. A caller that leaves passes the lead on if it leads, and tries again
+if it is interrupted there: every part of that may be done twice. The callers whose commands an interrupted leader did
+not finish send them again. If a leader vanished nevertheless, a caller takes the lead over after `TURN_SECONDS`.
+
+Python 3.13 leaves a `with` or `try` without its exit if an interrupt comes where a loop inside it jumps back from a
+condition (python/cpython#130279): the mutex would stay locked. So a loop with a condition is a function of its own
+here, which the block calls; tests/stores/test_jumps_back.py checks it.
 """
 
 from __future__ import annotations
@@ -43,15 +47,14 @@ T = TypeVar("T", bound=Item)
 class Place(Generic[T]):
     """The place of one caller in the queue."""
 
-    __slots__ = ("again", "bell", "finished", "gone", "items", "leader", "next")
+    __slots__ = ("answered", "bell", "gone", "items", "leader", "next")
 
     def __init__(self, items: Sequence[T], leader: Sequence[T]) -> None:
         self.items = items
         self.leader = leader  # the items of the caller that led when this one queued up
         self.bell = threading.Lock()  # locked until the caller is to wake up: nothing is cheaper to sleep on
         self.bell.acquire()
-        self.finished = False  # the leader carried out all of the items
-        self.again = False  # the leader was interrupted: carry out the rest yourself
+        self.answered = False  # a leader is done with the items; it was interrupted if some of them are not
         self.gone = False  # interrupted while it waited
         self.next: Place[T] | None = None  # the caller to wake as soon as this one is awake
 
@@ -107,7 +110,7 @@ class Turns(ABC, Generic[T]):
         """Forget the connection: a leader that vanished, or is very late, still owns it. The mutex is held."""
 
     def _weight(self, items: Sequence[T]) -> int:
-        """The bytes that these items carry, where `bytes_max` limits a batch."""
+        """The bytes that these items carry; 0 where `bytes_max` is 0 too, which limits nothing then."""
         return 0
 
     def _perform_rest(self, items: Sequence[T]) -> None:
@@ -119,9 +122,9 @@ class Turns(ABC, Generic[T]):
 
         With `work` (and an empty list of this caller's own) call it in a turn instead, and return its result.
         """
+        place: Place[T] | None = None
         others: list[Place[T]] = []
         try:
-            place: Place[T] | None = None
             with self._mutex:
                 if self._leader is None:
                     self._leader = items
@@ -130,19 +133,19 @@ class Turns(ABC, Generic[T]):
                     self._queue.append(place)
             if place is not None:
                 self._await_turn(place)
-                if place.finished:
-                    return None
-                if place.again:
-                    return self._perform_rest([item for item in items if not item.done])
+                if place.answered:
+                    rest = _not_done(items)
+                    return self._perform_rest(rest) if rest else None
             if work is not None:
                 return work(items)
-            if self._waking.places:
+            if self._waking.places and self._batch_max > 1:
                 self._waking.wait()
             if self._queue:  # a caller that queues up at this very moment comes with the next batch
                 self._gather(items, others)
             self._carry_out([*items, *(item for one in others for item in one.items)] if others else items, items)
         except BaseException:
-            self._withdraw(items)
+            if place is not None:
+                self._withdraw(place)
             raise
         finally:
             try:
@@ -154,88 +157,88 @@ class Turns(ABC, Generic[T]):
 
     def _await_turn(self, place: Place[T]) -> None:
         """Return when this caller leads, or when a leader has answered it."""
-        try:
-            self._await_bell(place)
-        finally:
-            if place.finished or place.again:
-                _wake(place.next)
-                self._waking.remove(place)
-            elif self._leader is place.items and self._queue and self._queue[0] is place:
-                self._queue.popleft()  # the leader before us was interrupted before it did this
-
-    def _await_bell(self, place: Place[T]) -> None:
-        try:
-            if place.bell.acquire(timeout=TURN_SECONDS) or place.finished or place.again:
-                return
-            # The leader may have been interrupted after it gave us the lead and before it woke us.
-            if self._leader is not place.items and not self._taken_over(place):
-                raise StoreUnavailable(f"no turn on a connection to {self._server_name} within {TURN_SECONDS:.0f} s")
-        except BaseException:
+        woken = place.bell.acquire(timeout=TURN_SECONDS)
+        if place.answered:
+            self._wake_next(place)
+        # The leader may have been interrupted after it gave us the lead and before it woke us.
+        elif woken or self._leader is place.items or self._taken_over(place):
             with self._mutex:
-                place.gone = True
-            raise
+                self._queue.remove(place)
+        else:
+            raise StoreUnavailable(f"no turn on a connection to {self._server_name} within {TURN_SECONDS:.0f} s")
 
     def _taken_over(self, place: Place[T]) -> bool:
         """Take the lead from a caller that has had it all the time: it vanished, or takes far too long."""
         with self._mutex:
             if self._leader is not place.leader or place not in self._queue:
                 return False
-            self._queue.remove(place)
             self._leave_connection()
             self._leader = place.items
             return True
 
-    def _withdraw(self, items: Sequence[T]) -> None:
+    def _withdraw(self, place: Place[T]) -> None:
         """This caller was interrupted, or waited too long: no leader may hand it the lead."""
-        if self._queue:
-            with self._mutex:
-                for place in [one for one in self._queue if one.items is items]:
-                    place.gone = True
-                    self._queue.remove(place)
+        with self._mutex:
+            place.gone = True
+            if place in self._queue:
+                self._queue.remove(place)
+        if place.answered:
+            self._wake_next(place)
+
+    def _wake_next(self, place: Place[T]) -> None:
+        """This caller is awake: wake the one that was answered with it."""
+        _wake(place.next)
+        self._waking.remove(place)
 
     def _gather(self, items: Sequence[T], others: list[Place[T]]) -> None:
         """Move callers from the queue to `others`: as many as may travel in one batch with these items."""
-        count, weight = len(items), self._weight(items)
         with self._mutex:
-            while (
-                self._queue
-                and self._queue[0].items
-                and count < self._batch_max
-                and not (self._bytes_max and weight > self._bytes_max)
-            ):
-                others.append(self._queue[0])  # noted before it leaves the queue: it is answered if we are interrupted
-                self._queue.popleft()
-                count += len(others[-1].items)
-                if self._bytes_max:
-                    weight += self._weight(others[-1].items)
+            self._move(items, others)
+
+    def _move(self, items: Sequence[T], others: list[Place[T]]) -> None:
+        count, weight = len(items), self._weight(items)
+        while self._leader is items and self._queue and self._queue[0].items:
+            if count >= self._batch_max or weight > self._bytes_max:
+                return
+            others.append(self._queue[0])  # noted before it leaves the queue: it is answered if we are interrupted
+            self._queue.popleft()
+            count += len(others[-1].items)
+            if self._bytes_max:
+                weight += self._weight(others[-1].items)
 
     def _pass_on(self, items: Sequence[T], others: list[Place[T]]) -> None:
-        """Wake those we did the work for, and give the lead to the first in the queue."""
+        """Wake those we did the work for, and give the lead to the first in the queue, which then leaves the queue."""
         if others:
             with self._mutex:
                 if self._queue and self._queue[0] is others[-1]:
                     self._queue.popleft()  # interrupted in `_gather`
-                waiting = [one for one in others if not (one.gone or one.finished or one.again)]
+                waiting = _waiting(others)
                 for one, after in zip_longest(waiting, waiting[1:]):
                     one.next = after
-                    one.finished = all(item.done for item in one.items)
-                    one.again = not one.finished
+                    one.answered = True
             self._waking.add(waiting)
-            _wake(next((one for one in others if one.finished or one.again), None))
+            _wake(next((one for one in others if one.answered), None))
             others.clear()
         with self._mutex:
+            first = self._queue[0] if self._queue else None
             if self._leader is items:
-                self._heir = heir = self._queue[0] if self._queue else None
-                self._leader = None if heir is None else heir.items
-                if heir is not None:
-                    self._queue.popleft()
-        if self._heir is not None:
-            _wake(self._heir)
+                self._leader = None if first is None else first.items
+        if first is not None and self._leader is first.items:
+            _wake(first)
 
-    _heir: Place[T] | None = None  # the caller that got the lead last: it is woken again if we are interrupted here
+
+def _not_done(items: Sequence[T]) -> list[T]:
+    return [item for item in items if not item.done]
+
+
+def _waiting(places: list[Place[T]]) -> list[Place[T]]:
+    return [one for one in places if not (one.gone or one.answered)]
 
 
 def _wake(place: Place[Any] | None) -> None:
     """Wake this caller, which wakes the next one: all at once they would only fight for the interpreter."""
-    if place is not None and place.bell.locked():
-        place.bell.release()
+    if place is not None:
+        try:
+            place.bell.release()
+        except RuntimeError:
+            pass  # it was woken already

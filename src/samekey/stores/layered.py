@@ -10,30 +10,23 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, Generic, TypeVar
 
+from samekey.core.books import Count, Finding, FindingQuery
 from samekey.core.commands import Command, Read, StoreCommand, Wait
 from samekey.core.drive import adrive, drive
 from samekey.core.errors import Misconfigured, SamekeyError
 from samekey.core.layers import FRONT_TTL_SECONDS, Front, FrontTime, Linger, Look, Put, Sight
-from samekey.core.ports import (
-    AsyncFrontStore,
-    AsyncStore,
-    Audits,
-    FrontStore,
-    Health,
-    Query,
-    Records,
-    Replies,
-    Reply,
-    Store,
-)
+from samekey.core.ports import AsyncFrontStore, AsyncStore, FrontStore, Health, Query, Reply, Store
 from samekey.core.record import Record
 from samekey.loops import Bell, ThreadBell, running
 from samekey.stores._waiting import async_wait, wait
+
+F = TypeVar("F", FrontStore, AsyncFrontStore)
+B = TypeVar("B", Store, AsyncStore)
 
 _log = logging.getLogger("samekey")
 
@@ -45,41 +38,52 @@ TRUTH_SECONDS = 1.0  # how often a waiter at the front looks at the durable stor
 
 
 class Breaker:
-    """Whether to bother the front: not while it is away, and then one caller first."""
+    """Whether a caller may use the front: not while it is away, and then one caller first.
 
-    def __init__(self) -> None:
-        self._until = 0.0
+    Callers use the front in a `with` block of the breaker. An error of the front ends the block and is logged.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name, self.away_until = name, 0.0
 
     @property
     def closed(self) -> bool:
-        if self._until == 0.0:
+        if self.away_until == 0.0:
             return True
         now = time.monotonic()
-        if now < self._until:
+        if now < self.away_until:
             return False
-        self._until = now + BREAK_SECONDS  # this caller tries; the others do not use the front meanwhile
+        self.away_until = now + BREAK_SECONDS  # this caller tries; the others do not use the front meanwhile
         return True
 
-    def worked(self) -> None:
-        self._until = 0.0
+    def __enter__(self) -> None:
+        """Callers look at `closed` first."""
 
-    def failed(self, name: str, error: SamekeyError) -> None:
-        _log.warning("the front %s is away: slower, never wrong (%s)", name, error)
-        # With jitter, so that the processes do not all come back at the same moment.
-        self._until = time.monotonic() + BREAK_SECONDS * random.uniform(0.5, 1.5)  # noqa: S311
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+        if isinstance(error, SamekeyError):
+            _log.warning("the front %s is away: slower, never wrong (%s)", self._name, error)
+            # With jitter, so that the processes do not all come back at the same moment.
+            self.away_until = time.monotonic() + BREAK_SECONDS * random.uniform(0.5, 1.5)  # noqa: S311
+            return True
+        if error is None:
+            self.away_until = 0.0
+        return False
 
 
-class _Layers:
+class _Layers(Generic[F, B]):
     """What both colours share: the seal of the durable store's incarnation, the front's clock, the breaker."""
 
-    def __init__(self, front: Any, back: Any, front_ttl: float | timedelta) -> None:
+    _front: Any
+    _back: Any
+
+    def __init__(self, front: F, back: B, *, front_ttl: float | timedelta = FRONT_TTL_SECONDS) -> None:
         seconds: Any = front_ttl.total_seconds() if isinstance(front_ttl, timedelta) else front_ttl
         number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
         if not number or not 0 < seconds <= FRONT_TTL_MAX_SECONDS:
             raise Misconfigured(f"front_ttl is how old an answer may be, in seconds up to a day; not {front_ttl!r}")
         self._front, self._back, self._front_ttl = front, back, float(seconds)
         self.name = f"{front.name} {back.name}"
-        self._breaker = Breaker()
+        self._breaker = Breaker(front.name)
         self._front_time: float | None = None  # what its clock showed when we last looked
         self._seal: Front | None = None
         self._mutex = threading.Lock()
@@ -92,6 +96,41 @@ class _Layers:
     def incarnation(self) -> str:
         known: str = self._back.incarnation
         return known
+
+    # -- what the durable store answers alone: in the async store these return awaitables ----------------------
+
+    def batch(self, commands: Sequence[StoreCommand]) -> Any:
+        return self._back.batch(commands)
+
+    def list(self, query: Query) -> Any:
+        return self._back.list(query)
+
+    def sweep(self, limit: int) -> Any:
+        return self._back.sweep(limit)
+
+    def audit(self, limit: int) -> Any:
+        return self._back.audit(limit)
+
+    def join(self, connection: Any) -> Any:
+        """The durable store inside the caller's transaction: what is not committed yet is not put into the front."""
+        return self._back.join(connection)
+
+    # -- both layers -----------------------------------------------------------------------------------------
+
+    def _perform(self: Any, command: Command) -> Any:
+        """The reply to a step of `core.layers`; in the async store an awaitable of it."""
+        match command:
+            case Look(digest):
+                return self._look(digest, mark=True)
+            case StoreCommand():
+                return self._back.carry_out(command)
+            case Put(digest, entry, until):
+                return self._put(digest, entry, until)
+            case FrontTime():
+                return self._time_of_front()
+            case Linger(digest):
+                return self._linger(digest)
+        raise TypeError(f"{type(command).__name__} has no place in a layered store")
 
     def _rules(self, incarnation: str) -> Front:
         seal = self._seal
@@ -116,11 +155,27 @@ class _Layers:
 
     def _saw(self, sight: Sight) -> Sight:
         self._front_time = sight.now
-        self._breaker.worked()
         return sight
 
+    # The books are the durable store's: in both colours its own answer, which is awaitable where the store is async.
+
+    def add_counts(self, counts: Sequence[Count]) -> Any:
+        return self._back.add_counts(counts)
+
+    def counts(self, since: float, until: float) -> Any:
+        return self._back.counts(since, until)
+
+    def keep_finding(self, finding: Finding) -> Any:
+        return self._back.keep_finding(finding)
+
+    def findings(self, query: FindingQuery) -> Any:
+        return self._back.findings(query)
+
+    def accept_finding(self, id: str, *, by: str, why: str, until: float) -> Any:
+        return self._back.accept_finding(id, by=by, why=why, until=until)
+
     def _health(self, back: Health) -> Health:
-        away = () if self._breaker._until == 0.0 else ("the front is away: slower, never wrong",)
+        away: list[str] = ["the front is away: slower, never wrong"] if self._breaker.away_until else []
         return replace(
             back,
             store=self.name,
@@ -129,14 +184,11 @@ class _Layers:
         )
 
 
-class LayeredStore(_Layers):
+class LayeredStore(_Layers[FrontStore, Store]):
     """A store for `Guard`: a fast one before a durable one, `"redis://cache/0 postgresql://db/app"`."""
 
     _front: FrontStore
     _back: Store
-
-    def __init__(self, front: FrontStore, back: Store, *, front_ttl: float | timedelta = FRONT_TTL_SECONDS) -> None:
-        super().__init__(front, back, front_ttl)
 
     # -- the port ------------------------------------------------------------------------------------------
 
@@ -163,24 +215,8 @@ class LayeredStore(_Layers):
         with self._front.watching(command.key.digest):
             return wait(command.seen, timeout, look, self._front.bells)
 
-    def batch(self, commands: Sequence[StoreCommand]) -> Replies:
-        return self._back.batch(commands)
-
-    def list(self, query: Query) -> Records:
-        return self._back.list(query)
-
-    def sweep(self, limit: int) -> int:
-        return self._back.sweep(limit)
-
-    def audit(self, limit: int) -> Audits:
-        return self._back.audit(limit)
-
     def health(self) -> Health:
         return self._health(self._back.health())
-
-    def join(self, connection: Any) -> Any:
-        """The durable store inside the caller's transaction: what is not committed yet is not put into the front."""
-        return self._back.join(connection)
 
     def close(self) -> None:
         self._front.close()
@@ -203,39 +239,21 @@ class LayeredStore(_Layers):
             if not asked:
                 self._has_asked()
 
-    def _perform(self, command: Command) -> Any:
-        match command:
-            case Look(digest):
-                return self._look(digest, mark=True)
-            case StoreCommand():
-                return self._back.carry_out(command)
-            case Put(digest, entry, until):
-                return self._put(digest, entry, until)
-            case FrontTime():
-                return self._front_time
-            case Linger(digest):
-                return self._linger(digest)
-        raise TypeError(f"{type(command).__name__} has no place in a layered store")
+    def _time_of_front(self) -> float | None:
+        return self._front_time
 
     def _look(self, digest: bytes, *, mark: bool) -> Sight | None:
-        if not self._breaker.closed:
-            return None
-        try:
-            return self._saw(self._front.look(digest, mark=mark))
-        except SamekeyError as error:
-            self._breaker.failed(self._front.name, error)
-            return None
+        if self._breaker.closed:
+            with self._breaker:
+                return self._saw(self._front.look(digest, mark=mark))
+        return None
 
     def _put(self, digest: bytes, entry: bytes, until: float) -> bool:
-        if not self._breaker.closed:
-            return False
-        try:
-            self._front.put(digest, entry, until)
-        except SamekeyError as error:
-            self._breaker.failed(self._front.name, error)
-            return False
-        self._breaker.worked()
-        return True
+        if self._breaker.closed:
+            with self._breaker:
+                self._front.put(digest, entry, until)
+                return True
+        return False
 
     def _linger(self, digest: bytes) -> None:
         bell = ThreadBell()
@@ -247,16 +265,11 @@ class LayeredStore(_Layers):
             self._front.bells.remove(digest, bell)
 
 
-class AsyncLayeredStore(_Layers):
+class AsyncLayeredStore(_Layers[AsyncFrontStore, AsyncStore]):
     """A store for `AsyncGuard`: the same, awaited."""
 
     _front: AsyncFrontStore
     _back: AsyncStore
-
-    def __init__(
-        self, front: AsyncFrontStore, back: AsyncStore, *, front_ttl: float | timedelta = FRONT_TTL_SECONDS
-    ) -> None:
-        super().__init__(front, back, front_ttl)
 
     async def carry_out(self, command: StoreCommand) -> Reply:
         if type(command) is Read:
@@ -281,24 +294,8 @@ class AsyncLayeredStore(_Layers):
         with self._front.watching(command.key.digest):
             return await async_wait(command.seen, timeout, look, self._front.bells)
 
-    async def batch(self, commands: Sequence[StoreCommand]) -> Replies:
-        return await self._back.batch(commands)
-
-    async def list(self, query: Query) -> Records:
-        return await self._back.list(query)
-
-    async def sweep(self, limit: int) -> int:
-        return await self._back.sweep(limit)
-
-    async def audit(self, limit: int) -> Audits:
-        return await self._back.audit(limit)
-
     async def health(self) -> Health:
         return self._health(await self._back.health())
-
-    def join(self, connection: Any) -> Any:
-        """The durable store inside the caller's transaction: what is not committed yet is not put into the front."""
-        return self._back.join(connection)
 
     async def close(self) -> None:
         await self._front.close()
@@ -318,43 +315,21 @@ class AsyncLayeredStore(_Layers):
             if not asked:
                 self._has_asked()
 
-    def _perform(self, command: Command) -> Awaitable[Any]:  # one coroutine less for each command than with `async`
-        match command:
-            case Look(digest):
-                return self._look(digest, mark=True)
-            case StoreCommand():
-                carried_out: Awaitable[Any] = self._back.carry_out(command)
-                return carried_out
-            case Put(digest, entry, until):
-                return self._put(digest, entry, until)
-            case FrontTime():
-                return self._time_of_front()
-            case Linger(digest):
-                return self._linger(digest)
-        raise TypeError(f"{type(command).__name__} has no place in a layered store")
-
     async def _time_of_front(self) -> float | None:
         return self._front_time
 
     async def _look(self, digest: bytes, *, mark: bool) -> Sight | None:
-        if not self._breaker.closed:
-            return None
-        try:
-            return self._saw(await self._front.look(digest, mark=mark))
-        except SamekeyError as error:
-            self._breaker.failed(self._front.name, error)
-            return None
+        if self._breaker.closed:
+            with self._breaker:
+                return self._saw(await self._front.look(digest, mark=mark))
+        return None
 
     async def _put(self, digest: bytes, entry: bytes, until: float) -> bool:
-        if not self._breaker.closed:
-            return False
-        try:
-            await self._front.put(digest, entry, until)
-        except SamekeyError as error:
-            self._breaker.failed(self._front.name, error)
-            return False
-        self._breaker.worked()
-        return True
+        if self._breaker.closed:
+            with self._breaker:
+                await self._front.put(digest, entry, until)
+                return True
+        return False
 
     async def _linger(self, digest: bytes) -> None:
         bell = running().bell()

@@ -11,17 +11,34 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar
 from uuid import uuid4
 
+from samekey.core.books import (
+    COUNTS_FORGOTTEN_MAX,
+    COUNTS_MAX,
+    Count,
+    Finding,
+    FindingQuery,
+    acceptance_entry,
+    check_acceptance,
+    counts_of,
+    kept_minutes,
+    merged,
+    minutes_between,
+)
 from samekey.core.commands import Open, Read, StoreCommand, Wait
 from samekey.core.errors import Misconfigured, RecordUnreadable, SamekeyError
 from samekey.core.key import Key
-from samekey.core.ports import LIST_MAX, Audits, Health, Query, Replies, Reply, no_transactions
+from samekey.core.ports import Audits, Health, Query, Records, Replies, Reply, no_transactions
 from samekey.core.record import Record
 from samekey.core.register import Moment, apply, audit_entry, expired, seen_at
 from samekey.loops import Bells
+from samekey.stores._over_sync import OverSync
 from samekey.stores._waiting import async_wait, wait
+
+T = TypeVar("T")
 
 Clock = Callable[[], float]
 
@@ -34,11 +51,15 @@ def check_url(url: str) -> None:
 class MemoryStore:
     """A store for `Guard`. `clock` is for tests: seconds that only move when a test moves them."""
 
+    in_process = True  # it always answers: no deadline needs a helper thread
+
     def __init__(self, clock: Clock | None = None) -> None:
         self.name = "memory://"
         self._incarnation = uuid4().hex
         self._records: dict[bytes, Record] = {}
         self._audit: Audits = []
+        self._counts: dict[tuple[int, str, str, str], int] = {}  # by series; about in the order of the minutes
+        self._findings: dict[str, Finding] = {}
         self._mutex = threading.Lock()
         self.bells = Bells()
         self._wall = clock or time.time
@@ -97,27 +118,64 @@ class MemoryStore:
                 replies.append(error)
         return replies
 
-    def list(self, query: Query) -> Sequence[Record]:
+    def list(self, query: Query) -> Records:
         moment = self._moment()
         with self._mutex:
-            found = [
-                seen_at(record, moment)
-                for record in self._records.values()
-                if query.picks(record) and not expired(record, moment)
-            ]
-        found.sort(key=lambda record: (record.created_at, record.key.digest), reverse=True)
-        return found[: min(query.limit, LIST_MAX)]
+            here = list(self._records.values())
+        found = [seen_at(record, moment) for record in here if not expired(record, moment)]
+        return query.page(one for one in found if query.picks(one))
 
     def sweep(self, limit: int) -> int:
         moment = self._moment()
         with self._mutex:
-            gone = [digest for digest, record in self._records.items() if expired(record, moment)][: max(0, limit)]
+            gone = _expired(self._records, moment)[: max(0, limit)]
             for digest in gone:
                 del self._records[digest]
         return len(gone)
 
     def audit(self, limit: int) -> Audits:
         return self._audit[: -max(0, limit) - 1 : -1]
+
+    def add_counts(self, counts: Sequence[Count]) -> None:
+        first, last = kept_minutes(self._wall())
+        with self._mutex:
+            for count in merged(counts):
+                if first <= count.minute <= last:
+                    self._counts[count.series] = self._counts.get(count.series, 0) + count.number
+            for series in list(islice(self._counts, COUNTS_FORGOTTEN_MAX)):
+                if series[0] >= first:
+                    break
+                del self._counts[series]
+
+    def counts(self, since: float, until: float) -> Sequence[Count]:
+        first, last = minutes_between(since, until)
+        first = max(first, kept_minutes(self._wall())[0])
+        with self._mutex:
+            found = [(*series, number) for series, number in self._counts.items() if first <= series[0] <= last]
+        return counts_of(sorted(found)[: COUNTS_MAX + 1])
+
+    def keep_finding(self, finding: Finding) -> bool:
+        with self._mutex:
+            new = finding.id not in self._findings
+            self._findings.setdefault(finding.id, finding)
+            return new
+
+    def findings(self, query: FindingQuery) -> Sequence[Finding]:
+        now = self._wall()
+        with self._mutex:
+            found = [finding for finding in self._findings.values() if query.picks(finding, now)]
+        found.sort(key=lambda finding: finding.place, reverse=True)
+        return found[: query.page_size]
+
+    def accept_finding(self, id: str, *, by: str, why: str, until: float) -> Finding | None:
+        check_acceptance(by, why, until)
+        with self._mutex:
+            before = self._findings.get(id)
+            if before is None:
+                return None
+            after = self._findings[id] = before.accepted(by, why, until)
+            self._audit.append(acceptance_entry(before, after, self._wall()))
+            return after
 
     def health(self) -> Health:
         return Health(
@@ -147,24 +205,18 @@ class MemoryStore:
         return Moment(self._wall(), self._tick(), "", self._token + 1)
 
 
-class AsyncMemoryStore:
+class AsyncMemoryStore(OverSync[MemoryStore]):
     """A store for `AsyncGuard`, with its own memory or that of a MemoryStore."""
 
+    in_process = True
+
     def __init__(self, shared: MemoryStore | None = None, *, clock: Clock | None = None) -> None:
-        self.sync = shared if shared is not None else MemoryStore(clock)
-        self.name = self.sync.name
+        super().__init__(shared if shared is not None else MemoryStore(clock))
 
     @classmethod
     def from_url(cls, url: str) -> AsyncMemoryStore:
         check_url(url)
         return cls()
-
-    @property
-    def incarnation(self) -> str:
-        return self.sync.incarnation
-
-    def __repr__(self) -> str:
-        return repr(self.sync).replace("<Memory", "<AsyncMemory")
 
     async def carry_out(self, command: StoreCommand) -> Reply:
         return self.sync.carry_out(command)
@@ -175,26 +227,19 @@ class AsyncMemoryStore:
     async def batch(self, commands: Sequence[StoreCommand]) -> Replies:
         return self.sync.batch(commands)
 
-    async def list(self, query: Query) -> Sequence[Record]:
-        return self.sync.list(query)
-
-    async def sweep(self, limit: int) -> int:
-        return self.sync.sweep(limit)
-
-    async def audit(self, limit: int) -> Audits:
-        return self.sync.audit(limit)
-
-    async def health(self) -> Health:
-        return self.sync.health()
-
     def join(self, connection: Any) -> Any:
         return self.sync.join(connection)
 
-    async def close(self) -> None:
-        self.sync.close()
+    async def _aside(self, work: Callable[[], T]) -> T:
+        return work()
 
 
 _ALL: weakref.WeakSet[MemoryStore] = weakref.WeakSet()
+
+
+def _expired(records: dict[bytes, Record], moment: Moment) -> list[bytes]:
+    """Called with the mutex held. A loop with a condition is a function of its own there: see `_turns.py`."""
+    return [digest for digest, record in records.items() if expired(record, moment)]
 
 
 def _after_fork_in_child() -> None:

@@ -13,8 +13,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
+from samekey.core.books import Count, Finding, FindingQuery
 from samekey.core.commands import StoreCommand, Wait
 from samekey.core.errors import StoreUnavailable
 from samekey.core.ports import AsyncStore, Query, Replies, Reply, Store
@@ -25,6 +27,7 @@ VERBS = frozenset(
     {
         *("open", "take", "begin", "renew", "settle", "ask", "testify", "read", "wait"),
         *("batch", "list", "sweep", "redact", "free", "audit", "health"),
+        *("add_counts", "counts", "keep_finding", "findings", "accept_finding"),
     }
 )
 
@@ -158,6 +161,22 @@ class _Faulty:
 
     def audit(self, limit: int) -> Any:
         return self._call("audit", self.inner.audit, limit)
+
+    def add_counts(self, counts: Sequence[Count]) -> Any:
+        return self._call("add_counts", self.inner.add_counts, counts)
+
+    def counts(self, since: float, until: float) -> Any:
+        return self._call("counts", self.inner.counts, since, until)
+
+    def keep_finding(self, finding: Finding) -> Any:
+        return self._call("keep_finding", self.inner.keep_finding, finding)
+
+    def findings(self, query: FindingQuery) -> Any:
+        return self._call("findings", self.inner.findings, query)
+
+    def accept_finding(self, id: str, *, by: str, why: str, until: float) -> Any:
+        accept = partial(self.inner.accept_finding, by=by, why=why, until=until)
+        return self._call("accept_finding", accept, id)
 
     def health(self) -> Any:
         return self._call("health", self.inner.health)

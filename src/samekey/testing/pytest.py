@@ -25,11 +25,7 @@ EPOCH = 1_700_000_000  # where the clock of a test starts: an ordinary day
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("samekey")
-    group.addoption(
-        "--samekey-off",
-        action="store_true",
-        help="guarded functions run straight through in every test",
-    )
+    group.addoption("--samekey-off", action="store_true", help="guarded functions run straight through in every test")
     group.addoption(
         "--samekey-require",
         metavar="SERVERS",

@@ -35,6 +35,7 @@ from samekey import (
     TransactionConflict,
 )
 from samekey.drivers.mysql.migrate import migrate
+from tests.servers.mysql.helpers import sql
 from tests.stores.wire import Wire
 
 pytestmark = pytest.mark.slow
@@ -737,13 +738,15 @@ def test_a_sync_connection_in_an_async_guard(url, loop):
     async def main() -> list[Any]:
         answers: list[Any] = []
         async with AsyncGuard(url, policy=Policy(patience=20)) as guard:
+            waits = "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
 
             async def call(number: int) -> None:
                 with connected(url) as link:
                     link.begin()
 
                     async def effect() -> str:
-                        await anyio.sleep(0.3)
+                        while not sql(url, waits):  # another task waits in its thread for our commit
+                            await anyio.sleep(0.01)
                         return insert(link, f"{loop} {number}")
 
                     answer = await guard.on(link).run(loop, effect, key="o-1", payload={})

@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -29,7 +28,8 @@ def test_eight_processes_and_one_key(url, tmp_path):
     """Forked from one guard that was connected already: one effect, and everybody has its answer."""
     guard = Guard(url, policy=Policy(patience=30))
     guard.run("warm", lambda: None, key="up", payload={})
-    book = tmp_path / "effects"
+    book, meeting = tmp_path / "effects", tmp_path / "meeting"
+    meeting.mkdir()
     children = []
     for number in range(8):
         child = os.fork()
@@ -39,9 +39,10 @@ def test_eight_processes_and_one_key(url, tmp_path):
                 def effect(number: int = number) -> int:
                     with open(book, "a") as file:
                         file.write(f"{number}\n")
-                    time.sleep(0.2)
+                    until(lambda: len(list(meeting.iterdir())) == 8)
                     return number
 
+                (meeting / str(number)).touch()
                 answer = guard.run("charge", effect, key="o-1", payload={"amount": 200})
                 os._exit(answer.result)
             finally:
@@ -63,7 +64,7 @@ def test_a_waiter_in_another_process_is_woken_by_the_watcher(store, url, scene, 
     with opened(url) as other, ThreadPoolExecutor(20) as pool:
         waiting = [pool.submit(other.wait, Wait(held), 30.0) for _ in range(20)]
         until(lambda: other._links().watch._thread)
-        time.sleep(0.1)
+        until(lambda: sum(map(len, list(other._links().bells._waiting.values()))) == 20)
         store.carry_out(settling(held, State.COMPLETED, result=b"done"))
 
         assert {one.result(30).result for one in waiting} == {b"done"}

@@ -24,7 +24,7 @@ from samekey.core.ports import Query
 from samekey.core.record import Record
 from samekey.core.states import State
 from samekey.drivers.mysql import connect as driver
-from samekey.drivers.mysql import self_check
+from samekey.drivers.mysql import errors, self_check
 from samekey.ops import Ops
 from samekey.stores.mysql import AsyncMysqlStore, MysqlStore, _connections
 from samekey.testing.stores.scene import LEASE, A, B, settling
@@ -171,13 +171,20 @@ def test_a_claim_that_was_asleep_does_not_draw_an_old_token(store, url, scene, m
 # -- rivals --------------------------------------------------------------------------------------------
 
 
-def test_a_row_that_is_held_for_a_while_is_waited_for(store, url, scene):
+def test_a_row_that_is_held_for_a_while_is_waited_for(store, url, scene, monkeypatch):
     """Longer than one wait of the server, shorter than all of them."""
+    refused, is_busy = list[Exception](), errors.is_busy
+
+    def noted(error: Exception) -> bool:
+        refused.append(error)
+        return is_busy(error)
+
+    monkeypatch.setattr(errors, "is_busy", noted)
     held = store.carry_out(scene.opening())
     with connected(url) as rival, rival.cursor() as cursor, ThreadPoolExecutor(1) as pool:
         cursor.execute("SELECT * FROM samekey_records FOR UPDATE")
         settled = pool.submit(store.carry_out, settling(held, State.COMPLETED))
-        time.sleep(1.3)
+        until(lambda: refused)  # the server's first wait is over
         rival.commit()
 
         assert settled.result(20).state is State.COMPLETED
@@ -345,12 +352,15 @@ def test_an_async_guard_on_any_loop(url, loop):
     """Fifty callers with one key and a hundred keys besides, on both loops: the threads are the store's own."""
 
     async def main() -> list[int]:
-        guard, effects, answers = AsyncGuard(url), list[str](), list[Any]()
+        guard, effects, answers, called = AsyncGuard(url), list[str](), list[Any](), list[str]()
 
         async def call(key: str) -> None:
+            called.append(key)
+
             async def effect() -> str:
                 effects.append(key)
-                await anyio.sleep(0.01)
+                while len(called) < 150:
+                    await anyio.sleep(0)
                 return key
 
             answers.append((await guard.run(f"charge {loop}", effect, key=key, payload={})).result)

@@ -10,6 +10,11 @@ import psycopg
 
 MAJOR = int(os.environ.get("SAMEKEY_TEST_PG_MAJOR", "18"))
 
+# A claim by hand: its values are digest, operation, key and attempt.
+CLAIM = (
+    "SELECT samekey_open(%s, %s, NULL, %s, %s, '', '1', NULL, 'opaque', 30, false, NULL, NULL, NULL, NULL, NULL, NULL)"
+)
+
 
 def sql(url: str, statement: str) -> Any:
     """The first column of the first row, where there is one."""

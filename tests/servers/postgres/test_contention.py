@@ -19,7 +19,7 @@ from samekey.core.key import Key
 from samekey.stores.postgres import AsyncPostgresStore, PostgresStore
 from samekey.testing.servers import USER
 from samekey.testing.stores.scene import LEASE, A, B, Scene
-from tests.servers.postgres.helpers import sql
+from tests.servers.postgres.helpers import CLAIM, sql
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +32,7 @@ def claimed_in_a_transaction(url: str, keys: list[Key]) -> Iterator[None]:
     with psycopg.connect(url) as rival:
         for key in keys:
             rival.execute(
-                "SELECT samekey_open(%s, %s, NULL, %s, %s, '', '1', NULL, 'opaque', 30, false, NULL)",
+                CLAIM,
                 (key.digest.hex(), key.operation, key.text, B),
             )
         yield

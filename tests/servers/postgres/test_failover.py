@@ -72,7 +72,7 @@ def test_claims_survive_immediate_restarts(own_server):
     url = own_server.create_database()
     migrate(url)
     stores = [PostgresStore(url), PostgresStore(url)]
-    scene, stop = Scene(0.02), time.monotonic() + 8
+    scene, stop = Scene(0.02), threading.Event()
     won: dict[str, list[str]] = {}
     settled: dict[str, str] = {}
     told = threading.Lock()
@@ -80,7 +80,7 @@ def test_claims_survive_immediate_restarts(own_server):
 
     def work(number: int) -> None:
         chance, store = random.Random(number), stores[number % 2]
-        while time.monotonic() < stop:
+        while not stop.is_set():
             text, me = str(chance.randrange(20_000) // 4), f"{chance.getrandbits(128):032x}"
             try:
                 held = store.carry_out(scene.opening(text, by=me))
@@ -93,13 +93,19 @@ def test_claims_survive_immediate_restarts(own_server):
                     settled[text] = me
             except StoreUnavailable:
                 refusals.append(text)
-                time.sleep(0.05)
+                stop.wait(0.05)  # the server starts again
 
     with ThreadPoolExecutor(16) as pool:
         workers = [pool.submit(work, number) for number in range(16)]
-        for _ in range(3):
-            time.sleep(1.5)
-            own_server.restart("immediate")
+        try:
+            for _ in range(3):
+                wanted = len(settled) + 100
+                until(lambda wanted=wanted: len(settled) >= wanted, 60)
+                own_server.restart("immediate")
+            wanted = len(settled) + 100
+            until(lambda: len(settled) >= wanted, 60)
+        finally:
+            stop.set()
         for worker in workers:
             worker.result()
 
@@ -247,9 +253,11 @@ def test_no_answered_claim_is_lost_with_a_synchronous_standby(own_server, scene)
 
         with ThreadPoolExecutor(8) as pool:
             workers = [pool.submit(work, number) for number in range(8)]
-            time.sleep(2)
-            own_server.stop("immediate")
-            over.set()
+            try:
+                until(lambda: len(answered) >= 1000, 60)
+                own_server.stop("immediate")
+            finally:
+                over.set()
             for worker in workers:
                 worker.result()
         store.close()

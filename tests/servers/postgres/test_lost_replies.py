@@ -19,7 +19,7 @@ from samekey.core.states import State
 from samekey.drivers.postgres import connection
 from samekey.stores.postgres import AsyncPostgresStore, PostgresStore
 from samekey.testing.stores.scene import LEASE, A, B, settling
-from tests.servers.postgres.helpers import attempt, sql, until, until_ended
+from tests.servers.postgres.helpers import CLAIM, attempt, sql, until, until_ended
 
 pytestmark = pytest.mark.slow
 
@@ -89,7 +89,7 @@ def test_a_terminated_backend_is_asked_again(store, url, scene):
     store.carry_out(scene.opening("connected"))
     with psycopg.connect(url) as rival, ThreadPoolExecutor(1) as pool:
         rival.execute(
-            "SELECT samekey_open(%s, %s, NULL, %s, %s, '', '1', NULL, 'opaque', 30, false, NULL)",
+            CLAIM,
             (key.digest.hex(), key.operation, key.text, B),
         )
         claim = pool.submit(store.carry_out, scene.opening())
@@ -128,7 +128,7 @@ def test_a_record_that_is_swept_while_its_batch_waits_is_claimed(store, url, sce
     past, blocked = scene.opening("past", by=B), scene.opening("blocked", by=B)
     with psycopg.connect(url) as rival, ThreadPoolExecutor(1) as pool:
         rival.execute(
-            "SELECT samekey_open(%s, %s, NULL, %s, %s, '', '1', NULL, 'opaque', 30, false, NULL)",
+            CLAIM,
             (blocked.key.digest.hex(), blocked.key.operation, blocked.key.text, A),
         )
         claims = pool.submit(store.batch, [scene.opening("there", by=B), past, blocked])
@@ -158,7 +158,7 @@ async def test_the_alarm_of_an_earlier_statement_cuts_no_later_one_off(url, scen
     assert connection is not None
     with psycopg.connect(url) as rival:
         rival.execute(
-            "SELECT samekey_open(%s, %s, NULL, %s, %s, '', '1', NULL, 'opaque', 30, false, NULL)",
+            CLAIM,
             (key.digest.hex(), key.operation, key.text, B),
         )
         claim = asyncio.create_task(store.carry_out(scene.opening()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -102,10 +103,13 @@ def filled(server):
 FILL = """
 INSERT INTO samekey_records (
   digest, operation, key, state, token, attempt, fingerprint, form, boundary, version, attempts, created_at, changed_at,
-  lease_until, unsure, happened, round, settled_at, retain_until, moves
+  lease_until, unsure, happened, round, settled_at, retain_until, moves, provider, request, terms, attributes, content
 )
 SELECT md5(n::text)::uuid, 'charge', n::text, 'completed', n, md5(n::text)::uuid, 'f', '1', 'opaque', 2, 1, now - age,
-       now - age, now - age, false, false, 0, now - age, now + 86400, '[0,1,"","started","a",""]'
+       now - age, now - age, false, false, 0, now - age, now + 86400, '[0,1,"","started","a",""]',
+       md5('p' || n)::uuid, md5('r' || n / 2)::uuid,
+       CASE WHEN n % 100 = 0 THEN ARRAY[md5('n' || n)::uuid, md5('party' || n % 1000)::uuid] END,
+       CASE WHEN n % 10 = 0 THEN '[["region","eu"]]' END, 'c'
 FROM (SELECT n, {age} - (n - {start}) AS age, date_part('epoch', clock_timestamp()) AS now
       FROM generate_series({start} + 1, {start} + 20000) AS n) AS numbered
 """
@@ -163,3 +167,45 @@ def test_records_in_doubt_are_found_without_reading_the_others(filled):
         one.key for one in found[10:] if isinstance(one, Record)
     ]
     assert len(rest) == 30
+
+
+def md5(text: str) -> bytes:
+    return hashlib.md5(text.encode(), usedforsecurity=False).digest()
+
+
+@pytest.mark.parametrize("oldest_first", [False, True], ids=["newest", "oldest"])
+@pytest.mark.parametrize(
+    ("asked", "count"),
+    [
+        ({"waiting": True}, 40),
+        ({"states": (State.IN_DOUBT,)}, 40),
+        ({"digest": md5("30000")}, 1),
+        ({"digest": md5("30000")[:5]}, 1),
+        ({"digest": md5("30000")[:2]}, 1),
+        ({"term": md5("p30000")}, 1),
+        ({"term": md5("r15000")}, 2),
+        ({"term": md5("n30000")}, 1),
+        ({"term": md5("party0")}, 20),
+        ({"term": md5("nothing")}, 0),
+    ],
+)
+def test_every_indexed_filter_reads_what_it_finds_and_little_more(filled, asked, count, oldest_first):
+    query = Query(**asked, oldest_first=oldest_first, limit=100)
+    kinds, rows = visited(filled, query)
+    with contextlib.closing(PostgresStore(filled)) as store:
+        found = store.list(query)
+
+    assert "Seq Scan" not in kinds
+    assert rows <= 2 * count + 10
+    assert count <= len(found) <= count + 5
+
+
+def test_other_filters_read_the_named_span_only(filled):
+    with psycopg.connect(filled) as link:
+        row = link.execute("SELECT max(created_at) FROM samekey_records").fetchone()
+    assert row
+    since, until = row[0] - 3000.0, row[0] - 2000.0
+    for asked in ({"attributes": (("region", "eu"),)}, {"error": "TimeoutError"}, {"content": b"other"}, {"text": "1"}):
+        kinds, rows = visited(filled, Query(**asked, since=since, until=until, limit=100))
+        assert "Seq Scan" not in kinds
+        assert rows <= 2100  # of a bitmap those of the index are counted too

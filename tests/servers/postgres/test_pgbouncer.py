@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
@@ -22,6 +21,7 @@ from samekey.stores.postgres import AsyncPostgresStore, PostgresStore
 from samekey.testing.servers import postgres
 from samekey.testing.stores import AsyncStoreSuite, StoreSuite
 from samekey.testing.stores.scene import A, Scene, settling
+from tests.servers.postgres.helpers import until
 from tests.servers.postgres.pgbouncer import pgbouncer
 
 pytestmark = pytest.mark.slow
@@ -140,7 +140,7 @@ def test_nobody_listens_and_waiters_look_again(store, straight, scene):
     held = store.carry_out(scene.opening())
     with ThreadPoolExecutor(1) as pool, contextlib.closing(PostgresStore(straight)) as other:
         waiting = pool.submit(store.wait, Wait(held), 20.0)
-        time.sleep(0.1)
+        until(lambda: len(store._connections().bells))
         other.carry_out(settling(held, State.COMPLETED, result=b"done"))
         found = waiting.result(20)
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
+import time
 from pathlib import Path
 
 import psycopg
 import pytest
 
 from samekey import Guard, State
+from samekey.core.books import Count, FindingQuery, make_finding
 from samekey.core.commands import Free, Redact
 from samekey.core.errors import Misconfigured
 from samekey.core.ports import Query
@@ -45,7 +48,7 @@ def grants() -> str:
 
 
 def test_the_grants_on_the_page_are_enough_for_everything(owners, grants):
-    """Claims, answers, waiting, listing, a person's word, sweeping, the self-check."""
+    """Claims, answers, listing, the decision of a person, sweeping, counts, findings, the self-check."""
     with psycopg.connect(owners) as link:
         link.execute(grants.encode())
     scene = Scene(0.02)
@@ -60,18 +63,25 @@ def test_the_grants_on_the_page_are_enough_for_everything(owners, grants):
         assert store.carry_out(Free(bare, by="ann", why="again")) is None
         store.carry_out(settling(store.carry_out(scene.opening("two")), State.COMPLETED, retain=0.001))
         store.sweep(10)
+        count = Count(int(time.time() // 60), "charge", "", "new", 1)
+        finding = make_finding("late", at=1.0, severity="low", title="x")
+        for _ in range(2):
+            store.add_counts([count])
+            store.keep_finding(finding)
+        assert store.accept_finding(finding.id, by="ann", why="known", until=2e9) in store.findings(FindingQuery())
+        assert [one.number for one in store.counts(0, math.inf)] == [2]
 
-        assert [one.action for one in store.audit(10)] == ["free", "redact", "resolve"]
+        assert [one.action for one in store.audit(10)] == ["accept", "free", "redact", "resolve"]
         assert len(store.list(Query(operation=scene.operation))) == 0
         assert "claims survive" in store.health().guarantee
         assert not store.health().incarnation.startswith("unknown")  # the timeline is anybody's to know
 
 
-@pytest.mark.parametrize("line", range(4))
+@pytest.mark.parametrize("line", range(6))
 def test_each_of_them_is_needed(owners, grants, line):
     """Without one of the lines the role is told what it may not do, at the latest when a person speaks."""
     lines = grants.strip().splitlines()
-    assert len(lines) == 4
+    assert len(lines) == 6
     with psycopg.connect(owners) as link:
         for number, grant in enumerate(lines):
             if number != line:
@@ -81,6 +91,8 @@ def test_each_of_them_is_needed(owners, grants, line):
         doubt = store.carry_out(settling(store.carry_out(scene.opening()), State.IN_DOUBT))
         assert doubt is not None
         store.carry_out(settling(doubt, State.COMPLETED, role=Role.OPERATOR, by="ann", why="on the books"))
+        store.add_counts([Count(int(time.time() // 60), "charge", "", "new", 1)])
+        store.keep_finding(make_finding("late", at=1.0, severity="low", title="x"))
 
     store = PostgresStore(owners.replace(f"{USER}@", "app@"))
     with contextlib.closing(store), pytest.raises(Misconfigured, match="may not use"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
@@ -17,7 +16,7 @@ from samekey.drivers.postgres.address import parse_url
 from samekey.drivers.postgres.connect import CONNECT_SECONDS
 from samekey.stores.postgres import PostgresStore, _batches
 from samekey.testing.stores.scene import A, settling
-from tests.servers.postgres.helpers import sql
+from tests.servers.postgres.helpers import sql, until
 
 pytestmark = pytest.mark.slow
 
@@ -102,7 +101,7 @@ def test_nothing_depends_on_the_session_behind_pgbouncer(url, scene):
         many = store.batch([scene.opening(str(number)) for number in range(5)])
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(store.wait, Wait(held), 10.0)
-            time.sleep(0.05)
+            until(lambda: len(store._connections().bells))
             with contextlib.closing(PostgresStore(url)) as other:
                 other.carry_out(settling(held, State.COMPLETED, result=b"done"))
             found = waiting.result(5)

@@ -21,7 +21,7 @@ from samekey.ops.sweeping import sweeping
 from samekey.stores.postgres import PostgresStore
 from samekey.testing.servers import postgres
 from samekey.testing.stores.scene import B, Scene, settling
-from tests.servers.postgres.helpers import until_past
+from tests.servers.postgres.helpers import CLAIM, until_past
 
 pytestmark = pytest.mark.slow
 
@@ -123,7 +123,7 @@ def test_a_row_that_a_claim_is_writing_is_left_out_and_nobody_waits(store, url, 
     key = scene.key("3")
     with psycopg.connect(url) as claim:
         claim.execute(
-            "SELECT samekey_open(%s, %s, NULL, %s, %s, '', '1', NULL, 'opaque', 30, false, NULL)",
+            CLAIM,
             (key.digest.hex(), key.operation, key.text, B),
         )
         assert store.sweep(100) == 4

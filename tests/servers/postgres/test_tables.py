@@ -96,19 +96,24 @@ async def test_the_self_check_says_who_can_fix_it(server):
         away.health()
 
 
-def test_a_missing_audit_table_is_a_warning_of_health(store, url):
-    assert ("audit table", "present") in store.health().facts
-    sql(url, "DROP TABLE samekey_audit")
+def test_a_missing_table_without_which_claims_work_is_a_warning_of_health(store, url):
+    health = store.health()
+    assert ("audit table", "present") in health.facts
+    assert not [one for one in health.warnings if "is missing" in one]
+    sql(url, "DROP TABLE samekey_audit, samekey_counts, samekey_findings")
     with contextlib.closing(PostgresStore(url)) as later:
         health = later.health()
 
     assert ("audit table", "missing") in health.facts
-    assert [one for one in health.warnings if "samekey_audit is missing" in one]
+    missing = [one.split()[2] for one in health.warnings if "is missing" in one]
+    assert missing == ["samekey_audit", "samekey_counts", "samekey_findings"]
 
 
 def _drop_all(url: str) -> None:
     with psycopg.connect(url, autocommit=True) as admin:
-        admin.execute("DROP TABLE samekey_records, samekey_meta, samekey_audit CASCADE")
+        admin.execute(
+            "DROP TABLE samekey_records, samekey_meta, samekey_audit, samekey_counts, samekey_findings CASCADE"
+        )
         admin.execute("DROP SEQUENCE samekey_tokens")
         functions = admin.execute("SELECT oid::regprocedure::text FROM pg_proc WHERE proname LIKE 'samekey%'")
         for (function,) in functions.fetchall():

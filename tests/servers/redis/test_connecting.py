@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
+import time
 import types
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +14,7 @@ import redis
 import redis.asyncio
 
 from samekey import Guard
+from samekey.core.books import Count, FindingQuery, make_finding
 from samekey.core.commands import Read, Wait
 from samekey.core.errors import Misconfigured, StoreUnavailable
 from samekey.core.key import make_key
@@ -166,6 +168,11 @@ async def test_a_user_with_few_rights_is_enough(server):
     for command, _ in every_command(store):
         store.carry_out(command)
     assert store.list(Query(operation="own"))
+    finding = make_finding("late", at=1.0, severity="low", title="x")
+    assert store.keep_finding(finding)
+    assert store.accept_finding(finding.id, by="ann", why="known", until=2e9) in store.findings(FindingQuery())
+    store.add_counts([Count(int(time.time() // 60), "charge", "", "new", 1)])
+    assert store.counts(0, time.time())
     assert store.audit(10)
     assert "secret" not in store.name + repr(store) + repr(store._address)
     assert dict(store.health().facts)["appendfsync"] == "not shown"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from samekey import FOREVER
+from samekey.core.commands import Renew, Testify
 from samekey.core.errors import RecordUnreadable
 from samekey.core.ports import Query, Records
 from samekey.core.record import Record
@@ -15,6 +18,7 @@ from samekey.ops import Ops
 from samekey.stores.redis import AsyncRedisStore
 from samekey.stores.redis._requests import READ
 from tests.servers.redis.helpers import listing_with, opening, raw_key, settling, there
+from tests.servers.redis.topologies import until
 
 
 @pytest.mark.parametrize("states", [(), (State.STARTED,)], ids=["walk", "index"])
@@ -90,3 +94,72 @@ def test_a_list_goes_on_when_records_are_deleted_meanwhile(server, store, monkey
             break
 
     assert [record.key for record in listed] == [one.key for one in reversed(ended[:-gone])]
+
+
+@pytest.mark.parametrize("asked", [{}, {"error": "TimeoutError"}, {"term": b"x" * 16}], ids=["walk", "error", "term"])
+def test_a_search_without_an_index_looks_at_a_bounded_number_of_records(server, store, monkeypatch, asked):
+    """And the page says that it was cut; by digest, or among what is held, nothing has to be searched."""
+    server.call("FLUSHALL")
+    for number in range(12):
+        held = store.carry_out(opening(f"o-{number}"))
+        store.carry_out(settling(held)) if number else None
+    whole = Ops(store).list_records(Query(**asked))
+    for bound in ("SCAN_COUNT", "WALKED_MAX", "SEARCHED_MAX"):
+        monkeypatch.setattr(f"samekey.stores.redis._operators.{bound}", 3)
+
+    page = Ops(store).list_records(Query(**asked))
+
+    assert (whole.cut, page.cut) == (False, True)
+    assert len(page.entries) <= len(whole.entries)
+    for quick in (Query(digest=held.key.digest), Query(waiting=True), Query(states=(State.STARTED,))):
+        assert not store.list(quick).cut
+
+
+# -- holds that end by themselves ----------------------------------------------------------------------------------
+
+
+def milliseconds(server: Any, record: Record) -> int:
+    return int(server.call("PTTL", raw_key(record)))
+
+
+def test_only_a_hold_of_repeatable_has_a_ttl(server, store):
+    """Lease and retention, counted anew by a renewal; a doubt has none, and what is settled has its own."""
+    opaque = there(store.carry_out(replace(opening("opaque"), retain_seconds=90.0)))
+    held = there(store.carry_out(replace(opening("a", boundary="repeatable"), retain_seconds=90.0)))
+    assert milliseconds(server, opaque) == -1
+    assert 80_000 < milliseconds(server, held) <= 90_000
+
+    renewed = there(store.carry_out(Renew(held, 30.0, 500.0)))
+    assert 490_000 < milliseconds(server, held) <= 500_000
+    longer = there(store.carry_out(Renew(held, 900.0, 0.0)))  # never while the lease lives
+    assert 890_000 < milliseconds(server, held) <= 900_000
+    assert longer.retain_until == renewed.retain_until
+
+    doubt = there(store.carry_out(settling(held, State.IN_DOUBT)))
+    assert (milliseconds(server, held), doubt.retain_until) == (-1, None)
+
+
+def test_a_thousand_years_are_kept_as_any_other_time(server, store):
+    held = there(store.carry_out(opening("forever")))
+    ended = there(store.carry_out(replace(settling(held), retain_seconds=FOREVER.total_seconds())))
+
+    assert ended.retain_until is not None
+    assert ended.retain_until > ended.now + 999 * 365 * 86400
+    assert milliseconds(server, ended) > 999 * 365 * 86400 * 1000
+    again = there(store.carry_out(Testify(ended.key, "b" * 32, ended.token, State.CLOSED, None, "late")))
+    assert abs((again.retain_until or 0.0) - ended.retain_until) < 0.01
+
+
+def test_a_sweep_removes_what_an_ended_hold_left_in_the_index(server, store):
+    server.call("FLUSHALL")
+    kept = there(store.carry_out(opening("kept")))
+    gone = [replace(opening(f"{n}", boundary="repeatable", lease=0.001), retain_seconds=0.001) for n in range(5)]
+    store.batch(gone)
+    until(lambda: not any(server.call("EXISTS", raw_key(one)) for one in gone))
+    entries = ("ZCARD", raw_key(gone[0]).rpartition(":")[0] + ":unsettled")
+    assert server.call(*entries) == 1
+
+    assert store.sweep(100) == 0
+
+    assert server.call(*entries) == 0
+    assert [one.key for one in store.list(Query(states=(State.STARTED,)))] == [kept.key]

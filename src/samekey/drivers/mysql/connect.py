@@ -11,6 +11,7 @@ no character set or SQL mode of a caller's connection can change what they mean.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 import pymysql
@@ -86,10 +87,8 @@ def abandon(link: Connection) -> None:
 
 def close(link: Connection) -> None:
     """Close the connection politely, if it is still open."""
-    try:
+    with suppress(pymysql.Error):  # it was closed already
         link.close()
-    except pymysql.Error:
-        pass  # it was closed already
 
 
 def is_connection(given: Any) -> bool:
@@ -110,7 +109,5 @@ def is_stale(link: Connection) -> bool:
 
 def refresh(link: Connection) -> None:
     """Let the server report again whether a transaction is open."""
-    try:
+    with suppress(pymysql.Error):  # gone: then there is none
         run(link, "DO 0")
-    except pymysql.Error:
-        pass  # gone: then there is none

@@ -37,8 +37,10 @@ _LOST = {
 }  # fmt: skip
 
 
-def number(error: BaseException) -> int:
-    """The server's or the client's own number of this error; 0 for a connection that is closed."""
+def number(error: BaseException | None) -> int:
+    """The server's or the client's own number of this error; 0 for a closed connection, -1 if it is not PyMySQL's."""
+    if not isinstance(error, pymysql.Error):
+        return -1
     return error.args[0] if error.args and isinstance(error.args[0], int) else 0
 
 
@@ -78,48 +80,46 @@ def store_error(address: Address, error: pymysql.Error) -> StoreError | Misconfi
 
 def is_lost(error: BaseException) -> bool:
     """Whether the statement may have been carried out although its answer never came."""
-    return isinstance(error, pymysql.Error) and number(error) in _LOST
+    return number(error) in _LOST
 
 
 def is_conflict(error: BaseException) -> bool:
     """Whether nothing was written, and the same statement may be sent again at once."""
-    return isinstance(error, pymysql.Error) and (
-        is_rolled_back(error) or number(error) in _READ_ONLY or number(error) == ER.TABLE_DEF_CHANGED
-    )
+    return is_rolled_back(error) or number(error) in _READ_ONLY or number(error) == ER.TABLE_DEF_CHANGED
 
 
 def is_rolled_back(error: BaseException) -> bool:
     """Whether the server gave up the whole transaction for the sake of another one."""
-    return isinstance(error, pymysql.Error) and number(error) in (ER.LOCK_DEADLOCK, _CHANGED_SINCE, _NOT_CERTIFIED)
+    return number(error) in (ER.LOCK_DEADLOCK, _CHANGED_SINCE, _NOT_CERTIFIED)
 
 
 def is_busy(error: BaseException) -> bool:
     """Whether another transaction holds the row; this one goes on all the same."""
-    return isinstance(error, pymysql.Error) and number(error) in _HELD
+    return number(error) in _HELD
 
 
 def is_at_its_limit(error: BaseException | None) -> bool:
     """Whether the server refused a connection only because there are so many already."""
-    return isinstance(error, pymysql.Error) and number(error) in _TOO_MANY
+    return number(error) in _TOO_MANY
 
 
 def is_timed_out(error: BaseException) -> bool:
     """Whether the session allows its statements less time than this one took: in a claim, waiting for a row."""
-    return isinstance(error, pymysql.Error) and number(error) in _TIMED_OUT
+    return number(error) in _TIMED_OUT
 
 
 def is_elsewhere(error: BaseException) -> bool:
     """Whether this connection sees no tables of ours, or is to another kind of server."""
-    return isinstance(error, pymysql.Error) and number(error) in _ELSEWHERE
+    return number(error) in _ELSEWHERE
 
 
 def is_spent(error: BaseException) -> bool:
     """Whether the connection is of no use any more: gone, or to a server that was demoted."""
-    return is_lost(error) or (isinstance(error, pymysql.Error) and number(error) in _READ_ONLY)
+    return is_lost(error) or number(error) in _READ_ONLY
 
 
 def no_such_savepoint(error: BaseException) -> bool:
-    return isinstance(error, pymysql.Error) and number(error) == ER.SP_DOES_NOT_EXIST
+    return number(error) == ER.SP_DOES_NOT_EXIST
 
 
 def _message(error: BaseException) -> str:

@@ -11,24 +11,21 @@ from typing import Any
 
 from samekey.core.errors import Misconfigured, StoreUnavailable
 from samekey.drivers.mysql.address import Address
-from samekey.drivers.schema import check_schema, migrate_line
+from samekey.drivers.schema import OTHER_TABLES, check_schema, migrate_line
+from samekey.drivers.schema import RECORD_COLUMNS as ALL_COLUMNS
 
 Run = Callable[[str], list[tuple[Any, ...]]]
 
 SCHEMA = 1  # the newest migration this version knows
 LOCK_SECONDS = 1  # for a row that another transaction holds; the server takes whole seconds only
 IDLE_SECONDS = 300  # then the server hangs up: a client that vanished in a transaction holds its rows no longer
-PACKET_MIN_BYTES = (
-    4 << 20
-)  # a result of the default limit (1 MiB) travels as hexadecimal, and the record's story with it
-# fmt: off
+PACKET_MIN_BYTES = 4 << 20  # a result of the default limit (1 MiB) in hexadecimal, and the record's story
+# The server has one clock. What a claim is found by has columns of its own, and so has the end of a hold.
 RECORD_COLUMNS = (
-    "digest", "operation", "tenant", "key", "state", "token", "attempt", "fingerprint", "form", "boundary", "version",
-    "attempts", "created_at", "changed_at", "lease_until", "unsure", "begun_at", "first_sent_at", "round", "settled_by",
-    "settled_at", "retain_until", "result", "error", "asker", "ask_until", "story",
+    *(column for column in ALL_COLUMNS if column != "lease_clock"),
+    *("hold_until", "provider", "request"),
 )
-# fmt: on
-TABLES = ("samekey_records", "samekey_meta", "samekey_audit")
+TABLES = ("samekey_records", "samekey_meta", "samekey_terms", *OTHER_TABLES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +107,10 @@ SHOW GLOBAL VARIABLES WHERE Variable_name IN (
 )
 """
 
-_TABLES = """
+_TABLES = f"""
 SELECT table_name, engine FROM information_schema.tables
- WHERE table_schema = DATABASE() AND table_name IN ('samekey_records', 'samekey_meta', 'samekey_audit')
-"""
+ WHERE table_schema = DATABASE() AND table_name IN ({", ".join(f"'{name}'" for name in TABLES)})
+"""  # noqa: S608 - constants only
 
 _COLUMNS = """
 SELECT column_name, is_nullable = 'NO' AND column_default IS NULL AND extra NOT LIKE '%auto_increment%'

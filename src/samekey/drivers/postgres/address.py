@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 from urllib.parse import quote, urlencode
 
 import psycopg
@@ -32,7 +32,9 @@ def parse_url(url: str) -> Address:
         raise Misconfigured("a PostgreSQL address is written postgresql://user@host/database")
     ours = {name: value for name, value in options if name in ("durability", "pgbouncer")}
     theirs = [(name, value) for name, value in options if name not in ours]
-    durability = check_durability(ours.get("durability", "durable"))
+    durability: Any = ours.get("durability", "durable")
+    if durability not in get_args(Durability):
+        raise Misconfigured(f"durability is 'durable', 'claim-durable' or 'fast', not {durability!r}")
     if ours.get("pgbouncer", "0") not in ("0", "1"):
         raise Misconfigured(f"pgbouncer is 1 (transaction mode) or 0, not {ours['pgbouncer']!r}")
     plain = unsplit(parts, parts.netloc, urlencode(theirs, quote_via=quote))
@@ -52,10 +54,3 @@ def parse_url(url: str) -> Address:
     shown = [(name, value) for name, value in options if name not in ("password", "sslpassword")]
     name = unsplit(parts, user.partition(":")[0] + at + host, urlencode(shown, safe="/", quote_via=quote))
     return Address(plain, name, durability, ours.get("pgbouncer") == "1")
-
-
-def check_durability(given: Any) -> Durability:
-    if given not in ("durable", "claim-durable", "fast"):
-        raise Misconfigured(f"durability is 'durable', 'claim-durable' or 'fast', not {given!r}")
-    checked: Durability = given
-    return checked

@@ -12,38 +12,19 @@ import psycopg
 from samekey.drivers.postgres.address import Address
 from samekey.drivers.postgres.connection import AsyncConnection, Connection
 from samekey.drivers.postgres.errors import translated
-from samekey.drivers.postgres.exchange import Query
-from samekey.drivers.postgres.self_check import (
-    LOCK_SECONDS,
-    OPERATOR_SECONDS,
-    Facts,
-    Values,
-    self_check,
-    synchronous_commit,
-)
+from samekey.drivers.postgres.exchange import COMMIT, Query
+from samekey.drivers.postgres.self_check import OPERATOR_SECONDS, Facts, Purpose, Values, self_check, synchronous_commit
 
 CONNECT_SECONDS = 5  # whole seconds, which is libpq's rule; a primary on the same network answers in milliseconds
 
 
-def connect(
-    address: Address,
-    *,
-    durable: bool = True,
-    operator: bool = False,
-    lock_seconds: float = LOCK_SECONDS,
-    before: Facts | None = None,
-) -> tuple[Connection, Facts]:
-    """A connection to the primary that passed the self-check.
-
-    `durable=False` where an acknowledged write may be lost in a crash; `operator=True` for operator queries, which
-    may read whole tables and take their time. A statement waits `lock_seconds` for a row that another transaction
-    holds. `before` are the facts of the connection before this one.
-    """
+def connect(address: Address, purpose: Purpose, before: Facts | None) -> tuple[Connection, Facts]:
+    """A connection to the primary that passed the self-check; `before`: the facts of the connection before this one."""
     with translated(address):
         connection = Connection.connect(address.url, **arguments(address))
-        _set_up(address, connection, operator)
+        _set_up(address, connection, purpose)
         try:
-            steps = self_check(address, durable, operator, lock_seconds, before)
+            steps = self_check(address, purpose, before)
             step: tuple[str, Values] | Facts = next(steps)
             while not isinstance(step, Facts):
                 try:
@@ -58,20 +39,13 @@ def connect(
     return connection, step
 
 
-async def connect_async(
-    address: Address,
-    *,
-    durable: bool = True,
-    operator: bool = False,
-    lock_seconds: float = LOCK_SECONDS,
-    before: Facts | None = None,
-) -> tuple[AsyncConnection, Facts]:
+async def connect_async(address: Address, purpose: Purpose, before: Facts | None) -> tuple[AsyncConnection, Facts]:
     """The same, awaited."""
     with translated(address):
         connection = await AsyncConnection.connect(address.url, **arguments(address))
-        _set_up(address, connection, operator)
+        _set_up(address, connection, purpose)
         try:
-            steps = self_check(address, durable, operator, lock_seconds, before)
+            steps = self_check(address, purpose, before)
             step: tuple[str, Values] | Facts = next(steps)
             while not isinstance(step, Facts):
                 try:
@@ -86,7 +60,7 @@ async def connect_async(
     return connection, step
 
 
-def _set_up(address: Address, connection: Connection | AsyncConnection, operator: bool) -> None:
+def _set_up(address: Address, connection: Connection | AsyncConnection, purpose: Purpose) -> None:
     def on_notice(notice: psycopg.errors.Diagnostic) -> None:
         # The commit was cancelled while it waited for a standby: the server then reports success with this warning.
         if notice.source_function == "SyncRepWaitForLSN":
@@ -94,7 +68,7 @@ def _set_up(address: Address, connection: Connection | AsyncConnection, operator
 
     connection.add_notice_handler(on_notice)
     connection.prepared = None if address.pgbouncer else set()
-    if operator:
+    if purpose.operator:
         connection.silence_seconds = OPERATOR_SECONDS + 1
 
 
@@ -129,9 +103,6 @@ def arguments(address: Address) -> dict[str, Any]:
     }
 
 
-COMMIT_MARK = b"/*commit*/"  # where a statement has room for the settings of its commit
-
-
 def with_settings(address: Address, query: Query, durable: bool) -> Query:
     """The query as it is sent. Through PgBouncer a session keeps no settings, so each query brings its own."""
     if not address.pgbouncer:
@@ -140,4 +111,4 @@ def with_settings(address: Address, query: Query, durable: bool) -> Query:
         f", set_config('synchronous_commit', '{synchronous_commit(durable, 'on')}', true)"
         ", set_config('client_min_messages', 'warning', true)"  # see `_set_up`
     )
-    return query._replace(sql=query.sql.replace(COMMIT_MARK, settings.encode()))
+    return query._replace(sql=query.sql.replace(COMMIT.encode(), settings.encode()))

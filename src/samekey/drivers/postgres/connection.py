@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 from psycopg import errors, waiting
 
-from samekey.drivers.postgres.errors import Silent
+from samekey.drivers.postgres.errors import Silent, is_spent
 from samekey.drivers.postgres.exchange import ROWS, Query, exchange
 
 SILENCE_SECONDS = 6.0  # after that the connection is given up, whatever the network reports
@@ -40,38 +40,39 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         socket, registered = self.pgconn.socket, 0
         milliseconds = (self.silence_seconds or SILENCE_SECONDS) * 1000
         try:
-            steps = exchange(self.pgconn, query, self.prepared)
-            writes = next(steps)
-            while True:
-                wanted = select.POLLIN | select.POLLOUT if writes else select.POLLIN
-                if wanted != registered:
-                    self._poll.register(socket, wanted)
-                    registered = wanted
-                if not self._poll.poll(milliseconds):
-                    raise Silent(f"no answer within {milliseconds / 1000:.0f} s")
-                writes = steps.send(None)
-        except StopIteration as stop:
-            answer = stop.value
+            try:
+                steps = exchange(self.pgconn, query, self.prepared)
+                writes = next(steps)
+                while True:
+                    wanted = select.POLLIN | select.POLLOUT if writes else select.POLLIN
+                    if wanted != registered:
+                        self._poll.register(socket, wanted)
+                        registered = wanted
+                    if not self._poll.poll(milliseconds):
+                        raise Silent(f"no answer within {milliseconds / 1000:.0f} s")
+                    writes = steps.send(None)
+            except StopIteration as stop:
+                answer = stop.value
+            return answer if answer.status == ROWS and not self.not_replicated else _checked(self, answer)
         except BaseException as error:
-            if not isinstance(error, psycopg.Error) or isinstance(error, Silent):
-                self.pgconn.finish()  # in the middle of a statement: the caller sends it again over another connection
+            if _hangs_up(error):
+                self.pgconn.finish()
             raise
-        return answer if answer.status == ROWS and not self.not_replicated else _checked(self, answer)
 
     def wait(self, gen: Any, interval: float = _WAIT_INTERVAL, timeout: float | None = None) -> Any:
         try:
             return waiting.wait(_bounded(gen, self.silence_seconds or SILENCE_SECONDS), self.pgconn.socket, interval)
         except BaseException as error:
-            if not isinstance(error, psycopg.Error) or isinstance(error, Silent):
-                self.pgconn.finish()  # in the middle of a statement: the caller sends it again over another connection
+            if _hangs_up(error):
+                self.pgconn.finish()
             raise
 
 
 class AsyncConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
     """The same, awaited.
 
-    While `ask` is used the event loop watches the socket all the time: adding and removing a reader costs as much as a
-    statement. The driver's own cursors add a reader too, so call `rest` first.
+    The event loop watches the socket from the first `start` on: adding and removing a reader costs as much as a
+    statement. The driver's own cursors add a reader too, so call `rest` before you use one.
     """
 
     silence_seconds: float | None = None
@@ -81,34 +82,16 @@ class AsyncConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
     _steps: Generator[bool, None, Any] | None = None
     _landed: Landed | None = None
     _deadline = 0.0
-    _alarm: asyncio.TimerHandle | None = (
-        None  # one for many statements: setting and cancelling a timer costs as much as a statement
-    )
+    # One timer for many statements: setting and cancelling one costs as much as a statement.
+    _alarm: asyncio.TimerHandle | None = None
     _watched = -1  # the socket; libpq forgets it when the server closes the connection
     _writes = False
 
-    async def ask(self, query: Query) -> Any:
-        """The rows of this query, as libpq has them."""
-        answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-        def landed(answer: Any, error: psycopg.Error | None) -> None:
-            if answered.done():
-                return
-            if error is None:
-                answered.set_result(answer)
-            else:
-                answered.set_exception(error)
-
-        try:
-            self.start(query, landed)
-            return await answered
-        except BaseException as error:
-            if not isinstance(error, psycopg.Error):
-                self.drop()  # in the middle of a statement: the caller sends it again over another connection
-            raise
-
     def start(self, query: Query, landed: Landed) -> None:
-        """Send it. `landed` is called with its rows or its error: by the event loop, or here if it cannot be sent."""
+        """Send it. `landed` is called with its rows, as libpq has them, or its error.
+
+        The event loop calls it, or this method if the query cannot be sent.
+        """
         loop = self._loop
         if loop is None:
             loop = self._loop = asyncio.get_running_loop()
@@ -118,7 +101,6 @@ class AsyncConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
         try:
             self._steps = exchange(self.pgconn, query, self.prepared)
         except psycopg.Error as error:
-            self.rest()  # a socket that ended is readable for ever
             return self._land(None, error)
         self._deadline = loop.time() + (self.silence_seconds or SILENCE_SECONDS)
         if self._alarm is None:
@@ -137,12 +119,10 @@ class AsyncConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
 
     def _called(self) -> None:
         """The event loop's callback. If a signal handler raises in it, the answer is lost: its caller gets an error."""
-        landed = None
+        landed = self._landed
         try:
-            landed = self._landed
             self._step()
         except BaseException:
-            landed = landed or self._landed
             self.drop()
             if landed is not None:
                 landed(None, Silent("interrupted"))
@@ -163,7 +143,6 @@ class AsyncConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
             else:
                 self._land(answer, None)
         except psycopg.Error as error:
-            self.rest()  # a socket that ended is readable for ever
             self._land(None, error)
         else:
             if writes != self._writes and self._loop is not None:
@@ -175,8 +154,8 @@ class AsyncConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
 
     def _land(self, answer: Any, error: psycopg.Error | None) -> None:
         landed, self._landed, self._steps = self._landed, None, None
-        if isinstance(error, Silent):
-            self.drop()
+        if error is not None and is_spent(error):
+            self.drop()  # a socket that ended would be readable for ever
         if landed is not None:
             landed(answer, error)
 
@@ -211,20 +190,28 @@ class AsyncConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
                 _bounded(gen, self.silence_seconds or SILENCE_SECONDS), self.pgconn.socket, interval
             )
         except BaseException as error:
-            if not isinstance(error, psycopg.Error) or isinstance(error, Silent):
+            if _hangs_up(error):
                 self.pgconn.finish()
             raise
+
+
+def _hangs_up(error: BaseException) -> bool:
+    """Whether the connection must be closed: it is spent, or the caller was interrupted in the middle of a statement.
+
+    The caller then sends the command again over another connection.
+    """
+    return not isinstance(error, psycopg.Error) or is_spent(error)
 
 
 def _checked(connection: Connection | AsyncConnection, answer: Any) -> Any:
     if answer.status != ROWS:
         error = errors.error_from_result(answer)
-        if (
-            error.sqlstate is None
-        ):  # libpq's own error and not the server's: the connection ended, and what it did is not known
+        if error.sqlstate is None:  # libpq's own: the connection ended, and it is not known what the server did
             raise psycopg.OperationalError(str(error)) from error
         raise error
-    check_replicated(connection)
+    if connection.not_replicated:  # the standby may not have this commit: a lost reply, which a write confirms
+        connection.not_replicated = False
+        raise Silent("the commit was cancelled while it waited for a synchronous standby")
     return answer
 
 
@@ -240,10 +227,3 @@ def _bounded(gen: Any, seconds: float) -> Generator[Any, Any, Any]:
             state = gen.send(ready)
     except StopIteration as stop:
         return stop.value
-
-
-def check_replicated(connection: Connection | AsyncConnection) -> None:
-    """Raise after a commit that its standby may not have: it counts as a lost reply, which a write confirms."""
-    if connection.not_replicated:
-        connection.not_replicated = False
-        raise Silent("the commit was cancelled while it waited for a synchronous standby")

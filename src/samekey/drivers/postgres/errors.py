@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 DriverError = psycopg.Error
 
+# libpq's texts for a server that target_session_attrs rules out; such an error has no SQLSTATE.
+_NO_PRIMARY = ("session is read-only", "server is in hot standby mode")
+
 
 class Silent(psycopg.OperationalError):
     """The server did not answer in time."""
@@ -61,6 +64,11 @@ def store_error(address: Address, error: BaseException) -> StoreError | Misconfi
             return Misconfigured(
                 f"{name} refused a statement of samekey, so its samekey tables are not as `samekey migrate` made them "
                 f"({first_line(error)})"
+            )
+        case psycopg.OperationalError() if any(text in str(error) for text in _NO_PRIMARY):
+            return StoreUnavailable(
+                f"{name}: no server of this address takes writes. It is a standby, or set to read-only, and claims go "
+                f"to the primary only ({first_line(error)})"
             )
         case _:
             return StoreUnavailable(f"{name}: {first_line(error)}")

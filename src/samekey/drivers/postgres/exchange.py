@@ -17,6 +17,7 @@ BINARY = 1
 ROWS = 2  # PGRES_TUPLES_OK
 FAILED = 7  # PGRES_FATAL_ERROR
 PREPARED = 1  # PGRES_COMMAND_OK
+COMMIT = "/*commit*/"  # where a statement has room for the settings of its commit
 
 
 class Query(NamedTuple):

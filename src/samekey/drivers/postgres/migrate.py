@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from typing import Literal
@@ -129,7 +128,9 @@ def migrate(
     address = parse_url(url)
     if known is None:
         known = migrations(partitions=partitions)
-    with translated(address), _migrating(address) as connection:
+    options = {**arguments(address), "prepare_threshold": None}
+    with translated(address), Connection.connect(address.url, **options) as connection:
+        connection.silence_seconds = MIGRATION_SECONDS
         wanted = due(known, _done(connection), phase, address.name)
         if partitions:
             _check_partitions(address, connection, partitions, first=known[0] in wanted)
@@ -141,13 +142,6 @@ def migrate(
                 made.append(migration)
                 on_done(migration)
         return made
-
-
-@contextmanager
-def _migrating(address: Address) -> Iterator[Connection]:
-    with Connection.connect(address.url, **{**arguments(address), "prepare_threshold": None}) as connection:
-        connection.silence_seconds = MIGRATION_SECONDS
-        yield connection
 
 
 def _carry_out(address: Address, connection: Connection, migration: Migration, known: Sequence[Migration]) -> bool:

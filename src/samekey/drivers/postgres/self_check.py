@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from samekey.core.errors import Misconfigured, StoreUnavailable
-from samekey.drivers.schema import check_schema, foreign_table, migrate_line
+from samekey.drivers.schema import OTHER_TABLES, check_schema, foreign_table, migrate_line, table_warnings
 
 if TYPE_CHECKING:
     from samekey.drivers.postgres.address import Address, Durability
@@ -33,9 +33,28 @@ COLUMNS = (
     "waited_for bigint", "version integer", "attempts integer", "round integer", "unsure boolean", "happened boolean",
     "state text", "operation text", "tenant text", "key text", "fingerprint bytea", "form text", "boundary text",
     "fields text", "attributes text", "settled_by text", "error text", "asker text", "result bytea", "moves text",
-    "evidence jsonb",
+    "evidence jsonb", "content bytea", "payload bytea", "notes bytea", "terms uuid[]",
 )
 # fmt: on
+
+# The rights that the application's role needs, as docs/postgresql.md grants them.
+RIGHTS = {
+    "samekey_records": ("SELECT", "INSERT", "UPDATE", "DELETE"),
+    "samekey_meta": ("SELECT", "INSERT", "UPDATE"),
+    "samekey_audit": ("SELECT", "INSERT"),
+    "samekey_counts": ("SELECT", "INSERT", "UPDATE", "DELETE"),
+    "samekey_findings": ("SELECT", "INSERT", "UPDATE"),
+    "samekey_tokens": ("USAGE",),  # a sequence
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Purpose:
+    """What a connection is for."""
+
+    durable: bool = True  # False: a crash of the server may lose an acknowledged write
+    operator: bool = False  # for operator queries, which may read whole tables and take their time
+    lock_seconds: float = LOCK_SECONDS  # how long a statement waits for a row that another transaction holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +69,9 @@ class Facts:
     followers: int  # connected standbys, as far as this role may see
     encoding: str
     isolation: str
-    audited: bool  # the audit table exists
+    missing: tuple[str, ...]  # tables without which claims work
+    unlogged: bool  # whether the records are in a table that a crash of the server empties
+    denied: tuple[str, ...]  # rights that this role lacks: "INSERT ON samekey_audit"
     schema: int
     incarnation: str
     lost_at: float | None  # when another incarnation was first seen, by the server's clock
@@ -61,6 +82,11 @@ class Facts:
             found.append("fsync is off: a crash of the machine may lose or damage every record")
         if self.full_page_writes != "on":
             found.append("full_page_writes is off: a power loss may damage records")
+        if self.unlogged:
+            found.append(
+                "the table samekey_records is UNLOGGED: a crash of the server empties it, and every effect may run "
+                "again. Repair it with: ALTER TABLE samekey_records SET LOGGED"
+            )
         if durability == "fast":
             found.append(
                 "durability=fast: a crash of the server may forget the last claims, and their effects run again"
@@ -69,11 +95,9 @@ class Facts:
             found.append(f"the database is in {self.encoding}, not UTF8: some keys cannot be written")
         if self.isolation != "read committed":
             found.append(f"sessions start in {self.isolation}: a lost race ends in an error instead of a replay")
-        if not self.audited:
-            found.append(
-                "the table samekey_audit is missing: resolve, redact and free are refused; "
-                "make it with its statement of: samekey migrate --sql"
-            )
+        found += table_warnings(self.missing, "postgresql://...")
+        if self.denied:
+            found.append(f"this role lacks rights, and commands that need them fail: GRANT {', '.join(self.denied)}")
         if self.lost_at is not None:
             found.append("the server lost its memory (failover, restore): claims since then ask first, where one can")
         return tuple(found)
@@ -81,6 +105,8 @@ class Facts:
     def guarantee(self, durability: Durability) -> str:
         if self.fsync != "on":
             return "claims survive crashes of clients only: the server does not wait for its disk (fsync is off)"
+        if self.unlogged:
+            return "claims survive crashes of clients only: a crash of the server empties its UNLOGGED table of records"
         if durability == "fast":
             return "claims survive crashes of clients; a crash of the server may lose the last ones (durability=fast)"
         answers = ", answers may be lost with it (then in doubt)" if durability == "claim-durable" else ""
@@ -97,7 +123,7 @@ class Facts:
         return (
             ("server", f"PostgreSQL {self.server}"),
             ("schema", str(self.schema)),
-            ("audit table", "present" if self.audited else "missing"),
+            ("audit table", "missing" if "samekey_audit" in self.missing else "present"),
             ("fsync", self.fsync),
             ("full_page_writes", self.full_page_writes),
             ("synchronous_commit", self.synchronous_commit),
@@ -118,12 +144,22 @@ SELECT set_config('synchronous_commit', %s, false), set_config('statement_timeou
        set_config('plan_cache_mode', %s, false)
 """
 
-_FACTS = """
+_NEEDED = ", ".join(f"('{name}', '{right}')" for name, rights in RIGHTS.items() for right in rights)
+
+_FACTS = f"""
 SELECT current_setting('server_version'), current_setting('fsync'), current_setting('full_page_writes'),
        current_setting('synchronous_commit'), current_setting('synchronous_standby_names'),
        current_setting('server_encoding'), current_setting('default_transaction_isolation'),
-       to_regclass('samekey_audit') IS NOT NULL, pg_is_in_recovery(), (SELECT count(*) FROM pg_stat_replication)
-"""
+       (SELECT coalesce(string_agg(name, ','), '') FROM unnest('{{{", ".join(OTHER_TABLES)}}}'::text[]) AS name
+         WHERE to_regclass(name) IS NULL),
+       EXISTS (SELECT FROM pg_class WHERE relpersistence = 'u' AND (oid = to_regclass('samekey_records')
+         OR oid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = to_regclass('samekey_records')))),
+       (SELECT coalesce(string_agg(needed || ' ON ' || name, ',' ORDER BY name, needed), '')
+          FROM (VALUES {_NEEDED}) AS rights (name, needed)
+         WHERE NOT CASE needed WHEN 'USAGE' THEN has_sequence_privilege(to_regclass(name), needed)
+                               ELSE has_table_privilege(to_regclass(name), needed) END),
+       pg_is_in_recovery(), (SELECT count(*) FROM pg_stat_replication)
+"""  # noqa: S608 - constants only
 
 _COLUMNS = """(
   SELECT coalesce(
@@ -132,7 +168,11 @@ _COLUMNS = """(
     '')
   FROM pg_attribute WHERE attrelid = to_regclass('{}') AND attnum > 0 AND NOT attisdropped
 )"""
-_TABLES = f"SELECT {_COLUMNS.format('samekey_meta')}, {_COLUMNS.format('samekey_records')}"
+# A role does not see tables of a schema that it may not use, or that is not in its search_path; pg_class lists them.
+_ELSEWHERE = """(
+  SELECT min(relnamespace::regnamespace::text) FROM pg_class WHERE relname = 'samekey_records' AND relkind IN ('r', 'p')
+)"""
+_TABLES = f"SELECT {_COLUMNS.format('samekey_meta')}, {_COLUMNS.format('samekey_records')}, {_ELSEWHERE}"
 
 _SCHEMA = """
 SELECT (SELECT value FROM samekey_meta WHERE name = 'schema'),
@@ -147,11 +187,11 @@ SELECT system_identifier::text || '/' || substr(pg_walfile_name(pg_current_wal_l
 """
 
 
-_UNAVAILABLE = ("0A000", "42501", "42883", "55000")  # not supported, not permitted, no such function, not now
+NOT_SHOWN = ("0A000", "42501", "42883", "55000")  # not supported, not permitted, no such function, not now
 
 
 def self_check(
-    address: Address, durable: bool, operator: bool, lock_seconds: float, before: Facts | None
+    address: Address, purpose: Purpose, before: Facts | None
 ) -> Generator[tuple[str, Values] | Facts, Any, None]:
     """Yield the statements for a new connection one after the other, and at the end the facts.
 
@@ -161,27 +201,28 @@ def self_check(
     *known, in_recovery, followers = yield _FACTS, ()
     if in_recovery:
         raise StoreUnavailable(f"{address.name} is a standby: claims go to the primary only")
-    meta, records = yield _TABLES, ()
-    _check_tables(address.name, meta, records)
+    meta, records, place = yield _TABLES, ()
+    _check_tables(address.name, meta, records, place)
     schema, oldest_client, epoch = yield _SCHEMA, ()
     check_schema(address.name, int(schema or 0), int(oldest_client or 0), SCHEMA)
-    wanted = synchronous_commit(durable, known[3])
+    wanted = synchronous_commit(purpose.durable, known[3])
     if not address.pgbouncer:
-        limits = (OPERATOR_SECONDS, OPERATOR_LOCK_SECONDS) if operator else (STATEMENT_SECONDS, lock_seconds)
+        limits, plans = (STATEMENT_SECONDS, purpose.lock_seconds), ("off", "force_generic_plan")
+        if purpose.operator:
+            limits, plans = (OPERATOR_SECONDS, OPERATOR_LOCK_SECONDS), ("on", "auto")
         milliseconds = (f"{seconds * 1000:.0f}" for seconds in limits)
-        plans = ("on", "auto") if operator else ("off", "force_generic_plan")
         yield _SESSION, (wanted, *milliseconds, *plans)
         known[6] = "read committed"
     try:
         (incarnation,) = yield _INCARNATION, ()
     except Exception as error:
-        if getattr(error, "sqlstate", None) not in _UNAVAILABLE:
+        if getattr(error, "sqlstate", None) not in NOT_SHOWN:
             raise
         incarnation = "unknown"  # some managed servers refuse; then only the tables' own epoch identifies the data
     incarnation = f"{incarnation}/{epoch}"
     known_before = None if before is None else before.incarnation
     (lost_at,) = yield "SELECT samekey_greet(%s::text, %s::text)", (incarnation, known_before)
-    server, fsync, full_page_writes, _, standbys, encoding, isolation, audited = known
+    server, fsync, full_page_writes, _, standbys, encoding, isolation, missing, unlogged, denied = known
     yield Facts(
         server=server.partition(" ")[0],
         fsync=fsync,
@@ -191,19 +232,27 @@ def self_check(
         followers=followers,
         encoding=encoding,
         isolation=isolation,
-        audited=audited,
+        missing=tuple(filter(None, missing.split(","))),
+        unlogged=unlogged,
+        denied=tuple(filter(None, denied.split(","))),
         schema=int(schema),
         incarnation=incarnation,
         lost_at=lost_at,
     )
 
 
-def _check_tables(name: str, meta: str, records: str) -> None:
+def _check_tables(name: str, meta: str, records: str, schema: str | None) -> None:
     """Raise unless both tables are there, with samekey's columns first."""
     if records and not records.startswith(",".join(COLUMNS)):
         raise foreign_table(name, "samekey_records")
     if meta and not meta.startswith("name text,value text"):
         raise foreign_table(name, "samekey_meta")
+    if schema is not None and not (meta or records):
+        raise Misconfigured(
+            f"{name}: the samekey tables are in the schema {schema}, and this role does not see them. "
+            f"GRANT USAGE ON SCHEMA {schema} to it, or put that schema on its search_path. "
+            f"Where these are the tables of another application, make your own with: {migrate_line(name)}"
+        )
     if not (meta and records):
         raise Misconfigured(f"{name} has no samekey tables. Make them with: {migrate_line(name)}")
 

@@ -83,18 +83,26 @@ def parse_url(url: str) -> Address:
     shown = [(name, value) for name, value in options if "password" not in name]
     options_shown = f"?{urlencode(shown, safe='/', quote_via=quote)}" if shown else ""
     name = f"{parts.scheme}://{user.partition(':')[0]}{at}{hosts}{parts.path}{options_shown}"
-    return _addressed(
+    address = Address(
         name,
         places,
         cluster=cluster,
-        sentinel=sentinel,
         allow_volatile=_flag(ours, "allow_volatile"),
         wait_replicas=_count(ours),
         front_ttl=_seconds(ours, "front_ttl"),
     )
+    if sentinel is None:
+        return address
+    return replace(address, places=tuple(map(_without_user, places)), sentinel=sentinel, master=places[0])
 
 
-def lent_by(client: Any, *, allow_volatile: bool = False, wait_replicas: int = 0) -> Address:
+def _without_user(place: Place) -> Place:
+    """A sentinel: the user, the password and the database of the address are the master's."""
+    settings = {name: value for name, value in place.settings.items() if name not in ("username", "password", "db")}
+    return replace(place, settings=settings)
+
+
+def lent_by(client: Any) -> Address:
     """The address of the server that this redis-py client (sync or async) is connected to."""
     nodes = getattr(client, "nodes_manager", None)
     if nodes is not None:
@@ -102,13 +110,7 @@ def lent_by(client: Any, *, allow_volatile: bool = False, wait_replicas: int = 0
         kind: Kind = "tls" if settings.get("ssl") or "SSL" in str(settings.get("connection_class", "")) else "tcp"
         startup = nodes.startup_nodes.values()
         places = tuple(Place(kind, {**_settings(settings), "host": one.host, "port": one.port}) for one in startup)
-        return _addressed(
-            f"redis://{places[0].node}?cluster=1",
-            places,
-            cluster=True,
-            allow_volatile=allow_volatile,
-            wait_replicas=wait_replicas,
-        )
+        return Address(f"redis://{places[0].node}?cluster=1", places, cluster=True)
     pool = getattr(client, "connection_pool", None)
     if pool is None or not hasattr(pool, "connection_kwargs"):
         raise Misconfigured(f"client= takes a redis-py client, not {type(client).__name__}")
@@ -117,30 +119,13 @@ def lent_by(client: Any, *, allow_volatile: bool = False, wait_replicas: int = 0
     if manager is None:
         scheme = {"tcp": "redis", "tls": "rediss", "unix": "unix"}[place.kind]
         database = f"/{place.settings.get('db') or 0}" if place.kind != "unix" else ""
-        name = f"{scheme}://{place.node}{database}"
-        return _addressed(name, (place,), allow_volatile=allow_volatile, wait_replicas=wait_replicas)
+        return Address(f"{scheme}://{place.node}{database}", (place,))
     return Address(
         f"redis://{pool.service_name}?sentinel={pool.service_name}",
         tuple(_place_of(one.connection_pool) for one in manager.sentinels),
         sentinel=pool.service_name,
         master=place,
-        allow_volatile=allow_volatile,
-        wait_replicas=wait_replicas,
     )
-
-
-def _addressed(name: str, places: tuple[Place, ...], *, sentinel: str | None = None, **rest: Any) -> Address:
-    if sentinel is None:
-        return Address(name, places, **rest)
-    # The user, the password and the database are the master's. Sentinels have none of them.
-    sentinels = tuple(
-        replace(
-            one,
-            settings={key: value for key, value in one.settings.items() if key not in ("username", "password", "db")},
-        )
-        for one in places
-    )
-    return Address(name, sentinels, sentinel=sentinel, master=places[0], **rest)
 
 
 def _place(url: str) -> Place:

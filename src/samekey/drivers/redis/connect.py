@@ -56,29 +56,22 @@ class Place:
         return replace(self, settings={**self.settings, "host": host, "port": port})
 
 
+_CLASSES: dict[Kind, str] = {"tcp": "Connection", "tls": "SSLConnection", "unix": "UnixDomainSocketConnection"}
+
+
 def new_connection(place: Place) -> Any:
     """A connection of redis-py, not connected yet."""
-    classes: dict[Kind, Any] = {
-        "tcp": sync_connections.Connection,
-        "tls": sync_connections.SSLConnection,
-        "unix": sync_connections.UnixDomainSocketConnection,
-    }
-    return _made(classes[place.kind], place, place.answer_seconds, Retry(NoBackoff(), 0))
+    return _made(sync_connections, place, place.answer_seconds, Retry(NoBackoff(), 0))
 
 
 def new_async_connection(place: Place) -> Any:
     """The same for asyncio. `AsyncWire` has its own deadline for answers, so redis-py gets none."""
     from redis.asyncio.retry import Retry as AsyncRetry
 
-    classes: dict[Kind, Any] = {
-        "tcp": async_connections.Connection,
-        "tls": async_connections.SSLConnection,
-        "unix": async_connections.UnixDomainSocketConnection,
-    }
-    return _made(classes[place.kind], place, None, AsyncRetry(NoBackoff(), 0))
+    return _made(async_connections, place, None, AsyncRetry(NoBackoff(), 0))
 
 
-def _made(connection_class: Any, place: Place, answer_seconds: float | None, retry: Any) -> Any:
+def _made(connections: Any, place: Place, answer_seconds: float | None, retry: Any) -> Any:
     settings = {
         **({} if place.kind == "unix" else {"socket_keepalive": True}),
         **place.settings,
@@ -90,7 +83,7 @@ def _made(connection_class: Any, place: Place, answer_seconds: float | None, ret
         "retry": retry,
     }
     try:
-        return connection_class(**settings)
+        return getattr(connections, _CLASSES[place.kind])(**settings)
     except TypeError as error:  # sync, async and the versions of redis-py do not know the same settings
         raise Misconfigured(
             f"this version of redis-py does not accept the settings of the connection: {error}"

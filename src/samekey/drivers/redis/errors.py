@@ -14,6 +14,7 @@ Refusal = redis.ResponseError  # a reply that is an error: the connection is sti
 _DEMOTED = ("READONLY", "LOADING", "MASTERDOWN", "UNBLOCKED")
 _REARRANGED = ("CLUSTERDOWN", "TRYAGAIN")
 _FORBIDDEN = ("NOPERM", "ERR ACL failure", "ERR The user executing the script", "The user executing the script")
+_AUTHENTICATION = (redis.exceptions.AuthenticationError, redis.exceptions.AuthorizationError)
 _UNKNOWN_USER = ("NOAUTH", "WRONGPASS", "ERR invalid username-password")
 
 # Redis 6 puts the place in the script before the error.
@@ -65,22 +66,14 @@ def store_error(name: str, error: BaseException) -> StoreError | Misconfigured:
     """The driver's exception as one of samekey's."""
     text = (str(error).strip() or type(error).__name__).splitlines()[0]
     refused = _refusal(error)
-    match error:
-        case redis.exceptions.NoPermissionError():
-            return Misconfigured(
-                f"{name}: this user lacks a right that the store needs ({text}); docs/redis.md has the ACL line"
-            )
-        case redis.exceptions.AuthenticationError() | redis.exceptions.AuthorizationError():
-            return Misconfigured(f"{name}: {text}")
-        case _ if refused.startswith(_FORBIDDEN):
-            return Misconfigured(
-                f"{name}: this user lacks a right that the store needs ({text}); docs/redis.md has the ACL line"
-            )
-        case _ if refused.startswith(_UNKNOWN_USER):
-            return Misconfigured(f"{name}: {text}")
-        case _ if refused.startswith("CROSSSLOT"):  # a store on one server sends one script for all buckets
-            return Misconfigured(f"{name} is one server of a cluster: add ?cluster=1 to its address")
-        case _ if refused.startswith("OOM") or isinstance(error, getattr(redis.exceptions, "OutOfMemoryError", ())):
-            return StoreUnavailable(f"the memory of {name} is full; nothing was written")
-        case _:
-            return StoreUnavailable(f"{name}: {text}")
+    if isinstance(error, redis.exceptions.NoPermissionError) or refused.startswith(_FORBIDDEN):
+        return Misconfigured(
+            f"{name}: this user lacks a right that the store needs ({text}); docs/redis.md has the ACL line"
+        )
+    if isinstance(error, _AUTHENTICATION) or refused.startswith(_UNKNOWN_USER):
+        return Misconfigured(f"{name}: {text}")
+    if refused.startswith("CROSSSLOT"):  # a store on one server sends one script for all buckets
+        return Misconfigured(f"{name} is one server of a cluster: add ?cluster=1 to its address")
+    if refused.startswith("OOM") or isinstance(error, getattr(redis.exceptions, "OutOfMemoryError", ())):
+        return StoreUnavailable(f"the memory of {name} is full; nothing was written")
+    return StoreUnavailable(f"{name}: {text}")

@@ -30,7 +30,6 @@ class Facts:
     appendfsync: str  # always, everysec, no
     failed_over: bool  # it was a replica and has been promoted
     replicas: int
-    cluster: bool
 
     @property
     def keeps_all(self) -> bool:
@@ -108,5 +107,4 @@ def facts_of(name: str, info: Section, settings: dict[str, str]) -> Facts:
         appendfsync=settings.get("appendfsync", ""),
         failed_over=bool(info.get("master_replid2", "").strip("0")),
         replicas=int(info.get("connected_slaves", "0")),
-        cluster=info.get("cluster_enabled", "0") == "1",
     )

@@ -195,7 +195,10 @@ class AsyncWire(asyncio.Protocol):
         return reception
 
     async def receive(self, reception: Reception) -> list[Any]:
-        return await reception.answers()
+        outcome = await reception.outcome
+        if isinstance(outcome, Lost):
+            raise outcome
+        return outcome
 
     def listen(self, listener: Receiver) -> None:
         """From now on the listener gets every message, and the loss of the connection. No more requests are sent."""
@@ -223,11 +226,10 @@ class AsyncWire(asyncio.Protocol):
                 if len(answers) == requested[0][0]:
                     self._answers = []
                     requested.popleft()[1].receive(answers)
-        except redis.RedisError as error:
+        except BaseException as error:  # a reply may be missing: later ones would reach the wrong receiver
             self._end(error)
-        except BaseException as interrupted:  # a reply may be missing: later ones would reach the wrong receiver
-            self._end(interrupted)
-            raise
+            if not isinstance(error, redis.RedisError):
+                raise
         self._received_at = self._loop.time()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -275,29 +277,15 @@ class AsyncWire(asyncio.Protocol):
 
 
 class Reception:
-    """The replies that one task waits for."""
+    """The replies that one task waits for, or their loss."""
 
-    __slots__ = ("_answers", "_complete", "_lost")
+    __slots__ = ("outcome",)
 
-    def __init__(self, complete: asyncio.Future[None]) -> None:
-        self._complete = complete
-        self._answers: list[Any] = []
-        self._lost: Lost | None = None
+    def __init__(self, outcome: asyncio.Future[list[Any] | Lost]) -> None:
+        self.outcome = outcome
 
-    async def answers(self) -> list[Any]:
-        await self._complete
-        if self._lost is not None:
-            raise self._lost
-        return self._answers
+    def receive(self, answers: list[Any] | Lost) -> None:
+        if not self.outcome.done():  # else the task was cancelled
+            self.outcome.set_result(answers)
 
-    def receive(self, answers: list[Any]) -> None:
-        self._answers = answers
-        self._complete_now()
-
-    def lose(self, lost: Lost) -> None:
-        self._lost = lost
-        self._complete_now()
-
-    def _complete_now(self) -> None:
-        if not self._complete.done():  # the task was cancelled
-            self._complete.set_result(None)
+    lose = receive

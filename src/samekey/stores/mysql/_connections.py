@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
-from weakref import ref
+from weakref import WeakSet
 
 from samekey.core.commands import Begin, Open, Read, Redact, Renew, Settle, StoreCommand, Take, Testify
 from samekey.core.errors import Misconfigured, SamekeyError, StoreBusy, StoreUnavailable
@@ -31,30 +31,14 @@ from samekey.core.record import Record
 from samekey.core.register import Moment, after_loss, apply, audited, expired, seen_at
 from samekey.core.states import State
 from samekey.drivers.mysql import connect as driver
+from samekey.drivers.mysql import errors
 from samekey.drivers.mysql.address import Address
-from samekey.drivers.mysql.errors import (
-    DriverError,
-    is_at_its_limit,
-    is_busy,
-    is_conflict,
-    is_lost,
-    is_spent,
-    store_error,
-)
+from samekey.drivers.mysql.errors import DriverError
 from samekey.drivers.mysql.self_check import IDLE_SECONDS, Facts
-from samekey.loops import Bells, started
-from samekey.stores.mysql._rows import (
-    FLOOR,
-    Done,
-    Run,
-    delete,
-    execute,
-    insert_all,
-    look_at_all,
-    probe,
-    update,
-    versions,
-)
+from samekey.loops import Bells
+from samekey.stores._watching import Versions, Watch
+from samekey.stores.mysql import _rows as rows
+from samekey.stores.mysql._rows import Done, Run
 
 T = TypeVar("T")
 
@@ -69,7 +53,6 @@ REASK_PAUSE_SECONDS = 0.05
 REASK_PAUSE_MAX_SECONDS = 0.5
 CONFLICTS_MAX = 5  # deadlocks and held rows of one command; in each one another transaction went on
 WATCH_SECONDS = 0.015  # how often the watcher looks, while a caller waits
-WATCH_MAX = 500  # rows in one look
 PACKET_SPARE_BYTES = 1024  # for the packet's own head
 
 
@@ -96,23 +79,26 @@ class Turns:
 
     def __init__(self, number: int, name: str) -> None:
         self._free: SimpleQueue[Turn] = SimpleQueue()
-        self._all = [ref(Turn()) for _ in range(number)]  # made, or made again, when they are wanted
+        self._made: WeakSet[Turn] = WeakSet()
         self._mutex = threading.Lock()
-        self._name = name
+        self._number, self._name = number, name
 
     def take(self) -> Turn:
         with suppress(Empty):
             return self._free.get_nowait()
         with self._mutex:
-            for at, known in enumerate(self._all):
-                if known() is None:  # its thread was interrupted between two lines
-                    turn = Turn()
-                    self._all[at] = ref(turn)
-                    self._free.put(turn)
+            self._make()
         try:
             return self._free.get(timeout=TURN_SECONDS)
         except Empty:
             raise StoreUnavailable(f"no connection to {self._name} was free within {TURN_SECONDS:.0f} s") from None
+
+    def _make(self) -> None:
+        """Not in `take`: Python 3.13 could leave the mutex locked there if this loop were interrupted (`_turns.py`)."""
+        while len(self._made) < self._number:  # not made yet, or lost with a thread that was interrupted
+            turn = Turn()
+            self._made.add(turn)
+            self._free.put(turn)
 
     def give_back(self, turn: Turn) -> None:
         self._free.put(turn)
@@ -126,7 +112,7 @@ class Links:
         self.closed = False
         self.facts: Facts | None = None
         self.bells = Bells()
-        self.watch = Watch(self)
+        self.watch = Watch(self.bells, self._versions, WATCH_SECONDS, REASK_PAUSE_MAX_SECONDS)
         self._address = address
         self._turns = Turns(LINKS_MAX, address.name)
         self._claim_turns = Turns(CLAIMS_MAX, address.name)
@@ -154,7 +140,7 @@ class Links:
                     yield self.runner(link)
                 except BaseException as error:
                     # Also Ctrl-C in the middle of a statement, and whatever is left of a transaction.
-                    usable = isinstance(error, DriverError | SamekeyError) and not is_spent(error)
+                    usable = isinstance(error, DriverError | SamekeyError) and not errors.is_spent(error)
                     self._give_back(link, usable and not driver.in_transaction(link))
                     raise
                 self._give_back(link, usable=True)
@@ -171,7 +157,7 @@ class Links:
             try:
                 return self.connect()
             except Unreachable as error:
-                if not is_at_its_limit(error.__cause__) or time.monotonic() >= deadline:
+                if not errors.is_at_its_limit(error.__cause__) or time.monotonic() >= deadline:
                     raise
             time.sleep(LIMIT_PAUSE_SECONDS)
             link = self._idle()
@@ -179,14 +165,20 @@ class Links:
                 return link
 
     @contextmanager
-    def desk(self) -> Iterator[Run]:
-        """A connection of its own for what may take long: operators and the sweeper are few."""
+    def own(self, *, desk: bool = False) -> Iterator[Run]:
+        """A connection of its own for the watcher, or with `desk` for operators, whose statements may take long."""
         self._require_open()
-        link = self.connect(desk=True)
+        link = self.connect(desk=desk)
         try:
             yield self.runner(link)
         finally:
             driver.close(link)
+
+    @contextmanager
+    def _versions(self) -> Iterator[Versions]:
+        """For the watcher: all rows that callers wait for in one query."""
+        with errors.translated(self._address), self.own() as run:
+            yield lambda digests: rows.versions(run, digests)
 
     def connect(self, *, desk: bool = False) -> driver.Connection:
         try:
@@ -203,9 +195,7 @@ class Links:
         return link
 
     def runner(self, link: driver.Connection) -> Run:
-        limit = (
-            self.facts.max_packet if self.facts is not None else None
-        )  # not connected yet: this is a caller's connection
+        limit = None if self.facts is None else self.facts.max_packet  # None: only a caller's connection is open yet
 
         def run(statement: str) -> tuple[Sequence[Any], int]:
             if limit is not None and len(statement) + PACKET_SPARE_BYTES > limit:
@@ -221,7 +211,7 @@ class Links:
         self.closed = True
         if self.pid != os.getpid():
             return
-        self.watch.close()
+        self.watch.close(driver.CONNECT_SECONDS)
         with self._mutex:
             links, self._free = self._free, []
         for link, _ in links:
@@ -271,9 +261,9 @@ class Links:
 
         def work(run: Run) -> Done:
             if claim and digest in self._held:
-                probe(run, command.key)
+                rows.probe(run, command.key)
                 self._held.pop(digest, None)
-            return execute(run, command)
+            return rows.execute(run, command)
 
         try:
             # A second redaction would be audited twice.
@@ -287,7 +277,7 @@ class Links:
         shown = self._reply(done)
         if (asked_again or asked_before) and isinstance(command, Open | Take):
             if shown is not None and shown.attempt == command.attempt and shown.state is State.STARTED:
-                return self.perform(Renew(shown, command.lease_seconds))
+                return self.perform(Renew(shown, command.lease_seconds, command.retain_seconds))
         return shown
 
     def _remember_as_held(self, digest: bytes) -> None:
@@ -325,7 +315,7 @@ class Links:
         conflicts, pause = 0, REASK_PAUSE_SECONDS
         while True:
             try:
-                with self.desk() if desk else self.borrowed(claim=claim) as run:
+                with self.own(desk=True) if desk else self.borrowed(claim=claim) as run:
                     return work(run), deadline is not None
             except UnicodeError as error:
                 raise Misconfigured(f"{self._address.name} cannot keep this text: {error}") from error
@@ -336,17 +326,17 @@ class Links:
                 time.sleep(pause)
                 pause = min(pause * 2, REASK_PAUSE_MAX_SECONDS)
             except DriverError as error:
-                if is_lost(error) and again:
+                if errors.is_lost(error) and again:
                     deadline = deadline or time.monotonic() + REASK_SECONDS
                     if time.monotonic() < deadline:
                         continue
-                    raise Unreachable(str(store_error(self._address, error))) from error
+                    raise Unreachable(str(errors.store_error(self._address, error))) from error
                 # A claim of a held row waits outside: the guard tries again while its caller has patience.
-                busy = is_busy(error) and not claim
-                if (is_conflict(error) or busy) and conflicts < CONFLICTS_MAX:
+                busy = errors.is_busy(error) and not claim
+                if (errors.is_conflict(error) or busy) and conflicts < CONFLICTS_MAX:
                     conflicts += 1
                     continue
-                raise store_error(self._address, error) from error
+                raise errors.store_error(self._address, error) from error
 
     def _reply(self, done: Done) -> Record | None:
         """After the commit: wake the waiters of the key, and show the record on the server's clock."""
@@ -363,7 +353,7 @@ class Links:
 
 def _execute_all(run: Run, commands: Sequence[StoreCommand]) -> list[Done] | None:
     """Many commands as one look and one transaction; None: another process wrote one of the records meanwhile."""
-    found, moment = look_at_all(run, (command.key for command in commands))
+    found, moment = rows.look_at_all(run, (command.key for command in commands))
     now: dict[bytes, Record | None] = {command.key.digest: found.get(command.key.digest) for command in commands}
     done = []
     for command in commands:
@@ -381,12 +371,14 @@ def _execute_all(run: Run, commands: Sequence[StoreCommand]) -> list[Done] | Non
         return done
     run("BEGIN")
     new = [after for digest, after in changed if digest not in found and after is not None]
-    wrote = not new or (insert_all(run, new) and run(FLOOR)[0][0][0] < min(record.token for record in new))
+    wrote = not new or (rows.insert_all(run, new) and run(rows.FLOOR)[0][0][0] < min(record.token for record in new))
     lives = {command.key.digest for command in commands if isinstance(command, Begin | Renew)}
     for digest, after in changed:
         if wrote and digest in found:
-            before = found[digest]
-            wrote = delete(run, before) if after is None else update(run, before, after, lives=digest in lives)
+            if after is None:
+                wrote = rows.delete(run, found[digest])
+            else:
+                wrote = rows.update(run, found[digest], after, lives=digest in lives)
     run("COMMIT" if wrote else "ROLLBACK")
     return done if wrote else None
 
@@ -398,71 +390,3 @@ def without_result(command: StoreCommand, error: TooLarge) -> StoreCommand:
     if isinstance(command, Testify) and command.result is not None:
         return replace(command, result=None)
     raise error
-
-
-# -- waiting -------------------------------------------------------------------------------------------------
-
-
-class Watch:
-    """A thread that notices other processes' commits while a caller here waits: one query for all awaited rows."""
-
-    def __init__(self, links: Links) -> None:
-        self._links = links
-        self._mutex = threading.Lock()
-        self._digests: dict[bytes, int] = {}
-        self._thread: threading.Thread | None = None
-        self._stop = threading.Event()
-
-    @contextmanager
-    def watching(self, digest: bytes) -> Iterator[None]:
-        """A `with` block in which a caller waits for this digest."""
-        counted = False
-        try:
-            with self._mutex:
-                self._digests[digest], counted = self._digests.get(digest, 0) + 1, True
-                if self._thread is None or not self._thread.is_alive():  # interrupted before it was started
-                    self._thread = threading.Thread(target=self._run, name="samekey-watch", daemon=True)
-                    started(self._thread)  # or waiters look again by themselves
-            yield
-        finally:
-            with self._mutex:
-                if counted:
-                    self._digests[digest] -= 1
-                    if not self._digests[digest]:
-                        del self._digests[digest]
-
-    def close(self) -> None:
-        self._stop.set()
-        thread = self._thread
-        if thread is not None and thread.is_alive():
-            thread.join(driver.CONNECT_SECONDS)
-
-    def _run(self) -> None:
-        seen: dict[bytes, Any] = {}
-        link: driver.Connection | None = None
-        while True:
-            with self._mutex:
-                if self._stop.is_set() or not self._digests:
-                    self._thread = None
-                    break
-                digests = list(self._digests)
-            try:
-                link = link or self._links.connect()
-                rows: dict[bytes, Any] = {}
-                for start in range(0, len(digests), WATCH_MAX):
-                    rows.update(versions(self._links.runner(link), digests[start : start + WATCH_MAX]))
-            except (DriverError, SamekeyError):
-                # A hint only: each waiter re-reads its record by itself.
-                if link is not None:
-                    driver.abandon(link)
-                link = None
-                self._stop.wait(REASK_PAUSE_MAX_SECONDS)
-                continue
-            for digest in digests:
-                # Also at the first look: the record may have moved after the waiter looked and before we did.
-                if digest not in seen or rows.get(digest) != seen[digest]:
-                    self._links.bells.ring(digest)
-            seen = {digest: rows.get(digest) for digest in digests}
-            self._stop.wait(WATCH_SECONDS)
-        if link is not None:
-            driver.close(link)

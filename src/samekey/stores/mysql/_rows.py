@@ -11,24 +11,25 @@ carry a statement out.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from samekey.core._json import fast_encoder
 from samekey.core.commands import Begin, Read, Renew, StoreCommand
 from samekey.core.errors import Misconfigured, RecordUnreadable, StoreUnavailable
 from samekey.core.key import Key
 from samekey.core.ports import LIST_MAX, Query
-from samekey.core.record import DAMAGED, Audit, Move, Record, evidence_of, unreadable
+from samekey.core.record import DAMAGED, Audit, Record, terms_of, unreadable
 from samekey.core.register import Moment, apply, audit_entry, audited, expired
-from samekey.core.states import EXPIRES, STATES
+from samekey.core.search import claim_terms
+from samekey.core.states import EXPIRES, STATES, State
 from samekey.drivers.mysql.self_check import RECORD_COLUMNS
+from samekey.stores._story import NOT_STORED, attribute_text, read_story, story_of
 
 Row = Sequence[Any]
 Run = Callable[[str], tuple[Sequence[Row], int]]  # a statement's rows, and how many it changed
 
 CAS_MAX = 50  # lost races for one row before we call the store busy; in each one another process won
+VERSIONS_MAX = 500  # rows in one look of the watcher
 SWEEP_MAX = 1000  # rows in one delete: milliseconds, so that no claim waits for a sweep
 
 CLOCK_SET_SECONDS = 900  # a session's clock that differs so much was set; time zones differ by 1800 or more
@@ -40,7 +41,8 @@ CLOCK = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 CLOCK_AFTER_WAITING = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))"
 
 # fmt: off
-_COLUMNS = ["`key`" if column == "key" else column for column in RECORD_COLUMNS]
+_CLAIMED = ("provider", "request")  # search terms of a claim: written with it, and never read
+_COLUMNS = ["`key`" if column == "key" else column for column in RECORD_COLUMNS if column not in _CLAIMED]
 _TEXTS = {
     "operation", "tenant", "`key`", "state", "attempt", "form", "boundary", "settled_by", "error", "asker", "story",
 }
@@ -70,7 +72,7 @@ SELECT {CLOCK_OF_A_CALLER}, 0, {_SHOWN}
  LIMIT 1 FOR UPDATE
 """  # noqa: S608 - constants only
 
-_NAMES = ", ".join(_COLUMNS)
+_NAMES = ", ".join((*_COLUMNS, *_CLAIMED))
 # No INSERT IGNORE: it would also ignore what does not fit.
 _UNLESS_THERE = "ON DUPLICATE KEY UPDATE digest = samekey_records.digest"
 
@@ -99,7 +101,7 @@ _RAISE_FLOOR = "UPDATE samekey_meta SET value = %d WHERE name = 'last_token' AND
 
 FLOOR = "SELECT CAST(value AS SIGNED) FROM samekey_meta WHERE name = 'last_token'"
 
-_AUDIT = """
+AUDIT = """
 INSERT INTO samekey_audit (at, who, action, operation, tenant, `key`, `before`, `after`, why) VALUES (%s)
 """
 
@@ -115,6 +117,19 @@ SELECT digest, token FROM samekey_records
    AND state IN ('completed', 'closed', 'released')
  ORDER BY retain_until LIMIT %d
    FOR UPDATE SKIP LOCKED  -- rows that another transaction is writing are left for the next time
+"""  # noqa: S608 - constants only
+
+_REPEATS = "(r.boundary = 'repeatable' OR r.boundary LIKE 'repeatable %%')"
+_HOLD_ENDED = f"r.state = 'started' AND r.hold_until <= {CLOCK} / 1e6 AND r.lease_until <= {CLOCK} / 1e6"
+
+# Dead holds of Repeatable. First without a lock: it reads all that is held.
+_DEAD_HOLDS = f"""
+SELECT r.digest FROM samekey_records AS r FORCE INDEX (samekey_by_retention)
+ WHERE r.retain_until IS NULL AND {_HOLD_ENDED} AND {_REPEATS} LIMIT %d
+"""  # noqa: S608 - constants only
+_HELD_DEAD_HOLDS = f"""
+SELECT r.digest, r.token FROM samekey_records AS r
+ WHERE r.digest IN (%s) AND {_HOLD_ENDED} AND {_REPEATS} FOR UPDATE SKIP LOCKED
 """  # noqa: S608 - constants only
 
 # Fails at once where another transaction holds the row, or has inserted it and not committed.
@@ -166,43 +181,60 @@ def look_at_all(run: Run, keys: Iterable[Key]) -> tuple[dict[bytes, Record], Mom
 
 
 def write(run: Run, command: StoreCommand, before: Record | None, after: Record | None, moment: Moment) -> bool:
-    """Compare-and-set; whether the record was still `before`. With an audit entry it is a transaction of its own."""
-    if before is not None and after is not None and not audited(command):
+    """Compare-and-set; whether the record was still `before`.
+
+    With an audit entry, or with other search terms, it is a transaction of its own.
+    """
+    if before is not None and after is not None and not audited(command) and before.terms == after.terms:
         return update(run, before, after, lives=isinstance(command, Begin | Renew))
     if before is None:
-        return after is None or run(_INSERT % (_literals(_row(after)), after.token))[1] == 1
+        return after is None or run(_INSERT % (_claim(after), after.token))[1] == 1
     run("BEGIN")
     wrote = update(run, before, after) if after is not None else delete(run, before)
     entry = audit_entry(command, before, after, moment)
     if wrote and entry is not None:
-        run(_AUDIT % _literals(entry))
+        run(AUDIT % _literals(entry))
     run("COMMIT")
     return wrote
 
 
 def insert_all(run: Run, records: Sequence[Record]) -> bool:
     """Many new records in one statement of the caller's transaction; whether all of them were new."""
-    rows = ", ".join(f"({_literals(_row(record))})" for record in records)
+    rows = ", ".join(f"({_claim(record)})" for record in records)
     return run(_INSERT_ALL % rows)[1] == len(records)
 
 
 def update(run: Run, before: Record, after: Record, *, lives: bool = False) -> bool:
-    pairs = zip(_COLUMNS, _row(before), _row(after), strict=True)
+    """Inside a transaction, if the search terms differ."""
+    pairs = list(zip(_COLUMNS, _row(before), _row(after), strict=True))
+    if after.created_at != before.created_at:  # claimed anew
+        own = claim_terms(after.key, after.boundary, after.attributes)
+        pairs += [(column, ..., one) for column, one in zip(_CLAIMED, own, strict=True)]
     changes = ", ".join(f"{column} = {literal(new)}" for column, old, new in pairs if old != new)
     still = _STILL % _fence(before) + (_LEASE_LIVES if lives else "")
-    return run(f"UPDATE samekey_records SET {changes}{still}")[1] == 1  # noqa: S608 - numbers and hexadecimal
+    if run(f"UPDATE samekey_records SET {changes}{still}")[1] != 1:  # noqa: S608 - numbers and hexadecimal
+        return False
+    digest = literal(after.key.digest)
+    if before.terms and not after.terms:
+        _forget_terms(run, digest)
+    more = [one for one in after.terms if one not in before.terms]
+    if more:
+        values = ", ".join(f"({digest}, {literal(one)})" for one in more)
+        run(f"INSERT IGNORE INTO samekey_terms (digest, term) VALUES {values}")  # noqa: S608 - hexadecimal
+    return True
+
+
+def _forget_terms(run: Run, digests: str) -> None:
+    run(f"DELETE FROM samekey_terms WHERE digest IN ({digests})")  # noqa: S608 - hexadecimal
 
 
 def delete(run: Run, before: Record) -> bool:
     """Inside a transaction: delete the record, and keep its token as a floor that the next token must exceed."""
     if run(f"DELETE FROM samekey_records{_STILL % _fence(before)}")[1] != 1:  # noqa: S608 - numbers and hexadecimal
         return False
+    _forget_terms(run, literal(before.key.digest))
     run(_RAISE_FLOOR % (before.token, before.token))
     return True
-
-
-def audit_statement(entry: Audit) -> str:
-    return _AUDIT % _literals(entry)
 
 
 def _fence(record: Record) -> tuple[str, int, int, str]:
@@ -212,41 +244,77 @@ def _fence(record: Record) -> tuple[str, int, int, str]:
 # -- operators and the sweeper -------------------------------------------------------------------------------
 
 
-def page(run: Run, query: Query) -> Any:
-    """The rows of one page."""
-    return run(_list_statement(query))[0]
+def list_statement(query: Query) -> str:
+    """One page of records. With an indexed filter, or none, it reads about as many rows as it returns.
 
-
-def _list_statement(query: Query) -> str:
-    index = "samekey_by_creation"  # newest first, and no further than the page is long
-    conditions = [f"(r.retain_until IS NULL OR r.retain_until > {CLOCK} / 1e6)"]  # past retention is gone, swept or not
-    if query.states:
-        conditions.append(f"r.state IN ({_literals(state.value for state in query.states)})")
-        if not EXPIRES & set(query.states):
-            index = "samekey_by_retention"  # what has none is little, compared with all that is settled
-            conditions = ["r.retain_until IS NULL", conditions[1]]
-    for column, value in (("operation", query.operation), ("tenant", query.tenant), ("`key`", query.text)):
-        if value is not None:
-            # As bytes: even a binary collation takes "a" and "a " for equal.
-            conditions.append(f"CAST(r.{column} AS BINARY) = {literal(value)}")
+    By other filters the records of the span from `since` to `until` are read, until the page is full.
+    """
+    source, conditions = _source(query), list(_conditions(query))
+    at, than, direction = "r.created_at", "<", "DESC"
+    if query.oldest_first:
+        than, direction = ">", "ASC"
     if query.before is not None:
-        at, digest = literal(query.before[0]), literal(query.before[1])
-        conditions.append(f"r.created_at <= {at} AND (r.created_at < {at} OR r.digest < {digest})")
+        place, digest = literal(query.before[0]), literal(query.before[1])
+        conditions.append(f"{at} {than}= {place} AND ({at} {than} {place} OR r.digest {than} {digest})")
     return (
-        f"SELECT {CLOCK}, 0, {_SHOWN} FROM samekey_records AS r FORCE INDEX ({index}) "  # noqa: S608
-        f"WHERE {' AND '.join(conditions)} "
-        f"ORDER BY r.created_at DESC, r.digest DESC LIMIT {max(0, min(query.limit, LIST_MAX))}"
+        f"SELECT {CLOCK}, 0, {_SHOWN} FROM {source} WHERE {' AND '.join(conditions)} "  # noqa: S608 - as literals
+        f"ORDER BY {at} {direction}, r.digest {direction} LIMIT {query.size}"
     )
+
+
+def _source(query: Query) -> str:
+    """The table, by the index that fits the query."""
+    if query.term is not None:
+        term = literal(query.term)
+        return (
+            f"(SELECT digest FROM samekey_terms WHERE term = {term}"  # noqa: S608 - hexadecimal
+            f" UNION SELECT digest FROM samekey_records WHERE provider = {term}"
+            f" UNION SELECT digest FROM samekey_records WHERE request = {term}"
+            ") AS found JOIN samekey_records AS r ON r.digest = found.digest"
+        )
+    index = "samekey_by_creation"  # in this order, and no further than the page is long
+    if query.digest:
+        index = "PRIMARY"
+    elif query.waiting or (query.states and not EXPIRES & set(query.states)):
+        index = "samekey_by_retention"  # what has none is little, compared with all that is settled
+    return f"samekey_records AS r FORCE INDEX ({index})"
+
+
+def _conditions(query: Query) -> Iterator[str]:
+    yield f"({_HOLD_ENDED}) IS NOT TRUE"  # past its time is gone, swept or not
+    if query.waiting or (query.states and not EXPIRES & set(query.states)):
+        yield "r.retain_until IS NULL"
+    else:
+        yield f"(r.retain_until IS NULL OR r.retain_until > {CLOCK} / 1e6)"
+    if query.states:
+        yield f"r.state IN ({_literals(state.value for state in query.states)})"
+    if query.waiting:
+        yield f"(r.state = 'in_doubt' OR r.state = 'started' AND r.lease_until <= {CLOCK} / 1e6 AND NOT {_REPEATS})"
+    texts = (("operation", query.operation), ("tenant", query.tenant), ("`key`", query.text), ("error", query.error))
+    # As bytes: even a binary collation takes "a" and "a " for equal.
+    yield from (f"CAST(r.{column} AS BINARY) = {literal(value)}" for column, value in texts if value is not None)
+    if query.digest:
+        low, high = query.digest.ljust(16, b"\x00"), query.digest.ljust(16, b"\xff")
+        yield f"r.digest BETWEEN {literal(low)} AND {literal(high)}"
+    times = (("created_at >=", query.since), ("created_at <", query.until), ("changed_at <", query.changed_before))
+    yield from (f"r.{compared} {literal(float(value))}" for compared, value in times if value is not None)
+    if query.content is not None:
+        yield f"r.content = {literal(query.content)}"
+    yield from (f"LOCATE({literal(attribute_text(*pair))}, CAST(r.story AS BINARY)) > 0" for pair in query.attributes)
 
 
 def sweep(run: Run, limit: int) -> int:
     """Delete in one transaction what is past retention: the rows are held first, so they are still what we saw."""
     run("BEGIN")
-    rows, _ = run(_SWEPT % max(0, min(limit, SWEEP_MAX)))
-    swept = 0
+    wanted, swept = max(0, min(limit, SWEEP_MAX)), 0
+    rows = list(run(_SWEPT % wanted)[0])
+    dead = run(_DEAD_HOLDS % (wanted - len(rows)))[0]
+    if dead:
+        rows += run(_HELD_DEAD_HOLDS % _literals(digest for (digest,) in dead))[0]
     if rows:
         digests = _literals(digest for digest, _ in rows)
         _, swept = run(f"DELETE FROM samekey_records WHERE digest IN ({digests})")  # noqa: S608 - hexadecimal
+        _forget_terms(run, digests)
         highest = max(token for _, token in rows)
         run(_RAISE_FLOOR % (highest, highest))
     run("COMMIT")
@@ -259,8 +327,8 @@ def audits(run: Run, limit: int) -> list[Audit]:
 
 
 def versions(run: Run, digests: Sequence[bytes]) -> dict[bytes, Row]:
-    rows, _ = run(_VERSIONS % _literals(digests))
-    return {row[0]: row for row in rows}
+    parts = (digests[start : start + VERSIONS_MAX] for start in range(0, len(digests), VERSIONS_MAX))
+    return {row[0]: row for part in parts for row in run(_VERSIONS % _literals(part))[0]}
 
 
 # -- values --------------------------------------------------------------------------------------------------
@@ -299,34 +367,29 @@ def moment_of(row: Row) -> Moment:
     return Moment(now / 1e6, now / 1e6, "", max(now, int(row[1]) + 1))
 
 
-_dump = fast_encoder(json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False))
-
-
 def _row(record: Record) -> tuple[Any, ...]:
-    key = record.key
-    story = _dump(
-        (
-            [(name, digest.hex()) for name, digest in record.fields],
-            record.attributes,
-            [(*one[:4], None if one.result is None else one.result.hex(), one.why) for one in record.evidence],
-            record.moves,
-        )
-    )
+    operation, tenant, text, digest = record.key
+    held = record.state is State.STARTED
     return (
-        key.digest,
-        key.operation,
-        key.tenant,
-        key.text,
+        *(digest, operation, tenant, text),
         record.state.value,
         *record[2:6],  # token, attempt, fingerprint, form
         *record[7:13],  # boundary to lease_until
         int(record.unsure),
-        *record[15:25],  # begun_at to ask_until
-        story,
+        *record[15:20],  # begun_at to settled_at
+        None if held else record.retain_until,
+        *record[21:25],  # result to ask_until
+        story_of(record, record.moves),
+        *record[28:31],  # content, payload, notes
+        b"".join(record.terms) or None,
+        # Not in retain_until: by its index what is held or in doubt is found, as what has none.
+        record.retain_until if held else None,
     )
 
 
-_NOT_STORED = (0.0, 0.0, 0.0, False)  # now, lease_left, ask_left, after_loss: computed from the server's clock
+def _claim(record: Record) -> str:
+    """All values of a new row."""
+    return _literals((*_row(record), *claim_terms(record.key, record.boundary, record.attributes)))
 
 
 def record_of(row: Row, key: Key | None) -> Record:
@@ -337,12 +400,12 @@ def record_of(row: Row, key: Key | None) -> Record:
         (
             digest, operation, tenant, text, state, token, attempt, fingerprint, form, boundary, version, attempts,
             created_at, changed_at, lease_until, unsure, begun_at, first_sent_at, round, settled_by, settled_at,
-            retain_until, result, error, asker, ask_until, story,
+            retain_until, result, error, asker, ask_until, story, content, payload, notes, terms, hold_until,
         ) = row[2:]  # fmt: skip
         found = Key(operation.decode(), _text(tenant), text.decode(), digest)
         if key is not None and found != key:
             raise RecordUnreadable(f"the record found for {key} belongs to {found}: two keys with one digest")
-        fields, attributes, evidence, moves = json.loads(story)
+        fields, attributes, evidence, moves = read_story(story)
         return Record._make(
             (
                 found,
@@ -351,7 +414,7 @@ def record_of(row: Row, key: Key | None) -> Record:
                 attempt.decode(),
                 fingerprint,
                 form.decode(),
-                tuple([(name, bytes.fromhex(short)) for name, short in fields]),
+                fields,
                 boundary.decode(),
                 int(version),
                 int(attempts),
@@ -365,15 +428,19 @@ def record_of(row: Row, key: Key | None) -> Record:
                 int(round),
                 _text(settled_by),
                 _time(settled_at),
-                _time(retain_until),
+                _time(retain_until if hold_until is None else hold_until),
                 result,
                 _text(error),
                 _text(asker),
                 float(ask_until),
-                tuple([(name, value) for name, value in attributes]),
-                tuple([evidence_of(*one) for one in evidence]),
-                tuple([Move._make(move) for move in moves]),
-                *_NOT_STORED,
+                attributes,
+                evidence,
+                moves,
+                content,
+                payload,
+                notes,
+                terms_of(terms) if terms else (),
+                *NOT_STORED,
             )
         )
     except DAMAGED as error:

@@ -23,32 +23,14 @@ from samekey.core.register import apply, expired, seen_at
 from samekey.core.states import Role
 from samekey.core.transaction import Act, RecordGone, Savepoint, SavepointGone
 from samekey.drivers.mysql import connect as driver
+from samekey.drivers.mysql import errors
 from samekey.drivers.mysql.address import Address
-from samekey.drivers.mysql.errors import (
-    DriverError,
-    is_busy,
-    is_elsewhere,
-    is_lost,
-    is_rolled_back,
-    is_timed_out,
-    no_such_savepoint,
-    store_error,
-)
+from samekey.drivers.mysql.errors import DriverError
 from samekey.drivers.mysql.self_check import place_of
 from samekey.loops import aside, running
+from samekey.stores._over_sync import OverSyncTransaction, PlainTransaction
+from samekey.stores.mysql import _rows as rows
 from samekey.stores.mysql._connections import Links, TooLarge, without_result
-from samekey.stores.mysql._rows import (
-    CAS_MAX,
-    LOOK_AND_HOLD,
-    LOOK_INSIDE,
-    delete,
-    insert_all,
-    literal,
-    look,
-    moment_of,
-    record_of,
-    update,
-)
 
 T = TypeVar("T")
 
@@ -65,13 +47,10 @@ _HASTE_OVER = "SET innodb_lock_wait_timeout = @samekey_wait"
 _WHERE = "SELECT CAST(value AS BINARY), %s FROM samekey_meta WHERE name = 'epoch' LIMIT 1 LOCK IN SHARE MODE"
 
 
-class MysqlTransaction:
+class MysqlTransaction(PlainTransaction):
     """The store's commands on the caller's connection; seen by others when the caller commits."""
 
-    marks_ahead = False  # each statement is a trip of its own here
-    commits_along = writes_late = False
-    began_by_itself = False  # PyMySQL does not show who began it
-    begins_by_itself = False  # with autocommit off it does; an explicit BEGIN is harmless then
+    # With autocommit off it `begins_by_itself` all the same; an explicit BEGIN is harmless then.
 
     def __init__(self, links: Callable[[], Links], address: Address, connection: Any) -> None:
         if not driver.is_connection(connection):
@@ -91,12 +70,12 @@ class MysqlTransaction:
         if facts is None:
             return False
         try:
-            rows, _ = driver.run(self._connection, _WHERE % place_of(facts.place))
+            found, _ = driver.run(self._connection, _WHERE % place_of(facts.place))
         except DriverError as error:
-            if not is_elsewhere(error):
+            if not errors.is_elsewhere(error):
                 self._raise(error, None)
             return False
-        return [tuple(map(bytes.decode, row)) for row in rows] == [(facts.epoch, facts.place)]
+        return [tuple(map(bytes.decode, row)) for row in found] == [(facts.epoch, facts.place)]
 
     @property
     def in_transaction(self) -> bool:
@@ -121,7 +100,7 @@ class MysqlTransaction:
         try:
             self._statement(_COMMIT)
         except DriverError as error:
-            if is_lost(error):
+            if errors.is_lost(error):
                 raise StoreUnavailable(
                     f"{self.name}: the connection was lost during the commit. Ask again with the same key: "
                     "it answers if the commit got through, and runs if it did not"
@@ -143,14 +122,8 @@ class MysqlTransaction:
                     self._require_begun()
         return record
 
-    def flush(self) -> None:
-        """Nothing is written late."""
-
-    def effect_returned(self) -> None:
-        """PyMySQL writes nothing late."""
-
     def conflicts(self, error: BaseException) -> bool:
-        return is_rolled_back(error)
+        return errors.is_rolled_back(error)
 
     def _require_begun(self) -> None:
         """The savepoint's reply has the server's state: without it a transaction that a deadlock ended looks open."""
@@ -177,7 +150,7 @@ class MysqlTransaction:
 
     def _open(self, command: Open, patience: float) -> Record | None:
         links = self._links()
-        (record, moment), _ = links.insist(lambda run: look(run, command.key))
+        (record, moment), _ = links.insist(lambda run: rows.look(run, command.key))
         if record is not None and record.settled and not expired(record, moment):
             return links.shown(record, moment)  # it will never change: no need to lock it
         fresh = apply(None, command, moment)
@@ -185,32 +158,32 @@ class MysqlTransaction:
         self._statement(_HASTE % max(1, min(math.ceil(patience), LOCK_WAIT_MAX_SECONDS)))
         try:
             # The locking read shows whether it is new; the meaning of the count is the caller's setting (FOUND_ROWS).
-            insert_all(self._statement, [fresh])
+            rows.insert_all(self._statement, [fresh])
             return self._change(command)
         finally:
             if self._connection.open:
                 self._statement(_HASTE_OVER)
 
     def _read(self, command: Read) -> Record | None:
-        record, moment = look(self._statement, command.key, LOOK_INSIDE)
+        record, moment = rows.look(self._statement, command.key, rows.LOOK_INSIDE)
         if record is None:  # not in our snapshot: it may be there by now
-            (record, moment), _ = self._links().insist(lambda run: look(run, command.key))
+            (record, moment), _ = self._links().insist(lambda run: rows.look(run, command.key))
         return None if record is None or expired(record, moment) else seen_at(record, moment)
 
     def _change(self, command: StoreCommand) -> Record | None:
-        for _ in range(CAS_MAX):
-            rows, _ = self._statement(LOOK_AND_HOLD % literal(command.key.digest))
-            if not rows:
+        for _ in range(rows.CAS_MAX):
+            held, _ = self._statement(rows.LOOK_AND_HOLD % rows.literal(command.key.digest))
+            if not held:
                 self._require_moved(command)
                 return None
-            before, moment = record_of(rows[0], command.key), moment_of(rows[0])
+            before, moment = rows.record_of(held[0], command.key), rows.moment_of(held[0])
             after = apply(before, command, moment)
             if after is before:
                 self._require_moved(command)
             if after is None:
-                wrote = delete(self._statement, before)
+                wrote = rows.delete(self._statement, before)
             else:
-                wrote = after is before or update(self._statement, before, after)
+                wrote = after is before or rows.update(self._statement, before, after)
             if wrote:
                 return None if after is None else self._links().shown(after, moment)
         raise StoreUnavailable(f"{command.key} changes although it is held")
@@ -235,8 +208,8 @@ class MysqlTransaction:
         """The driver's error as ours: in a transaction some mean something else than outside."""
         key = "this transaction" if command is None else str(command.key)
         text = "" if command is None else command.key.text
-        rolled_back = is_rolled_back(error)
-        if rolled_back or is_busy(error):
+        rolled_back = errors.is_rolled_back(error)
+        if rolled_back or errors.is_busy(error):
             driver.refresh(self._connection)
             # With innodb_rollback_on_timeout all of it is gone: going on as if busy would commit the other half.
             rolled_back |= not (self.in_transaction or self._began)
@@ -247,72 +220,32 @@ class MysqlTransaction:
                 key=text,
                 retry_after=0.0,
             ) from error
-        if no_such_savepoint(error):
+        if errors.no_such_savepoint(error):
             raise SavepointGone(f"{self.name}: {error}") from error
-        if is_busy(error) or (isinstance(command, Open) and is_timed_out(error)):
+        if errors.is_busy(error) or (isinstance(command, Open) and errors.is_timed_out(error)):
             raise InProgress(
                 f"{key} is held by another transaction that has not ended; try again with the same key",
                 key=text,
                 token=0,
                 retry_after=RETRY_SECONDS,
             ) from error
-        if is_lost(error):
+        if errors.is_lost(error):
             # Not StoreUnavailable: in a transaction that is gone there is nothing to try again.
             raise StoreError(f"the connection to {self.name} was lost, and with it the transaction") from error
-        raise store_error(self._address, error) from error
+        raise errors.store_error(self._address, error) from error
 
 
-class AsyncMysqlTransaction:
+class AsyncMysqlTransaction(OverSyncTransaction):
     """The same for an AsyncGuard: the caller's sync connection is used in a thread, so that the loop does not block."""
 
-    marks_ahead = False
-    commits_along = writes_late = False
-    began_by_itself = begins_by_itself = False
     immediate = False
 
-    def __init__(self, sync: MysqlTransaction) -> None:
-        self._sync = sync
-        self.name = sync.name
-        self.connection = sync.connection
-        self.conflicts = sync.conflicts
-
-    @property
-    def in_transaction(self) -> bool:
-        return self._sync.in_transaction
-
-    @property
-    def lost(self) -> bool:
-        return self._sync.lost
-
-    async def same_database(self) -> bool:
-        return await _aside(self._sync.same_database)
-
-    @property
-    def stale(self) -> bool:
-        return self._sync.stale
-
-    async def look_again(self) -> None:
-        await _aside(self._sync.look_again)
-
     async def begin(self, patience: float) -> None:
-        await _aside(lambda: self._sync.begin(patience))
-
-    async def commit(self) -> None:
-        await _aside(self._sync.commit)
-
-    async def rollback(self) -> None:
-        await _aside(self._sync.rollback)
+        await self._do(lambda: self._sync.begin(patience))
 
     async def carry_out(self, *acts: Act, patience: float) -> Record | None:
-        return await _aside(lambda: self._sync.carry_out(*acts, patience=patience))
+        return await self._do(lambda: self._sync.carry_out(*acts, patience=patience))
 
-    async def flush(self) -> None:
-        """Nothing is written late."""
-
-    async def effect_returned(self) -> None:
-        self._sync.effect_returned()
-
-
-async def _aside(work: Callable[[], T]) -> T:
-    """In a thread of its own: in the store's few threads, callers that wait for a row would keep its holder out."""
-    return await running().shielded(aside(work))  # no other call may use the connection meanwhile
+    async def _do(self, work: Callable[[], T]) -> T:
+        """In a thread of its own: in the store's few threads, callers that wait for a row would keep its holder out."""
+        return await running().shielded(aside(work))  # no other call may use the connection meanwhile

@@ -27,9 +27,11 @@ from samekey.core.ports import Audits, Health, Query, Records, Replies, Reply, l
 from samekey.core.record import Record
 from samekey.drivers.mysql.address import parse_url
 from samekey.loops import aside, running
+from samekey.stores._over_sync import OverSync
 from samekey.stores._waiting import async_wait, wait
+from samekey.stores.mysql._books import Books
 from samekey.stores.mysql._connections import CLAIMS, Closed, Links
-from samekey.stores.mysql._rows import audits, moment_of, page, record_of, sweep
+from samekey.stores.mysql._rows import audits, list_statement, moment_of, record_of, sweep
 from samekey.stores.mysql._transaction import AsyncMysqlTransaction, MysqlTransaction
 
 T = TypeVar("T")
@@ -40,7 +42,7 @@ BATCH_BYTES_MAX = 1 << 20  # results in one transaction: they travel as hexadeci
 _INHERITED: list[Any] = []  # what a forked child got from its parent and must not touch
 
 
-class MysqlStore:
+class MysqlStore(Books):
     """A store for `Guard`: `MysqlStore("mysql://app@db/shop")`. It connects when it is first used."""
 
     def __init__(self, url: str) -> None:
@@ -71,7 +73,7 @@ class MysqlStore:
 
     def list(self, query: Query) -> Records:
         links = self._links()
-        rows, _ = links.insist(lambda run: page(run, query), desk=True)
+        (rows, _), _ = links.insist(lambda run: run(list_statement(query)), desk=True)
         return listed(lambda row: links.shown(record_of(row, None), moment_of(row)), rows)
 
     def sweep(self, limit: int) -> int:
@@ -82,7 +84,7 @@ class MysqlStore:
 
     def health(self) -> Health:
         links = self._links()
-        with links.desk():
+        with links.own(desk=True):
             pass  # a new connection looks anew
         facts = links.facts
         if facts is None:
@@ -115,19 +117,11 @@ class MysqlStore:
         return here
 
 
-class AsyncMysqlStore:
+class AsyncMysqlStore(OverSync[MysqlStore]):
     """A store for `AsyncGuard`, on asyncio and trio: no event loop ever waits for the network."""
 
     def __init__(self, url: str) -> None:
-        self.sync = MysqlStore(url)
-        self.name = self.sync.name
-
-    @property
-    def incarnation(self) -> str:
-        return self.sync.incarnation
-
-    def __repr__(self) -> str:
-        return f"<AsyncMysqlStore {self.name}>"
+        super().__init__(MysqlStore(url))
 
     async def carry_out(self, command: StoreCommand) -> Reply:
         return await self._aside(lambda: self.sync._links().perform(command), claim=isinstance(command, CLAIMS))
@@ -140,25 +134,13 @@ class AsyncMysqlStore:
     async def batch(self, commands: Sequence[StoreCommand]) -> Replies:
         return await self._aside(lambda: self.sync.batch(commands))
 
-    async def list(self, query: Query) -> Records:
-        return await self._aside(lambda: self.sync.list(query))
-
-    async def sweep(self, limit: int) -> int:
-        return await self._aside(lambda: self.sync.sweep(limit))
-
-    async def audit(self, limit: int) -> Audits:
-        return await self._aside(lambda: self.sync.audit(limit))
-
-    async def health(self) -> Health:
-        return await self._aside(self.sync.health)
-
     def join(self, connection: Any) -> AsyncMysqlTransaction:
         """This store inside the caller's own transaction, on the caller's PyMySQL connection."""
         return AsyncMysqlTransaction(self.sync.join(connection))
 
     async def close(self) -> None:
         if not self.sync._here.closed:
-            await self._aside(self.sync.close)
+            await super().close()
 
     async def _aside(self, work: Callable[[], T], *, claim: bool = False) -> T:
         """Run `work` in one of the store's threads. If the caller is cancelled, the statement is still carried out."""
@@ -179,7 +161,7 @@ def _parts(commands: Sequence[StoreCommand]) -> list[list[StoreCommand]]:
     parts: list[list[StoreCommand]] = [[]]
     size = 0
     for command in commands:
-        more = len(getattr(command, "result", None) or b"")
+        more = command.bulk
         if parts[-1] and (len(parts[-1]) >= BATCH_MAX or size + more > BATCH_BYTES_MAX):
             parts.append([])
             size = 0

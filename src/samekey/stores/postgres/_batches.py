@@ -15,9 +15,9 @@ claim that finds its own record is then confirmed by a write: a primary may have
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from samekey.core.commands import Open, Read, Redact, Renew, Settle, StoreCommand, Take, Testify, Wait
 from samekey.core.errors import Misconfigured, SamekeyError, StoreBusy, StoreUnavailable
@@ -37,17 +37,20 @@ REASK_PAUSE_SECONDS = 0.05
 CONFLICTS_MAX = 3  # deadlocks of one statement; at each one another transaction was carried out
 
 
-class Run(NamedTuple):
-    """Send this query. The reply is its rows, or the driver's error, or StoreUnavailable if nothing was sent."""
-
-    query: Query
-
-
 class Pause(NamedTuple):
     seconds: float
 
 
-Steps = Generator[Run | Pause, Any, None]
+# The reply to a query is its rows, or the driver's error, or StoreUnavailable if nothing was sent.
+Step = Query | Pause
+Steps = Generator[Step, Any, None]
+
+
+class Server(Protocol):
+    """Where the commands go: the connection knows when the server lost its memory, from its self-check."""
+
+    address: Address
+    lost_at: float | None
 
 
 class Closed(StoreUnavailable):
@@ -110,9 +113,7 @@ def plan(items: Sequence[Item]) -> tuple[list[list[Item]], list[tuple[Item, Item
 
 def _kinds(items: Sequence[Item]) -> Iterable[list[Item]]:
     (kind, *others) = set(map(type, map(_command, items)))
-    if not others and kind is not Settle:
-        return (list(items),)
-    if not others and Role.OPERATOR not in map(_role, items):
+    if not others and (kind is not Settle or Role.OPERATOR not in map(_role, items)):
         return (list(items),)
     kinds: dict[Any, list[Item]] = {}
     for item in items:
@@ -137,13 +138,14 @@ def _same(one: StoreCommand, other: StoreCommand) -> bool:
 
 def _parts(group: list[Item]) -> list[list[Item]]:
     group.sort(key=_digest)
-    heavy = type(group[0].command) in _HEAVY
-    if len(group) <= BATCH_MAX and not (heavy and sum(map(len, filter(None, map(_result, group)))) > BATCH_BYTES_MAX):
-        return [group]
+    carried = _CARRIED.get(type(group[0].command))
+    if len(group) <= BATCH_MAX:
+        if carried is None or sum(map(len, filter(None, map(carried, group)))) <= BATCH_BYTES_MAX:
+            return [group]
     parts: list[list[Item]] = [[]]
     size = 0
     for item in group:
-        bytes_ = len(_result(item) or b"") if heavy else 0
+        bytes_ = item.command.bulk
         if parts[-1] and (len(parts[-1]) >= BATCH_MAX or size + bytes_ > BATCH_BYTES_MAX):
             parts.append([])
             size = 0
@@ -152,46 +154,41 @@ def _parts(group: list[Item]) -> list[list[Item]]:
     return parts
 
 
-_HEAVY = (Settle, Testify)  # they carry results
 # For map(): a Python loop over the items would be the largest cost of a batch.
-_command, _digest = attrgetter("command"), attrgetter("digest")
-_role, _result = attrgetter("command.role"), attrgetter("command.result")
+_command, _digest, _role = attrgetter("command"), attrgetter("digest"), attrgetter("command.role")
+_result, _payload = attrgetter("command.result"), attrgetter("command.payload")
+_CARRIED: dict[type[StoreCommand], Callable[[Item], bytes | None]] = {
+    Settle: _result,
+    Testify: _result,
+    Open: _payload,
+}
 
 
-def carrying_all(items: Sequence[Item], address: Address, facts: Loss) -> Steps:
+def carrying_all(items: Sequence[Item], server: Server) -> Steps:
     """Carry out every item; an item that asks the same as the one before it shares its reply."""
     groups, followers = plan(items)
     for group in groups:
-        yield from carrying(group, address, facts)
+        yield from carrying(group, server)
     for item, before in followers:
         if before.error is None:
             item.reply, item.done = before.reply, True
         else:
-            yield from carrying([item], address, facts)  # the failure belongs to the other one
+            yield from carrying([item], server)  # the failure belongs to the other one
 
 
-class Loss:
-    """When the server lost its memory, as the connection's self-check found it."""
-
-    __slots__ = ("lost_at",)
-
-    def __init__(self) -> None:
-        self.lost_at: float | None = None
-
-
-def carrying(items: list[Item], address: Address, facts: Loss, deadline: float | None = None) -> Steps:
+def carrying(items: list[Item], server: Server, deadline: float | None = None) -> Steps:
     """Send one group together; after an error that is not the connection's, one by one.
 
     `deadline`: an earlier reply was lost, and until then the commands are sent again.
     """
-    query, items = _query(items, address)
+    query, items = _query(items, server.address)
     if query is None:
         return
     conflicts = 0
     pause = REASK_PAUSE_SECONDS
     while True:
         try:
-            answer = yield Run(query)
+            answer = yield query
             break
         except (StoreUnavailable, Misconfigured) as unreachable:
             # There is no connection. If no earlier try was under way, the command failed.
@@ -211,13 +208,13 @@ def carrying(items: list[Item], address: Address, facts: Loss, deadline: float |
                 continue
             elif len(items) > 1:
                 for item in items:
-                    yield from carrying([item], address, facts, deadline)
+                    yield from carrying([item], server, deadline)
                 return
-            _fail(items, _translated(address, error, lost=deadline is not None))
+            _fail(items, _translated(server.address, error, lost=deadline is not None))
             return
-    _answer(items, answer, facts.lost_at)
+    _answer(items, answer, server.lost_at)
     if deadline is not None:
-        yield from _confirming(items, address, facts)
+        yield from _confirming(items, server)
 
 
 def _query(items: list[Item], address: Address) -> tuple[Query | None, list[Item]]:
@@ -255,7 +252,7 @@ def _answer(items: list[Item], answer: Any, lost_at: float | None) -> None:
         item.done = True
 
 
-def _confirming(items: list[Item], address: Address, facts: Loss) -> Steps:
+def _confirming(items: list[Item], server: Server) -> Steps:
     for item in items:
         command, record = item.command, item.reply
         if (
@@ -264,8 +261,8 @@ def _confirming(items: list[Item], address: Address, facts: Loss) -> Steps:
             and record.attempt == command.attempt
             and record.state is State.STARTED
         ):
-            touch = Item(Renew(record, command.lease_seconds))
-            yield from carrying([touch], address, facts, time.monotonic() + REASK_SECONDS)
+            touch = Item(Renew(record, command.lease_seconds, command.retain_seconds))
+            yield from carrying([touch], server, time.monotonic() + REASK_SECONDS)
             item.reply, item.error = touch.reply, touch.error
 
 

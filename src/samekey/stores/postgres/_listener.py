@@ -67,9 +67,9 @@ class Listener:
             thread.join(CONNECT_SECONDS)
 
     def _run(self) -> None:
-        ears, mouth = os.pipe()
+        wake_read, wake_write = os.pipe()
         with self._starting:
-            self._wake = mouth
+            self._wake = wake_write
         try:
             while not (self._closed or self._idle()):
                 try:
@@ -81,7 +81,7 @@ class Listener:
                 try:
                     self._listening.set()
                     self._bells.ring_all()  # for notifications that were sent while there was no connection
-                    self._hear(connection, ears)
+                    self._receive(connection, wake_read)
                 except (DriverError, OSError) as error:
                     _log.debug("samekey stopped listening to %s: %s", self._address.name, error)
                 finally:
@@ -90,14 +90,14 @@ class Listener:
         finally:
             with self._starting:
                 self._wake = self._thread = None
-                os.close(ears)
-                os.close(mouth)
+                os.close(wake_read)
+                os.close(wake_write)
 
-    def _hear(self, connection: Any, ears: int) -> None:
+    def _receive(self, connection: Any, wake_read: int) -> None:
         link = connection.pgconn
         poll = select.poll()  # not select(), which takes no descriptor above 1023
         poll.register(link.socket, select.POLLIN)
-        poll.register(ears, select.POLLIN)
+        poll.register(wake_read, select.POLLIN)
         while not self._closed:
             while (notice := link.notifies()) is not None:
                 self._bells.ring(_digest(notice.extra))
@@ -118,7 +118,7 @@ class LoopBells(Bells):
 
     def __init__(self, loop: asyncio.AbstractEventLoop, bells: Bells) -> None:
         super().__init__()
-        self._loop, self._bells = loop, bells
+        self.loop, self._bells = loop, bells
         self._relays: dict[bytes, _Relay] = {}
 
     def add(self, digest: bytes, bell: Bell) -> bool:
@@ -134,22 +134,20 @@ class LoopBells(Bells):
             self._bells.remove(digest, self._relays.pop(digest))
         return last
 
-    def ring_soon(self, digest: bytes) -> None:
-        """From any thread."""
-        try:
-            self._loop.call_soon_threadsafe(self.ring, digest)
-        except RuntimeError:
-            pass  # the loop is closed: it has no waiters
-
 
 class _Relay:
+    """Rung by any thread, it rings the bells of one digest in their loop."""
+
     __slots__ = ("_bells", "_digest")
 
     def __init__(self, bells: LoopBells, digest: bytes) -> None:
         self._bells, self._digest = bells, digest
 
     def ring(self) -> None:
-        self._bells.ring_soon(self._digest)
+        try:
+            self._bells.loop.call_soon_threadsafe(self._bells.ring, self._digest)
+        except RuntimeError:
+            pass  # the loop is closed: it has no waiters
 
 
 def _digest(payload: bytes) -> bytes:

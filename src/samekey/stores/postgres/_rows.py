@@ -1,8 +1,7 @@
 """PostgreSQL's rows: the values of each command, and the record in each row.
 
 `single` gives a command as one statement with `%s` parameters and plain values, so that any connection of a caller can
-carry it out: see `execute`. samekey's own connections use the binary form: see `_wire`. `record_of` reads the rows of
-both.
+carry it out. samekey's own connections use the binary form: see `_wire`. `record_of` reads the rows of both.
 """
 
 from __future__ import annotations
@@ -12,37 +11,25 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from samekey.core.boundary import parse_terms
-from samekey.core.commands import (
-    Ask,
-    Begin,
-    Free,
-    Open,
-    Read,
-    Redact,
-    Renew,
-    Settle,
-    StoreCommand,
-    Take,
-    Testify,
-    Wait,
-)
+from samekey.core.boundary import parse_terms, repeats
+from samekey.core.commands import Ask, Begin, Free, Open, Read, Redact, Renew, Settle, StoreCommand, Take, Testify, Wait
 from samekey.core.errors import Misconfigured, RecordUnreadable
 from samekey.core.key import Key
 from samekey.core.record import DAMAGED, Move, Record, evidence_of, unreadable
-from samekey.core.register import Moment, after_loss, apply, seen_at, storable
-from samekey.core.states import EXPIRES, STATES, Role, State, may
+from samekey.core.register import Moment, after_loss, apply, expired, seen_at, storable
+from samekey.core.search import claim_terms
+from samekey.core.states import STATES, Role, State, may
 from samekey.drivers.postgres.self_check import COLUMNS as _TABLE
 
 Statement = tuple[str, tuple[Any, ...]]
 Values = tuple[Any, ...]
 
 # The columns as this module reads them: in the order of the table, and the few types that drivers differ on as text.
-COLUMNS = tuple([_name + ("::text" if _kind in ("uuid", "jsonb") else "") for _name, _kind in map(str.split, _TABLE)])
+_AS_TEXT = ("uuid", "jsonb", "uuid[]")
+COLUMNS = tuple([_name + ("::text" if _kind in _AS_TEXT else "") for _name, _kind in map(str.split, _TABLE)])
 NOW = "date_part('epoch', clock_timestamp())"
 ROW = ", ".join(f"r.{column}" for column in COLUMNS) + f", {NOW}"
 TOKEN, CHANGED_AT, STATE = COLUMNS.index("token"), COLUMNS.index("changed_at"), COLUMNS.index("state")
-COMMIT = "/*commit*/"  # where the driver may set how the statement commits
 
 
 class Call:
@@ -62,7 +49,10 @@ class Call:
     def plain(self, values: Values) -> Values:
         """The values as any driver understands them: an int's type would depend on how large it is."""
         return tuple(
-            [_PLAIN[kind](value) if kind in _PLAIN else value for kind, value in zip(self.types, values, strict=True)]
+            [
+                _PLAIN[kind](value) if kind in _PLAIN and value is not None else value
+                for kind, value in zip(self.types, values, strict=True)
+            ]
         )
 
 
@@ -70,7 +60,7 @@ SQL_TYPE = {"enum": "text"}
 _PLAIN: dict[str, Callable[[Any], Any]] = {
     "uuid": bytes.hex,
     "bigint": str,
-    "integer": lambda number: None if number is None else str(number),
+    "integer": str,
 }
 
 
@@ -92,6 +82,10 @@ def _open(command: Open) -> Values:
         command.lease_seconds,
         command.sends,
         _attributes(command.attributes) if command.attributes else None,
+        fingerprint.content,
+        command.payload,
+        _retained(command, command.boundary),
+        *claim_terms(key, command.boundary, command.attributes),
     )
 
 
@@ -99,16 +93,21 @@ def _take(command: Take) -> Values:
     seen = command.seen
     if seen.state is State.STARTED:
         parse_terms(seen.boundary)  # RecordUnreadable, where this version cannot know what they allow
-    attempt = _attempt(command.attempt)
-    return (*_fence(seen), seen.state.value, attempt, command.boundary, command.lease_seconds, command.sends)
+    return (
+        *_fence(seen),
+        seen.state.value,
+        _attempt(command.attempt),
+        command.boundary,
+        command.lease_seconds,
+        command.sends,
+        _terms(command.terms),
+        _retained(command, seen.boundary if seen.state is State.IN_DOUBT else command.boundary),
+    )
 
 
-def _begin(command: Begin) -> Values:
-    return _fence(command.seen)
-
-
-def _renew(command: Renew) -> Values:
-    return (*_fence(command.seen), command.lease_seconds)
+def _retained(command: Open | Take | Renew, boundary: str) -> float | None:
+    """How long a hold under these terms is remembered if it is never settled; only Repeatable's ends by itself."""
+    return command.retain_seconds if command.retain_seconds and repeats(boundary) else None
 
 
 # Where each role may come from. A start draws a new token, and that is what take is for: it is never a settle.
@@ -149,11 +148,14 @@ def _settle(command: Settle) -> Values:
         command.next_round,
         mended(why) if person else None,
         seen.version if known else None,
+        command.notes,
+        _terms(command.terms),
     )
 
 
-def _ask(command: Ask) -> Values:
-    return (*_fence(command.seen), mended(command.asker), command.lease_seconds)
+def _terms(terms: tuple[bytes, ...]) -> str | None:
+    """As the text of a uuid[]: an array of arrays cannot hold different numbers of them."""
+    return "{" + ",".join(map(bytes.hex, terms)) + "}" if terms else None
 
 
 def _testify(command: Testify) -> Values:
@@ -167,36 +169,40 @@ def _redact(command: Redact) -> Values:
     return (*_fence(command.seen), by, why, _quoted(by), _quoted(f"redacted: {why}"))
 
 
-def _free(command: Free) -> Values:
-    return (*_fence(command.seen), command.seen.version, mended(command.by), mended(command.why))
-
-
-def _watch(command: Wait) -> Values:
-    return (command.key.digest, command.seen.token)
-
-
 _FENCE = "uuid bigint uuid"  # the digest, and the fence
 CALLS: dict[type[StoreCommand], Call] = {
     Open: Call(
         "samekey_open",
-        "uuid enum enum text uuid bytea enum text enum float8 boolean text",
+        "uuid enum enum text uuid bytea enum text enum float8 boolean text bytea bytea float8 uuid uuid",
         _open,
         together="samekey_open_many",
     ),
-    Take: Call("samekey_take", f"{_FENCE} enum uuid enum float8 boolean", _take),
-    Begin: Call("samekey_begin", _FENCE, _begin),
-    Renew: Call("samekey_renew", f"{_FENCE} float8", _renew),
+    Take: Call("samekey_take", f"{_FENCE} enum uuid enum float8 boolean text float8", _take),
+    Begin: Call("samekey_begin", _FENCE, lambda begin: _fence(begin.seen)),
+    Renew: Call(
+        "samekey_renew",
+        f"{_FENCE} float8 float8",
+        lambda renew: (*_fence(renew.seen), renew.lease_seconds, _retained(renew, renew.seen.boundary)),
+    ),
     Settle: Call(
         "samekey_settle",
-        f"{_FENCE} enum boolean boolean enum text bytea text text text float8 boolean text integer",
+        f"{_FENCE} enum boolean boolean enum text bytea text text text float8 boolean text integer bytea text",
         _settle,
         together="samekey_settle_many",
     ),
-    Ask: Call("samekey_ask", f"{_FENCE} text float8", _ask),
+    Ask: Call(
+        "samekey_ask",
+        f"{_FENCE} text float8",
+        lambda ask: (*_fence(ask.seen), mended(ask.asker), ask.lease_seconds),
+    ),
     Testify: Call("samekey_testify", "uuid text text text text bigint text text text", _testify),
     Redact: Call("samekey_redact", f"{_FENCE} text text text text", _redact),
-    Free: Call("samekey_free", f"{_FENCE} integer text text", _free),
-    Wait: Call("samekey_watch", "uuid bigint", _watch),
+    Free: Call(
+        "samekey_free",
+        f"{_FENCE} integer text text",
+        lambda free: (*_fence(free.seen), free.seen.version, mended(free.by), mended(free.why)),
+    ),
+    Wait: Call("samekey_watch", "uuid bigint", lambda wait: (wait.key.digest, wait.seen.token)),
 }
 
 _READ = f"SELECT {ROW} FROM samekey_records AS r WHERE r.digest = %s::uuid"  # noqa: S608 - constants only
@@ -208,12 +214,6 @@ def single(command: StoreCommand) -> Statement:
         return _READ, (command.key.digest.hex(),)
     call = CALLS[type(command)]
     return call.single, call.plain(call.values(command))
-
-
-def execute(cursor: Any, command: StoreCommand, lost_at: float | None = None) -> Record | None:
-    """Carry out one command over any cursor with `execute` and `fetchone`, in whatever transaction it is in."""
-    cursor.execute(*single(command))
-    return record_of(cursor.fetchone(), command, lost_at)
 
 
 # -- rows --------------------------------------------------------------------------------------------------
@@ -233,7 +233,7 @@ def record_of(row: Sequence[Any] | None, command: StoreCommand | None, lost_at: 
             digest, attempt, token, created_at, changed_at, lease_until, begun_at, first_sent_at, settled_at,
             retain_until, ask_until, _waited_for, version, attempts, round_, unsure, _happened, state, operation,
             tenant, text, fingerprint, form, boundary, fields, attributes, settled_by, error, asker, result, moves,
-            evidence, now, *_,
+            evidence, content, payload, notes, terms, now, *_,
         ) = row
         # fmt: on
         if command is not None:
@@ -242,9 +242,7 @@ def record_of(row: Sequence[Any] | None, command: StoreCommand | None, lost_at: 
                 raise RecordUnreadable(f"the record found for {key} belongs to another key with the same digest")
         else:
             key = Key(operation, tenant, text, bytes.fromhex(digest.replace("-", "")))
-        if type(command) is Read and retain_until is not None and retain_until <= now and state in EXPIRES:
-            return None  # past retention counts as gone, swept or not
-        return Record._make(
+        record = Record._make(
             (
                 key,
                 STATES[state],
@@ -273,18 +271,22 @@ def record_of(row: Sequence[Any] | None, command: StoreCommand | None, lost_at: 
                 ask_until or 0.0,
                 tuple([(name, value) for name, value in _parsed(attributes)]) if attributes else (),
                 tuple([evidence_of(*one) for one in _parsed(evidence)]) if evidence else (),
-                tuple([Move._make(one) for one in _parsed(f"[{moves.replace(_NEWLINE, ',')}]")]),
+                tuple([Move._make(one) for one in _parsed("[" + moves.replace("\n", ",") + "]")]),
+                content,
+                payload,
+                notes,
+                tuple([bytes.fromhex(one) for one in terms[1:-1].replace("-", "").split(",")]) if terms else (),
                 now,
                 lease_until - now,
                 (ask_until or 0.0) - now,
                 after_loss(created_at, lost_at),
             )
         )
+        if type(command) is Read and expired(record, Moment(now, now, "", 0)):
+            return None  # past retention counts as gone, swept or not
+        return record
     except DAMAGED as error:
         raise unreadable(key, created_at, error) from error
-
-
-_NEWLINE = "\n"
 
 
 def from_short(command: StoreCommand | None, token: int, wall: float, lost_at: float | None) -> Record:
@@ -312,7 +314,12 @@ _quoted: Callable[[str], str] = json.encoder.encode_basestring_ascii  # ASCII: s
 
 
 def _attributes(pairs: Sequence[tuple[str, str]]) -> str:
-    return "[" + ",".join([f"[{_quoted(name)},{_quoted(value)}]" for name, value in pairs]) + "]"
+    return "[" + ",".join([attribute_text(*pair) for pair in pairs]) + "]"
+
+
+def attribute_text(name: str, value: str) -> str:
+    """One attribute as the column has it."""
+    return f"[{_quoted(name)},{_quoted(value)}]"
 
 
 def _fields(pairs: Sequence[tuple[str, bytes]]) -> str:

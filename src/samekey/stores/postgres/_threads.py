@@ -8,54 +8,68 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from samekey.core.errors import Misconfigured, SamekeyError, StoreUnavailable
 from samekey.drivers.postgres.address import Address
 from samekey.drivers.postgres.connect import connect, with_settings
-from samekey.drivers.postgres.connection import Connection
+from samekey.drivers.postgres.connection import AsyncConnection, Connection
 from samekey.drivers.postgres.errors import DriverError, is_spent, translated
-from samekey.drivers.postgres.exchange import Query
-from samekey.drivers.postgres.self_check import LOCK_SECONDS, Facts
+from samekey.drivers.postgres.self_check import Facts, Purpose
 from samekey.stores._turns import Turns, Waking
-from samekey.stores.postgres._batches import BATCH_MAX, Closed, Item, Loss, Pause, Steps, carrying_all
+from samekey.stores.postgres._batches import BATCH_MAX, Closed, Item, Pause, Steps, carrying_all
 from samekey.stores.postgres._rows import Statement
 from samekey.stores.postgres._wire import single
 
 SPARE_SECONDS = 1.0  # how long the spare connection is used before we try to connect again
 
+C = TypeVar("C", Connection, AsyncConnection)
 
-class SharedConnection(Turns[Item]):
-    """A connection that threads take turns on.
 
-    `durable=False`: an acknowledged write may be lost in a crash of the server. `lock_seconds`: how long a command
-    waits for a row that another transaction holds. `spare` is a connection that carries out the commands while this one
-    cannot be opened: a server at its limit of connections still takes a settle over the connection of the claim.
+class WithSpare(Generic[C]):
+    """A connection, what its self-check found, and its spare, for both colours.
+
+    `spare` is a connection that carries out the commands while this one cannot be opened: a server at its limit of
+    connections still takes a settle over the connection of the claim.
     """
 
-    def __init__(
-        self,
-        address: Address,
-        waking: Waking | None = None,
-        *,
-        durable: bool = True,
-        operator: bool = False,
-        lock_seconds: float = LOCK_SECONDS,
-        batch_max: int = BATCH_MAX,
-        spare: SharedConnection | None = None,
-    ) -> None:
-        super().__init__(address.name, batch_max=batch_max, waking=waking)
-        self._address = address
-        self._durable, self._operator, self._lock_seconds = durable, operator, lock_seconds
+    def __init__(self, address: Address, purpose: Purpose, spare: Any) -> None:
+        self.address, self._purpose = address, purpose
         self._spare, self._spare_until = spare, 0.0
-        self._connection: Connection | None = None
+        self._connection: C | None = None
         self._closed = False
         self.facts: Facts | None = None
-        self._loss = Loss()
+        self.lost_at: float | None = None
 
     @property
     def is_open(self) -> bool:
         return self._connection is not None and not self._connection.closed
+
+    def _check_may_connect(self) -> None:
+        if self._spare_until and time.monotonic() < self._spare_until:
+            raise StoreUnavailable(f"{self.address.name} refused a connection less than {SPARE_SECONDS:.0f} s ago")
+
+    def _may_use_spare(self, error: Exception) -> bool:
+        """Whether the spare can do the work, after this error on connecting."""
+        usable = self._spare is not None and self._spare.is_open and not isinstance(error, Misconfigured | Closed)
+        self._spare_until = time.monotonic() + SPARE_SECONDS if usable else 0.0
+        return usable
+
+
+class SharedConnection(Turns[Item], WithSpare[Connection]):
+    """A connection that threads take turns on."""
+
+    def __init__(
+        self,
+        address: Address,
+        waking: Waking,
+        purpose: Purpose,
+        *,
+        spare: SharedConnection | None = None,
+        batch_max: int = BATCH_MAX,
+    ) -> None:
+        Turns.__init__(self, address.name, batch_max=batch_max, waking=waking)
+        WithSpare.__init__(self, address, purpose, spare)
 
     def ask(self, statement: Statement) -> list[Any]:
         """The rows of one statement that is no command, in a turn of its own."""
@@ -65,10 +79,11 @@ class SharedConnection(Turns[Item]):
             try:
                 return connection.execute(*statement, binary=True).fetchall()
             except DriverError as error:
-                self._close_spent(connection, error)
+                if is_spent(error):
+                    connection.close()
                 raise
 
-        with translated(self._address):
+        with translated(self.address):
             rows: list[Any] = self.perform([], fetch)
         return rows
 
@@ -84,25 +99,28 @@ class SharedConnection(Turns[Item]):
         connection = self._connection
         error: Exception | None = None
         if connection is None or connection.closed:
-            error = self._connect(turn)
+            try:
+                self._check_may_connect()
+                self._connected(turn)
+            except SamekeyError as failed:
+                error = failed
             if error is not None and self._may_use_spare(error):
-                self._spare.perform(items)  # type: ignore[union-attr]
+                self._spare.perform(items)
                 return
         elif len(items) == 1 and not self._closed and self._leader is turn:
             (item,) = items
             try:
                 query = single(item.command)
-                if self._address.pgbouncer:
-                    query = with_settings(self._address, query, self._durable)
+                if self.address.pgbouncer:
+                    query = with_settings(self.address, query, self._purpose.durable)
                 reply = connection.ask(query)
             except (SamekeyError, UnicodeError):
                 pass  # the command cannot be written as a query: `carrying_all` reports it
             except DriverError as failed:
-                self._close_spent(connection, failed)
                 error = failed
             else:
-                return item.read(reply, self._loss.lost_at)
-        self._drive(carrying_all(items, self._address, self._loss), turn, error)
+                return item.read(reply, self.lost_at)
+        self._drive(carrying_all(items, self), turn, error)
 
     def _drive(self, steps: Steps, turn: Sequence[Item], error: Exception | None) -> None:
         """Carry out the steps; `error` is how the first statement ended, where it was sent already."""
@@ -116,7 +134,8 @@ class SharedConnection(Turns[Item]):
                         time.sleep(step.seconds)
                         reply = None
                     else:
-                        reply = self._send(step.query, turn)
+                        query = with_settings(self.address, step, self._purpose.durable)
+                        reply = self._connected(turn).ask(query)
                 except (DriverError, SamekeyError) as failed:
                     step = steps.throw(failed)
                 else:
@@ -126,58 +145,23 @@ class SharedConnection(Turns[Item]):
         finally:
             steps.close()
 
-    def _send(self, query: Query, turn: Sequence[Item]) -> Any:
-        connection = self._connected(turn)
-        try:
-            return connection.ask(with_settings(self._address, query, self._durable))
-        except DriverError as error:
-            self._close_spent(connection, error)
-            raise
-
     # -- connecting ----------------------------------------------------------------------------------------
-
-    def _connect(self, turn: Sequence[Item]) -> Exception | None:
-        """Open the connection; the error where that fails."""
-        if self._spare_until and time.monotonic() < self._spare_until:
-            return StoreUnavailable(f"{self._address.name} refused a connection less than {SPARE_SECONDS:.0f} s ago")
-        try:
-            self._connected(turn)
-        except SamekeyError as error:
-            return error
-        return None
-
-    def _may_use_spare(self, error: Exception) -> bool:
-        usable = self._spare is not None and self._spare.is_open and not isinstance(error, Misconfigured | Closed)
-        self._spare_until = time.monotonic() + SPARE_SECONDS if usable else 0.0
-        return usable
 
     def _connected(self, turn: Sequence[Item]) -> Connection:
         if self._closed:
-            raise Closed(f"{self._address.name} was closed")
+            raise Closed(f"{self.address.name} was closed")
         if self._leader is not turn:
             raise self._too_late()
         connection = self._connection
         if connection is None or connection.closed:
-            connection, facts = connect(
-                self._address,
-                durable=self._durable,
-                operator=self._operator,
-                lock_seconds=self._lock_seconds,
-                before=self.facts,
-            )
+            connection, facts = connect(self.address, self._purpose, self.facts)
             with self._mutex:
                 if self._leader is turn:
-                    self._connection, self.facts, self._loss.lost_at = connection, facts, facts.lost_at
+                    self._connection, self.facts, self.lost_at = connection, facts, facts.lost_at
             if self._connection is not connection:
                 connection.close()
                 raise self._too_late()
         return connection
 
-    def _close_spent(self, connection: Connection, error: DriverError) -> None:
-        if is_spent(error):
-            connection.close()
-            if self._connection is connection:
-                self._connection = None
-
     def _too_late(self) -> StoreUnavailable:
-        return Closed(f"a turn on a connection to {self._address.name} took so long that others have it now")
+        return Closed(f"a turn on a connection to {self.address.name} took so long that others have it now")

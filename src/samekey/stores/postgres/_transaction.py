@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from importlib import import_module
+from operator import attrgetter
 from typing import Any, NoReturn, Protocol, TypeGuard
 from weakref import WeakKeyDictionary
 
@@ -33,12 +34,13 @@ from samekey.core.transaction import (
     SavepointGone,
     TransactionAborted,
 )
+from samekey.drivers.postgres.errors import first_line
 from samekey.drivers.postgres.exchange import Query
+from samekey.drivers.postgres.self_check import NOT_SHOWN
 from samekey.stores.postgres._rows import CALLS, Statement, record_of, single
 from samekey.stores.postgres._wire import open_inside, record_in, settle_inside
 
 Operation = Mark | Statement | Query
-Identity = str
 
 LOCK_TIMEOUT_MAX = 2**31 - 1  # milliseconds, the server's limit: 24 days
 RETRY_SECONDS = 1.0  # in the error, as the time to wait: the other transaction took longer than the patience already
@@ -57,73 +59,39 @@ IDENTITY_BY_EPOCH = f"""
 SELECT (SELECT value FROM samekey_meta WHERE name = 'epoch') || '/' || {_TABLES}
 FROM pg_database WHERE datname = current_database()
 """  # noqa: S608
-NOT_SHOWN = ("0A000", "42501", "42883", "55000")  # not supported, not permitted, missing, not available now
 
-_known: WeakKeyDictionary[Any, Identity] = WeakKeyDictionary()  # of connections that lead to the store's own tables
+_known: WeakKeyDictionary[Any, str] = WeakKeyDictionary()  # of connections that lead to the store's own tables
 
 
 class Link(Protocol):
-    """A caller's connection."""
+    """A caller's connection. The methods of an async link have the same names, and are awaited."""
 
+    given: Any  # the caller's connection; if a proxy was given, the connection it leads to
+    errors: tuple[type[BaseException], ...]  # what the driver raises
+    takes_queries: bool  # in binary, as well as statements in text; the reply comes back as libpq has it
+    committed: bool  # the commit succeeded: an error after it comes from a function that was to be called then
+    # As in `core.transaction.Transaction`:
     marks_ahead: bool
     commits_along: bool
     writes_late: bool
-    committed: bool  # the commit succeeded: an error after it comes from a function that was to be called then
-    takes_queries: bool  # in binary, as well as statements in text; the reply comes back as libpq has it
-    errors: tuple[type[BaseException], ...]  # what the driver raises
+    in_transaction: bool
+    begins_by_itself: bool
+    began_by_itself: bool
+    lost: bool
 
-    @property
-    def given(self) -> Any:
-        """The caller's connection; if a proxy was given, the connection it leads to."""
-
-    @property
-    def in_transaction(self) -> bool: ...
-    @property
-    def begins_by_itself(self) -> bool: ...
-    @property
-    def began_by_itself(self) -> bool: ...
-    @property
-    def lost(self) -> bool: ...
     def underlying(self) -> Any:
         """The driver's own connection, which never changes its database."""
 
-    def begin(self) -> None: ...
-    def commit(self) -> None: ...
-    def rollback(self) -> None: ...
+    def begin(self) -> Any: ...
+    def commit(self) -> Any: ...
+    def rollback(self) -> Any: ...
     def trip(self, operations: Sequence[Operation]) -> Any:
         """All of them, in order, up to the first that fails; the row of the one that has a row."""
 
-    def flush(self) -> None: ...
-    def effect_returned(self) -> None: ...
+    def flush(self) -> Any:
+        """Asked only of a link that `writes_late`."""
 
-
-class AsyncLink(Protocol):
-    """The same, awaited."""
-
-    marks_ahead: bool
-    commits_along: bool
-    writes_late: bool
-    committed: bool
-    takes_queries: bool
-    errors: tuple[type[BaseException], ...]
-
-    @property
-    def given(self) -> Any: ...
-    @property
-    def in_transaction(self) -> bool: ...
-    @property
-    def begins_by_itself(self) -> bool: ...
-    @property
-    def began_by_itself(self) -> bool: ...
-    @property
-    def lost(self) -> bool: ...
-    async def underlying(self) -> Any: ...
-    async def begin(self) -> None: ...
-    async def commit(self) -> None: ...
-    async def rollback(self) -> None: ...
-    async def trip(self, operations: Sequence[Operation]) -> Any: ...
-    async def flush(self) -> None: ...
-    async def effect_returned(self) -> None: ...
+    def effect_returned(self) -> Any: ...
 
 
 # -- which library ------------------------------------------------------------------------------------------
@@ -134,7 +102,7 @@ _LIBRARIES = {"psycopg": "psycopg", "asyncpg": "asyncpg", "sqlalchemy": "sqlalch
 
 
 def link_of(connection: Any, *, asynchronous: bool) -> Any:
-    """The link for this connection: a Link, or an AsyncLink for an AsyncGuard."""
+    """The link for this connection: an async one for an AsyncGuard."""
     for base in type(connection).__mro__:
         found = _LIBRARIES.get(base.__module__.partition(".")[0])
         if found is not None:
@@ -159,38 +127,22 @@ def _library(name: str) -> Any:
 class _Shared:
     """What both colours share: statements and errors."""
 
-    _link: Any
-    name: str
     stale = False  # libpq learns it with every reply
     _table = 0  # the oid of the store's own table, once it is known
 
-    @property
-    def connection(self) -> Any:
-        return self._link.given
+    def __init__(self, name: str, link: Link, identity: Callable[[str], Any]) -> None:
+        self.name = name
+        self._link = link
+        self.writes_late = link.writes_late
+        self._identity = identity  # of the store, which asks its server again where it differs from this one
 
-    @property
-    def marks_ahead(self) -> bool:
-        return bool(self._link.marks_ahead)
-
-    @property
-    def commits_along(self) -> bool:
-        return bool(self._link.commits_along)
-
-    @property
-    def in_transaction(self) -> bool:
-        return bool(self._link.in_transaction)
-
-    @property
-    def begins_by_itself(self) -> bool:
-        return bool(self._link.begins_by_itself)
-
-    @property
-    def began_by_itself(self) -> bool:
-        return bool(self._link.began_by_itself)
-
-    @property
-    def lost(self) -> bool:
-        return bool(self._link.lost)
+    connection = property(attrgetter("_link.given"))
+    marks_ahead = property(attrgetter("_link.marks_ahead"))
+    commits_along = property(attrgetter("_link.commits_along"))
+    in_transaction = property(attrgetter("_link.in_transaction"))
+    begins_by_itself = property(attrgetter("_link.begins_by_itself"))
+    began_by_itself = property(attrgetter("_link.began_by_itself"))
+    lost = property(attrgetter("_link.lost"))
 
     def _operations(self, acts: Sequence[Act], patience: float) -> list[Operation]:
         binary = self._link.takes_queries
@@ -199,14 +151,14 @@ class _Shared:
             for act in acts
         ]
 
-    def _is_ours(self, found: Identity, ours: Identity) -> bool:
+    def _is_ours(self, found: str, ours: str) -> bool:
         self._table = int(ours.rpartition("/")[2])
         return found == ours
 
     def conflicts(self, error: BaseException) -> bool:
         return sqlstate(error) in _CONFLICTS
 
-    def _raise(self, error: BaseException, acts: Sequence[Act]) -> NoReturn:
+    def _raise(self, error: BaseException, acts: Sequence[Act] = ()) -> NoReturn:
         if sqlstate(error) == OTHER_TABLES:
             _known.clear()  # the search_path was changed; or the tables were made anew, the store's own too
         if any(isinstance(act, Commit) for act in acts) and (self._link.lost or not self._link.in_transaction):
@@ -226,51 +178,42 @@ class _Shared:
             raise as_ours(self.name, error, (), lost=False) from error
         raise error  # a constraint of the caller's own tables: the caller gets it as it is
 
-    def _raise_flush(self, error: BaseException) -> NoReturn:
-        if self._link.lost or sqlstate(error) == "25P02" or self.conflicts(error):
-            self._raise(error, ())
-        raise error  # a constraint of the caller's own tables: the caller gets it as it is
+    def _raise_unless_own(self, error: BaseException, states: Sequence[str]) -> NoReturn:
+        """`states` concern samekey. Other errors are the caller's own, such as a constraint of its tables."""
+        if not states or self._link.lost or sqlstate(error) in states:
+            self._raise(error)
+        raise error
 
-    def _raise_effect(self, error: BaseException) -> NoReturn:
-        if self._link.lost or sqlstate(error) in ("25P02", "3B001", "25P01"):
-            self._raise(error, ())
-        raise error  # what the effect left could not be written: it is the effect's own error
+
+# Flushing what the caller left to be written; flushing what the effect left.
+_FLUSH_STATES, _EFFECT_STATES = ("25P02", "40001", "40P01"), ("25P02", "3B001", "25P01")
 
 
 class PostgresTransaction(_Shared):
     """The store's commands inside a transaction of the caller's connection."""
 
-    def __init__(self, name: str, link: Link, identity: Callable[[Identity], Identity]) -> None:
-        self.name = name
-        self._link: Link = link
-        self.writes_late = link.writes_late
-        self._identity = identity  # of the store, which asks its server again where it differs from this one
-
     def same_database(self) -> bool:
         try:
-            connection = self._link.underlying()
-        except self._link.errors as error:  # a session takes its connection when it is first used
-            self._raise(error, ())
-        known = _known.get(connection, "")
-        if self._is_ours(known, self._identity(known)):
-            return True
-        try:
-            found = self._link.trip(_asking(IDENTITY))
+            connection = self._link.underlying()  # a session takes its connection when it is first used
+            known = _known.get(connection, "")
+            if self._is_ours(known, self._identity(known)):
+                return True
+            try:
+                row = self._link.trip(_IDENTIFY)
+            except self._link.errors as error:
+                if sqlstate(error) not in NOT_SHOWN:
+                    raise
+                row = self._link.trip(_IDENTIFY_BY_EPOCH)
         except self._link.errors as error:
-            if sqlstate(error) not in NOT_SHOWN:
-                self._raise(error, ())
-            found = self._link.trip((RollbackTo("same", 0), (IDENTITY_BY_EPOCH, ()), Release("same", 0)))
-        known = _known[connection] = _identity(found)
+            self._raise(error)
+        known = _known[connection] = str(row[0])
         return self._is_ours(known, self._identity(known))
 
     def look_again(self) -> None:
         """libpq is never out of date."""
 
     def begin(self, patience: float) -> None:
-        try:
-            self._link.begin()
-        except self._link.errors as error:
-            self._raise(error, ())
+        self._do(self._link.begin)
 
     def commit(self) -> None:
         try:
@@ -279,10 +222,7 @@ class PostgresTransaction(_Shared):
             self._raise_commit(error)
 
     def rollback(self) -> None:
-        try:
-            self._link.rollback()
-        except self._link.errors as error:
-            self._raise(error, ())
+        self._do(self._link.rollback)
 
     def carry_out(self, *acts: Act, patience: float) -> Record | None:
         operations = self._operations(acts, patience)
@@ -293,16 +233,16 @@ class PostgresTransaction(_Shared):
         return _record(answer, acts, operations)
 
     def flush(self) -> None:
-        try:
-            self._link.flush()
-        except self._link.errors as error:
-            self._raise_flush(error)
+        self._do(self._link.flush, _FLUSH_STATES)
 
     def effect_returned(self) -> None:
+        self._do(self._link.effect_returned, _EFFECT_STATES)
+
+    def _do(self, work: Callable[[], Any], states: Sequence[str] = ()) -> None:
         try:
-            self._link.effect_returned()
+            work()
         except self._link.errors as error:
-            self._raise_effect(error)
+            self._raise_unless_own(error, states)
 
 
 class AsyncPostgresTransaction(_Shared):
@@ -310,37 +250,28 @@ class AsyncPostgresTransaction(_Shared):
 
     immediate = False
 
-    def __init__(self, name: str, link: AsyncLink, identity: Callable[[Identity], Any]) -> None:
-        self.name = name
-        self._link: AsyncLink = link
-        self.writes_late = link.writes_late
-        self._identity = identity
-
     async def same_database(self) -> bool:
         try:
-            connection = await self._link.underlying()
-        except self._link.errors as error:  # a session takes its connection when it is first used
-            self._raise(error, ())
-        known = _known.get(connection, "")
-        if self._is_ours(known, await self._identity(known)):
-            return True
-        try:
-            found = await self._link.trip(_asking(IDENTITY))
+            connection = await self._link.underlying()  # a session takes its connection when it is first used
+            known = _known.get(connection, "")
+            if self._is_ours(known, await self._identity(known)):
+                return True
+            try:
+                row = await self._link.trip(_IDENTIFY)
+            except self._link.errors as error:
+                if sqlstate(error) not in NOT_SHOWN:
+                    raise
+                row = await self._link.trip(_IDENTIFY_BY_EPOCH)
         except self._link.errors as error:
-            if sqlstate(error) not in NOT_SHOWN:
-                self._raise(error, ())
-            found = await self._link.trip((RollbackTo("same", 0), (IDENTITY_BY_EPOCH, ()), Release("same", 0)))
-        known = _known[connection] = _identity(found)
+            self._raise(error)
+        known = _known[connection] = str(row[0])
         return self._is_ours(known, await self._identity(known))
 
     async def look_again(self) -> None:
         """libpq is never out of date."""
 
     async def begin(self, patience: float) -> None:
-        try:
-            await self._link.begin()
-        except self._link.errors as error:
-            self._raise(error, ())
+        await self._do(self._link.begin)
 
     async def commit(self) -> None:
         try:
@@ -349,10 +280,7 @@ class AsyncPostgresTransaction(_Shared):
             self._raise_commit(error)
 
     async def rollback(self) -> None:
-        try:
-            await self._link.rollback()
-        except self._link.errors as error:
-            self._raise(error, ())
+        await self._do(self._link.rollback)
 
     async def carry_out(self, *acts: Act, patience: float) -> Record | None:
         operations = self._operations(acts, patience)
@@ -363,23 +291,23 @@ class AsyncPostgresTransaction(_Shared):
         return _record(answer, acts, operations)
 
     async def flush(self) -> None:
-        try:
-            await self._link.flush()
-        except self._link.errors as error:
-            self._raise_flush(error)
+        await self._do(self._link.flush, _FLUSH_STATES)
 
     async def effect_returned(self) -> None:
+        await self._do(self._link.effect_returned, _EFFECT_STATES)
+
+    async def _do(self, work: Callable[[], Any], states: Sequence[str] = ()) -> None:
         try:
-            await self._link.effect_returned()
+            await work()
         except self._link.errors as error:
-            self._raise_effect(error)
+            self._raise_unless_own(error, states)
 
 
 # -- statements ------------------------------------------------------------------------------------------------
 
 
 def operation(act: StoreCommand, table: int, patience: float, *, binary: bool) -> Operation:
-    if _is_ours(act):  # the holder's row is locked by this transaction already: no wait
+    if _is_holders_settle(act):  # the holder's row is locked by this transaction already: no wait
         return settle_inside(act) if binary else (_SETTLE_OR_FAIL, single(act)[1])
     waits = str(max(1, min(round(patience * 1000), LOCK_TIMEOUT_MAX)))
     if isinstance(act, Open):
@@ -413,12 +341,8 @@ def patient(text: str) -> str:
     )
 
 
-def _asking(statement: str) -> tuple[Operation, ...]:
-    return Savepoint("same", 0), (statement, ()), Release("same", 0)
-
-
-def _identity(row: Sequence[Any] | None) -> Identity:
-    return "" if row is None else str(row[0])
+_IDENTIFY = Savepoint("same", 0), (IDENTITY, ()), Release("same", 0)
+_IDENTIFY_BY_EPOCH = RollbackTo("same", 0), (IDENTITY_BY_EPOCH, ()), Release("same", 0)
 
 
 def _record(answer: Any, acts: Sequence[Act], operations: Sequence[Operation]) -> Record | None:
@@ -436,7 +360,7 @@ def _record(answer: Any, acts: Sequence[Act], operations: Sequence[Operation]) -
     return None
 
 
-def _is_ours(act: Act) -> TypeGuard[Settle]:
+def _is_holders_settle(act: Act) -> TypeGuard[Settle]:
     return isinstance(act, Settle) and act.role is Role.HOLDER
 
 
@@ -471,7 +395,7 @@ def as_ours(name: str, error: BaseException, acts: Sequence[Act], *, lost: bool)
     state, command = sqlstate(error), _command(acts)
     key = "this transaction" if command is None else str(command.key)
     text = "" if command is None else command.key.text
-    first = (str(error).strip() or type(error).__name__).splitlines()[0]
+    first = first_line(error)
     match state:
         case "25P02":
             return TransactionAborted(f"{name}: {first}")

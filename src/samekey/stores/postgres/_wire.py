@@ -13,12 +13,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from samekey.core.commands import Open, Read, Settle, StoreCommand
 from samekey.core.record import Record
-from samekey.drivers.postgres.exchange import Query
-from samekey.stores.postgres._rows import CALLS, COLUMNS, COMMIT, SQL_TYPE, from_short, record_of
+from samekey.drivers.postgres.exchange import COMMIT, Query
+from samekey.stores.postgres._rows import CALLS, COLUMNS, SQL_TYPE, from_short, record_of
 
 
 class Shape:
@@ -31,7 +31,7 @@ class Shape:
         self._name = name.encode()
         self._sql = f"SELECT {columns}{COMMIT} {source}".replace("$*", holes).encode()
         self._formats = [1] * len(types)
-        self._one = [_ONE[kind] for kind in types]
+        self._one = [_TYPES[kind][1] for kind in types]
         self._many = [_ARRAYS[kind] for kind in types]
 
     def one(self, values: Sequence[Any]) -> Query:
@@ -92,15 +92,11 @@ def record_in(answer: Any, command: StoreCommand, lost_at: float | None, row: in
     return record_of([*_values(raw), _time(answer.get_value(row, _NOW))], command, lost_at)
 
 
-class Answers(NamedTuple):
-    """The reply to many commands: tokens of those with a short reply by digest, and rows of the others."""
+def answers_in(answer: Any) -> tuple[dict[bytes, int], float, dict[bytes, int]]:
+    """The reply to many commands, by digest: tokens of those with a short reply and their time, rows of the others.
 
-    tokens: dict[bytes, int]
-    written_at: float
-    rows: dict[bytes, int]  # of two rows for one digest the later one, which is the newer
-
-
-def answers_in(answer: Any) -> Answers:
+    Of two rows for one digest it is the later one, which is the newer.
+    """
     value = answer.get_value
     tokens, written_at, rows = {}, 0.0, {}
     for row in range(answer.ntuples):
@@ -111,7 +107,7 @@ def answers_in(answer: Any) -> Answers:
             count = _count(digests)[0]
             written_at = _float(value(row, _WRITTEN_AT))
             tokens = dict(zip(_items("16s", count)(digests), _items("q", count)(value(row, _TOKENS)), strict=True))
-    return Answers(tokens, written_at, rows)
+    return tokens, written_at, rows
 
 
 # A row is the number of its columns, and for each of them its type, its size and so many bytes. Columns that are never
@@ -179,7 +175,8 @@ def _time(raw: bytes) -> float:
 _LOADS: dict[str, Callable[[bytes], Any]] = {
     **dict.fromkeys(("begun_at", "first_sent_at", "settled_at", "retain_until", "ask_until"), _float),
     "waited_for": _long,
-    **dict.fromkeys(("fingerprint", "result"), bytes),
+    **dict.fromkeys(("fingerprint", "result", "content", "payload", "notes"), bytes),
+    "terms::text": lambda raw: "{" + ",".join(map(bytes.hex, _items("16s", _count(raw)[0])(raw))) + "}",
     "evidence::text": lambda raw: raw[1:].decode(),  # the first byte is the version of the form
 }
 _LOADERS = [_LOADS.get(column, bytes.decode) for column in COLUMNS]
@@ -192,35 +189,24 @@ _AFTER_COUNTS = _LOADERS[COLUMNS.index("state") :]
 _pack_float = struct.Struct(">d").pack
 _pack_long = struct.Struct(">q").pack
 _pack_int = struct.Struct(">i").pack
-_ONE: dict[str, Callable[[Any], bytes]] = {
-    "uuid": bytes,
-    "bytea": bytes,
-    "text": str.encode,
-    "enum": str.encode,
-    "float8": _pack_float,
-    "bigint": _pack_long,
-    "integer": _pack_int,
-    "boolean": {True: b"\x01", False: b"\x00"}.__getitem__,
-    "oid": struct.Struct(">I").pack,
+_TYPES: dict[str, tuple[int, Callable[[Any], bytes]]] = {  # the server's number for each, and how one is written
+    "uuid": (2950, bytes),
+    "bytea": (17, bytes),
+    "text": (25, str.encode),
+    "enum": (25, str.encode),
+    "float8": (701, _pack_float),
+    "bigint": (20, _pack_long),
+    "integer": (23, _pack_int),
+    "boolean": (16, {True: b"\x01", False: b"\x00"}.__getitem__),
+    "oid": (26, struct.Struct(">I").pack),
 }
 
 _head = struct.Struct(">iiIii").pack  # dimensions, whether there are nulls, the elements' type, how many, from where
 _NULL = b"\xff\xff\xff\xff"
-_OIDS = {
-    "uuid": 2950,
-    "bytea": 17,
-    "text": 25,
-    "enum": 25,
-    "float8": 701,
-    "bigint": 20,
-    "integer": 23,
-    "boolean": 16,
-    "oid": 26,
-}
 
 
 def _array(kind: str) -> Callable[[tuple[Any, ...]], bytes]:
-    oid, code = _OIDS[kind], _ONE[kind]
+    oid, code = _TYPES[kind]
     plain = code is bytes
 
     def array(values: tuple[Any, ...]) -> bytes:
@@ -245,7 +231,7 @@ def _sized_bytes(value: bytes) -> bytes:
     return _pack_int(len(value)) + value
 
 
-_ARRAYS = {kind: _array(kind) for kind in _OIDS}
+_ARRAYS = {kind: _array(kind) for kind in _TYPES}
 
 
 # -- statements --------------------------------------------------------------------------------------------

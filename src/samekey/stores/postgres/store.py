@@ -20,25 +20,25 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from samekey.core.commands import Read, Renew, Settle, StoreCommand, Wait
+from samekey.core.commands import Read, Settle, StoreCommand, Wait
 from samekey.core.errors import SamekeyError, StoreBusy, StoreUnavailable
 from samekey.core.ports import Audits, Health, Query, Records, Replies, Reply, listed
-from samekey.core.record import Record
+from samekey.core.record import Audit, Record
 from samekey.core.states import Role
 from samekey.drivers.postgres.address import Address, parse_url
-from samekey.drivers.postgres.self_check import Facts
+from samekey.drivers.postgres.self_check import NOT_SHOWN, Facts
 from samekey.loops import aside
 from samekey.stores._waiting import async_wait, asyncio_loop, wait
 from samekey.stores.postgres._batches import BATCH_MAX, Item
-from samekey.stores.postgres._connections import MOVES, LoopConnections, ProcessConnections
-from samekey.stores.postgres._operators import audit_of, audit_statement, list_statement, sweep_statement
+from samekey.stores.postgres._books import AsyncBooks, Books
+from samekey.stores.postgres._connections import MOVES, READS, LoopConnections, ProcessConnections
+from samekey.stores.postgres._operators import audit_statement, list_statement, sweep_statement
 from samekey.stores.postgres._rows import record_of
 from samekey.stores.postgres._tasks import AsyncSharedConnection
 from samekey.stores.postgres._threads import SharedConnection
 from samekey.stores.postgres._transaction import (
     IDENTITY,
     IDENTITY_BY_EPOCH,
-    NOT_SHOWN,
     AsyncPostgresTransaction,
     PostgresTransaction,
     link_of,
@@ -47,7 +47,7 @@ from samekey.stores.postgres._transaction import (
 _INHERITED: list[Any] = []  # connections that a forked child got from its parent: kept, so that it never closes them
 
 
-class PostgresStore:
+class PostgresStore(Books):
     """A store for `Guard`: `PostgresStore("postgresql://app@db/shop")`. It connects when it is first used."""
 
     def __init__(self, url: str) -> None:
@@ -70,7 +70,7 @@ class PostgresStore:
         kind, item = type(command), Item(command)
         if kind is Settle and command.role is not Role.OPERATOR:  # type: ignore[attr-defined]
             connections.settles.perform((item,))
-        elif kind is Read or kind is Renew:  # a renewal never waits for a claim
+        elif kind in READS:
             connections.reads.perform((item,))
         else:
             if item.digest not in connections.contended_keys:
@@ -87,7 +87,7 @@ class PostgresStore:
         asking: list[StoreCommand] = [command]
 
         def look() -> Record | None:
-            record = self._do(connections.reads, asking[0] if asking else Read(command.key))
+            record: Record | None = self.carry_out(asking[0] if asking else Read(command.key))
             asking.clear()  # the row is flagged now; not if the table was locked
             return record
 
@@ -118,7 +118,7 @@ class PostgresStore:
         return int(count)
 
     def audit(self, limit: int) -> Audits:
-        return [audit_of(row) for row in self._connections().operators.ask(audit_statement(limit))]
+        return [Audit(*row) for row in self._connections().operators.ask(audit_statement(limit))]
 
     def health(self) -> Health:
         here = self._connections()
@@ -156,14 +156,8 @@ class PostgresStore:
             raise StoreUnavailable(f"{self.name} was closed")
         return here
 
-    def _do(self, connection: SharedConnection, command: StoreCommand) -> Record | None:
-        item = Item(command)
-        connection.perform((item,))
-        self._process.ring((item,))
-        return item.outcome()
 
-
-class AsyncPostgresStore:
+class AsyncPostgresStore(AsyncBooks):
     """A store for `AsyncGuard`, on asyncio: a set of connections for each event loop that uses it."""
 
     def __init__(self, url: str) -> None:
@@ -189,7 +183,7 @@ class AsyncPostgresStore:
         kind, item = type(command), Item(command)
         if kind is Settle and command.role is not Role.OPERATOR:  # type: ignore[attr-defined]
             await connections.settles.perform((item,))
-        elif kind is Read or kind is Renew:  # a renewal never waits for a claim
+        elif kind in READS:
             await connections.reads.perform((item,))
         else:
             if item.digest not in connections.contended_keys:
@@ -204,15 +198,15 @@ class AsyncPostgresStore:
         connections, here = self._connections(), self.sync._connections()
         listening = here.listener.start_soon()
         if not listening.is_set() and not self._address.pgbouncer:
-            await connections.hearing(listening)
+            await connections.until_listening(listening)
         asking: list[StoreCommand] = [command]
 
         async def look() -> Record | None:
-            record = await self._do(connections.reads, asking[0] if asking else Read(command.key))
+            record: Record | None = await self.carry_out(asking[0] if asking else Read(command.key))
             asking.clear()
             return record
 
-        return await async_wait(command.seen, timeout, look, connections.bells(here))
+        return await async_wait(command.seen, timeout, look, connections.bells)
 
     async def batch(self, commands: Sequence[StoreCommand]) -> Replies:
         connections = self._connections()
@@ -239,7 +233,7 @@ class AsyncPostgresStore:
         return int(count)
 
     async def audit(self, limit: int) -> Audits:
-        return [audit_of(row) for row in await self._connections().operators.ask(audit_statement(limit))]
+        return [Audit(*row) for row in await self._connections().operators.ask(audit_statement(limit))]
 
     async def health(self) -> Health:
         connections = self._connections()
@@ -281,14 +275,8 @@ class AsyncPostgresStore:
                 gone.abandon()
         if connections is not None:
             _INHERITED.append(connections)
-        connections = self._loops[loop] = LoopConnections(self._address)
+        connections = self._loops[loop] = LoopConnections(self._address, self.sync._connections().bells)
         return connections
-
-    async def _do(self, connection: AsyncSharedConnection, command: StoreCommand) -> Record | None:
-        item = Item(command)
-        await connection.perform((item,))
-        self.sync._process.ring((item,))
-        return item.outcome()
 
 
 def _only_settles(items: Sequence[Item]) -> bool:
@@ -297,21 +285,22 @@ def _only_settles(items: Sequence[Item]) -> bool:
 
 def _incarnation(connections: Sequence[SharedConnection | AsyncSharedConnection]) -> str:
     """That of the connection with the latest loss; "" before there is a connection."""
+    newest = _newest(connections)
+    return "" if newest is None else newest.incarnation
+
+
+def _newest(connections: Sequence[SharedConnection | AsyncSharedConnection]) -> Facts | None:
+    """Of the connection with the latest loss: what one self-check found counts for all connections."""
     known = [connection.facts for connection in connections if connection.facts is not None]
-    return _newest(known).incarnation if known else ""
-
-
-def _newest(known: Sequence[Facts]) -> Facts:
-    return max(known, key=lambda facts: facts.lost_at or 0.0)
+    return max(known, key=lambda facts: facts.lost_at or 0.0, default=None)
 
 
 def _health(
     address: Address, facts: Facts | None, connections: Sequence[SharedConnection | AsyncSharedConnection]
 ) -> Health:
-    if facts is None:
+    newest = _newest(connections)
+    if facts is None or newest is None:
         raise StoreUnavailable(f"{address.name} was closed")
-    # A loss that the self-check of another connection found counts for all.
-    newest = _newest([facts, *(connection.facts for connection in connections if connection.facts is not None)])
     facts = replace(facts, incarnation=newest.incarnation, lost_at=newest.lost_at)
     warnings = facts.warnings(address.durability)
     if address.pgbouncer:

@@ -9,14 +9,15 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Generator, Sequence
-from types import TracebackType
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 from samekey.core.commands import Open, Read, StoreCommand, Wait
 from samekey.core.errors import Misconfigured, SamekeyError, StoreUnavailable
 from samekey.drivers.redis.errors import is_again, is_unknown_script, store_error
 from samekey.drivers.redis.wire import Lost
 from samekey.stores._failures import own_copy
+from samekey.stores.redis._discovery import Closed
 from samekey.stores.redis._knowledge import Knowledge
 from samekey.stores.redis._requests import Request
 from samekey.stores.redis._servers import Redirected, Servers, Unreachable
@@ -29,10 +30,6 @@ REASK_PAUSE_MAX_SECONDS = 0.25
 REDIRECTS_MAX = 16  # redirects followed at once; after that with pauses, until the servers of the cluster agree
 
 Requests = Generator[Any, Any, Any]  # yields a request or a list of them, is sent the answer or a list of them
-
-
-class Pause(NamedTuple):
-    seconds: float
 
 
 class Item:
@@ -63,15 +60,18 @@ class Item:
                     self.requests, self.answers, self.several = [wanted], [None], False
                 else:
                     self.requests, self.answers, self.several = wanted, [None] * len(wanted), True
-        except Exception as error:  # of this command alone: its own frames stay, those of the leader do not
-            self.fail(error, error.__traceback__.tb_next if error.__traceback__ is not None else None)
+        except Exception as error:  # of this command alone
+            self.fail(error)
         except BaseException:  # Ctrl-C between two requests: the generator cannot continue
             self.fail(StoreUnavailable("interrupted while a reply was being read"))
             raise
 
-    def fail(self, error: Exception, trace: TracebackType | None = None) -> None:
-        """End with this error, as an object of this caller's own; `trace` has no frames but those of `steps`."""
-        self.error, self.done = own_copy(error).with_traceback(trace), True
+    def fail(self, error: Exception) -> None:
+        """End with this error, as an object of this caller's own.
+
+        It keeps no frames: on Python 3.13 those of `steps` lead back to the leader's, with values of another caller.
+        """
+        self.error, self.done = own_copy(error), True
         self.steps.close()
 
     def outcome(self) -> Any:
@@ -81,8 +81,8 @@ class Item:
 
 
 def weight(items: Sequence[Item]) -> int:
-    """The bytes of the results that these commands carry."""
-    return sum([len(getattr(item.command, "result", None) or b"") for item in items])
+    """The bytes of the results and payloads that these commands carry."""
+    return sum([0 if item.command is None else item.command.bulk for item in items])
 
 
 def portions(items: Sequence[Item]) -> list[list[Item]]:
@@ -128,7 +128,7 @@ def carrying_out(items: Sequence[Item], servers: Servers, known: Knowledge) -> G
             unfinished += _next(item, later[item.digest or id(item)]) if item.done else (item,)
         live = unfinished
         if pause:
-            yield Pause(pause)
+            yield partial(servers.network.sleep, pause)
 
 
 def _next(ended: Item, later: deque[Item]) -> Sequence[Item]:
@@ -217,7 +217,3 @@ class _Nil(list[Any]):
 
 
 _NIL = _Nil()
-
-
-class Closed(StoreUnavailable):
-    """The store was closed: there is nothing to wait for."""

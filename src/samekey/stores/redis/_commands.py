@@ -13,9 +13,10 @@ from __future__ import annotations
 from binascii import hexlify
 from collections.abc import Generator
 from functools import lru_cache
+from math import ceil
 from typing import Any
 
-from samekey.core.boundary import Kind, parse_terms
+from samekey.core.boundary import Kind, parse_terms, repeats
 from samekey.core.commands import Ask, Free, Open, Read, Renew, Settle, StoreCommand, Take, Testify, Wait
 from samekey.core.errors import SamekeyError, StoreUnavailable
 from samekey.core.key import Key
@@ -24,21 +25,12 @@ from samekey.core.register import Moment, apply, audit_entry, audited, expired
 from samekey.core.states import State
 from samekey.stores.redis._knowledge import Knowledge
 from samekey.stores.redis._operators import audit_body
-from samekey.stores.redis._records import (
-    HEAD,
-    attempt_of,
-    dated,
-    draft,
-    micros,
-    open_body,
-    opened,
-    record_of,
-)
+from samekey.stores.redis._records import HEAD, attempt_of, dated, draft, micros, open_body, opened, record_of
 from samekey.stores.redis._requests import AUDITS, MARKERS, OPEN, READ, SELF_CHECK, TAGS, UNSETTLED, WRITE, Request
 
 CAS_MAX = 100  # lost races for one record before the command fails; in each one another command won
 _EVER = 10**16 - 1
-_PUBLISHED = frozenset({Take, Settle, Ask, Free})  # waiters are woken by these
+WAKING = frozenset({Take, Settle, Ask, Free})  # waiters are woken by these
 
 Steps = Generator[Request, Any, Record | None]
 
@@ -55,7 +47,7 @@ def _open(command: Open, known: Knowledge) -> Steps:
     key, bucket = command.key, command.key.digest[0]
     record_key = key_of(key)
     attempt = attempt_of(command.attempt)
-    arguments = (attempt, open_body(command, attempt))
+    arguments = (attempt, open_body(command, attempt), *_ttl(command))
     keys = (record_key, UNSETTLED[bucket], MARKERS[bucket])
     request = Request(bucket, OPEN, keys, arguments, _risky(command.boundary))
     for _ in range(CAS_MAX):
@@ -77,6 +69,13 @@ def _open(command: Open, known: Knowledge) -> Steps:
             return (yield from _confirmed(found, known))
         return found
     raise StoreUnavailable(f"{key} changes faster than it can be claimed")
+
+
+def _ttl(command: Open) -> tuple[bytes, ...]:
+    """When Redis may delete a claim that is never settled: only one of Repeatable, and not while its lease lives."""
+    if not command.retain_seconds or not repeats(command.boundary):
+        return ()
+    return (b"%d" % ceil(max(command.lease_seconds, command.retain_seconds) * 1000),)
 
 
 def _confirmed(found: Record | None, known: Knowledge) -> Steps:
@@ -189,7 +188,7 @@ def _head(command: StoreCommand, before: Record, after: Record | None, moment: f
         now.version,
         was if now.attempt is before.attempt else attempt_of(now.attempt),
         now.token if now.token != before.token else 0,
-        b"1" if type(command) in _PUBLISHED else b"0",
+        b"1" if type(command) in WAKING else b"0",
         _retention(after, before, moment),
     )
 
@@ -202,7 +201,7 @@ def _span(record: Record, moment: float) -> tuple[int, int]:
         return (since, ends) if record.lease_until > moment else (ends, _EVER)
     for deadline in sorted(filter(None, (record.lease_until, record.ask_until, record.retain_until))):
         if deadline > moment:
-            return since, micros(deadline)
+            return since, min(micros(deadline), _EVER)
         since = micros(deadline)
     return since, _EVER
 
@@ -210,10 +209,13 @@ def _span(record: Record, moment: float) -> tuple[int, int]:
 def _retention(after: Record | None, before: Record, moment: float) -> bytes:
     """When Redis may delete the record."""
     if after is None or after.retain_until is None:
-        return b"-0000000000000000"
-    if after.retain_until == before.retain_until:
-        return b"@%016d" % micros(after.retain_until)
-    return b"+%016d" % max(0, micros(after.retain_until - moment))
+        return b"-00000000000000000"
+    ends = after.retain_until
+    if after.state is State.STARTED:  # of Repeatable
+        ends = max(ends, after.lease_until)
+    elif ends == before.retain_until:
+        return b"@%017d" % micros(ends)
+    return b"+%017d" % max(0, micros(ends - moment))
 
 
 def _index(before: Record, after: Record | None, moment: float) -> bytes:

@@ -1,7 +1,7 @@
 """Finding the servers of a store, connecting to them, and the self-check of each.
 
-Sans-IO: the generators yield what to do with a connection (`Connect`, `Send`, `Receive`, `HangUp`) and are sent the
-outcome, so that they exist once for threads and for tasks.
+Sans-IO: the generators yield calls of a connection and are sent the outcome, so that they exist once for threads and
+for tasks. A thread makes the call; a task awaits what the call returns.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 from samekey.core.errors import Misconfigured, SamekeyError, StoreUnavailable
@@ -22,26 +23,18 @@ from samekey.stores.redis._requests import BUCKETS, MARKERS, SELF_CHECK, SLOTS
 SILENT_SECONDS = 2.0  # how long a silent server of a cluster is avoided: keys of the others wait for each try
 
 
-class Connect(NamedTuple):
-    place: Place
+Steps = Generator[Callable[[], Any], Any, Any]
 
 
-class Send(NamedTuple):
-    wire: Any
-    data: bytes
-    replies: int
+class Network(NamedTuple):
+    """How a thread connects and pauses, or a task: then both return awaitables."""
+
+    connect: Callable[[Place], Any]
+    sleep: Callable[[float], Any]
 
 
-class Receive(NamedTuple):
-    wire: Any
-    sent: Any  # what sending returned
-
-
-class HangUp(NamedTuple):
-    wire: Any
-
-
-Steps = Generator[Connect | Send | Receive | HangUp, Any, Any]
+class Closed(StoreUnavailable):
+    """The store was closed: there is nothing to wait for."""
 
 
 @dataclass(slots=True)
@@ -58,8 +51,9 @@ class Connection:
 class Discovery:
     """The servers of one store, and the open connections to them. One thread or one event loop uses it at a time."""
 
-    def __init__(self, known: Knowledge) -> None:
-        self._known, self._address = known, known.address
+    def __init__(self, known: Knowledge, network: Network) -> None:
+        self._known, self._address, self.network = known, known.address, network
+        self.closed = False  # no new connection is made
         self._owners: list[str] = []  # the server of each bucket, in a cluster
         self._owners_stale = True  # ask for them again; until then requests still go by the old ones
         self.connections: dict[str, Connection] = {}
@@ -92,7 +86,7 @@ class Discovery:
         except Lost as lost:
             raise StoreUnavailable(f"{self._address.name}: {lost}") from lost.cause
         except SamekeyError:
-            yield HangUp(wire)
+            yield wire.close
             raise
         self.connections[server] = connection
         return connection
@@ -128,8 +122,10 @@ class Discovery:
         raise trouble or StoreUnavailable(f"{address.name} names no server")
 
     def _connecting_to(self, place: Place) -> Steps:
+        if self.closed:
+            raise Closed(f"{self._address.name} was closed")
         try:
-            wire = yield Connect(place)
+            wire = yield partial(self.network.connect, place)
         except (DriverError, OSError) as error:
             if is_silence(error):
                 self._known.silent[place.node] = time.monotonic() + SILENT_SECONDS
@@ -143,8 +139,8 @@ class Discovery:
         # A user that may not WAIT must learn it before a claim is written: that claim would block its key.
         waits = packed((b"WAIT", b"0", b"0")) if address.wait_replicas else b""
         questions = packed((b"INFO",)) + packed((b"CONFIG", b"GET", b"appendfsync")) + waits
-        sent = yield Send(wire, questions, 3 if waits else 2)
-        info, settings, *waited = yield Receive(wire, sent)
+        sent = yield partial(wire.send, questions, 3 if waits else 2)
+        info, settings, *waited = yield partial(wire.receive, sent)
         for refused in (info, *waited):
             if isinstance(refused, Exception):
                 raise store_error(address.name, refused) from refused
@@ -171,8 +167,8 @@ class Discovery:
             )
             for group in groups
         ]
-        sent = yield Send(connection.wire, b"".join(data), len(groups))
-        for group, answer in zip(groups, (yield Receive(connection.wire, sent)), strict=True):
+        sent = yield partial(connection.wire.send, b"".join(data), len(groups))
+        for group, answer in zip(groups, (yield partial(connection.wire.receive, sent)), strict=True):
             if isinstance(answer, Exception):
                 if moved_to(answer) is not None:
                     continue  # another server has the bucket by now; a request for it is redirected
@@ -194,13 +190,16 @@ class Discovery:
     def _placing(self, server: str) -> Generator[Any, Any, Place]:
         address = self._address
         if address.cluster:
-            host, _, port = server.rpartition(":")
-            return address.places[0].at(host, int(port))
+            return self._named(server)
         if address.sentinel is None:
             return address.places[0]
         question = (b"SENTINEL", b"get-master-addr-by-name", address.sentinel.encode())
         host, port = yield from self._asking_any(address.places, question, self._master_of)
         return (address.master or address.places[0]).at(host.decode(), int(port))
+
+    def _named(self, server: str) -> Place:
+        host, _, port = server.rpartition(":")
+        return self._address.places[0].at(host, int(port))
 
     def _master_of(self, _: Place, answer: Any) -> Any:
         if not answer:
@@ -214,14 +213,11 @@ class Discovery:
 
     def _reachable(self) -> list[Place]:
         """The servers of a cluster: those of its address, and those connected to since. The former may all be gone."""
-        address = self._address
-        named = [place.node for place in address.places]
-        places = [*address.places]
-        for server in dict.fromkeys((*self.connections, *self._known.facts)):
-            if server not in named:
-                host, _, port = server.rpartition(":")
-                places.append(address.places[0].at(host, int(port)))
-        return places
+        places = {place.node: place for place in self._address.places}
+        for server in (*self.connections, *self._known.facts):
+            if server not in places:
+                places[server] = self._named(server)
+        return list(places.values())
 
     def _owners_of(self, place: Place, answer: Any) -> list[str]:
         owners = [""] * BUCKETS
@@ -247,11 +243,11 @@ class Discovery:
                 trouble = error
                 continue
             try:
-                (answer,) = yield Receive(wire, (yield Send(wire, packed(question), 1)))
+                (answer,) = yield partial(wire.receive, (yield partial(wire.send, packed(question), 1)))
             except Lost as lost:
                 trouble = StoreUnavailable(f"{self._address.name}: {lost}")
                 continue
-            yield HangUp(wire)
+            yield wire.close
             try:
                 if isinstance(answer, Exception):
                     raise store_error(self._address.name, answer)

@@ -23,14 +23,29 @@ MARK_MILLISECONDS = b"1000"  # longer than a claim takes; a mark of a process th
 _LOOK, _PUT = Script("look"), Script("put")
 
 
-class RedisFront:
-    """For `LayeredStore`."""
+class _Front:
+    """What both colours share; in `AsyncRedisFront` these calls return awaitables."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, store: Any) -> None:
         address = parse_url(url).in_haste()
         self.front_ttl = address.front_ttl  # from the address, or None
-        self._store = RedisStore(address)
-        self.name = self._store.name
+        self._store = store(address)
+        self.name: str = self._store.name
+
+    def look(self, digest: bytes, *, mark: bool) -> Any:
+        return self._store._work(_looking(digest, mark=mark))
+
+    def close(self) -> Any:
+        return self._store.close()
+
+
+class RedisFront(_Front):
+    """For `LayeredStore`."""
+
+    _store: RedisStore
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url, RedisStore)
 
     @property
     def bells(self) -> Bells:
@@ -39,26 +54,18 @@ class RedisFront:
     def watching(self, digest: bytes) -> AbstractContextManager[None]:
         return self._store._process_now().subscriber.watching(_known(digest))
 
-    def look(self, digest: bytes, *, mark: bool) -> Sight:
-        sight: Sight = self._store._work(_looking(digest, mark=mark))
-        return sight
-
     def put(self, digest: bytes, entry: bytes, until: float) -> None:
         self._store._work(_putting(digest, entry, until, self._store._process.known))
         self.bells.ring(digest)
 
-    def close(self) -> None:
-        self._store.close()
 
-
-class AsyncRedisFront:
+class AsyncRedisFront(_Front):
     """For `AsyncLayeredStore`."""
 
+    _store: AsyncRedisStore
+
     def __init__(self, url: str) -> None:
-        address = parse_url(url).in_haste()
-        self.front_ttl = address.front_ttl  # from the address, or None
-        self._store = AsyncRedisStore(address)
-        self.name = self._store.name
+        super().__init__(url, AsyncRedisStore)
 
     @property
     def bells(self) -> Bells:
@@ -67,16 +74,9 @@ class AsyncRedisFront:
     def watching(self, digest: bytes) -> AbstractContextManager[None]:
         return self._store._loop().subscriber.watching(_known(digest))
 
-    async def look(self, digest: bytes, *, mark: bool) -> Sight:
-        sight: Sight = await self._store._work(_looking(digest, mark=mark))
-        return sight
-
     async def put(self, digest: bytes, entry: bytes, until: float) -> None:
         await self._store._work(_putting(digest, entry, until, self._store.sync._process.known))
         self.bells.ring(digest)
-
-    async def close(self) -> None:
-        await self._store.close()
 
 
 def _looking(digest: bytes, *, mark: bool) -> Generator[Request, Any, Sight]:

@@ -10,6 +10,7 @@
     key          one line of JSON
     intent       one line of JSON: from the claim, unchanged for the life of the key
     story        one line of JSON
+    payload      bytes, as many as the story says
     result       bytes, to the end
 
 The client computes a record before it knows at which moment the server will write it. So a time in a body that is zero
@@ -24,10 +25,11 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from samekey.core._json import fast_encoder
+from samekey.core.boundary import repeats
 from samekey.core.commands import Open
 from samekey.core.errors import Misconfigured, RecordUnreadable
 from samekey.core.key import Key
-from samekey.core.record import DAMAGED, Evidence, Move, Record, evidence_of
+from samekey.core.record import DAMAGED, Evidence, Move, Record, evidence_of, terms_of
 from samekey.core.register import Moment, after_loss, apply
 from samekey.core.states import State
 
@@ -44,7 +46,6 @@ _LETTERS = {
     State.IN_DOUBT: b"d",
 }
 _STATES = {letter[0]: state for state, letter in _LETTERS.items()}
-_BY_NAME = {state.value: state for state in State}
 _NOW = b"0" * 16
 
 _dump = fast_encoder(json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False))
@@ -92,21 +93,29 @@ class _Long(Exception):
 
 @lru_cache(maxsize=KEPT)
 def _intent_line(
-    fingerprint: bytes, form: str, fields: tuple[tuple[str, bytes], ...], attributes: tuple[tuple[str, str], ...]
+    fingerprint: bytes,
+    form: str,
+    fields: tuple[tuple[str, bytes], ...],
+    content: bytes | None,
+    attributes: tuple[tuple[str, str], ...],
 ) -> bytes:
-    line = _encoded((fingerprint.hex(), form, [(name, digest.hex()) for name, digest in fields], attributes))
+    short, of_content = [(name, digest.hex()) for name, digest in fields], None if content is None else content.hex()
+    line = _encoded((fingerprint.hex(), form, short, of_content, attributes))
     if len(line) > INTENT_KEPT_MAX_BYTES:
         raise _Long(line)
     return line
 
 
 @lru_cache(maxsize=KEPT)
-def _intent_of(line: bytes) -> tuple[bytes, str, tuple[tuple[str, bytes], ...], tuple[tuple[str, str], ...]]:
-    fingerprint, form, fields, attributes = json.loads(line)
+def _intent_of(
+    line: bytes,
+) -> tuple[bytes, str, tuple[tuple[str, bytes], ...], bytes | None, tuple[tuple[str, str], ...]]:
+    fingerprint, form, fields, content, attributes = json.loads(line)
     return (
         bytes.fromhex(fingerprint),
         form,
         tuple([(name, bytes.fromhex(one)) for name, one in fields]),
+        None if content is None else bytes.fromhex(content),
         tuple([(name, value) for name, value in attributes]),
     )
 
@@ -118,16 +127,21 @@ def open_body(command: Open, attempt: bytes) -> bytes:
     """The body that a claim by this attempt writes if the key is free."""
     intended = command.fingerprint
     try:
-        intent = _intent_line(intended.digest, intended.form, intended.fields, command.attributes)
+        intent = _intent_line(*intended, command.attributes)
     except _Long as long:
         intent = long.args[0]
-    begun, ended = _open_story(command.boundary, command.lease_seconds, command.sends)
-    return b"s%b%b\n%b\n%b%b%b\n" % (_NOW, key_line(command.key), intent, begun, attempt, ended)
+    payload, boundary = command.payload, command.boundary
+    retain = command.retain_seconds if command.retain_seconds and repeats(boundary) else None
+    size = None if payload is None else len(payload)
+    begun, ended = _open_story(boundary, command.lease_seconds, command.sends, retain, size)
+    return b"s%b%b\n%b\n%b%b%b\n%b" % (_NOW, key_line(command.key), intent, begun, attempt, ended, payload or b"")
 
 
 @lru_cache(maxsize=1024)
-def _open_story(boundary: str, lease_seconds: float, sends: bool) -> tuple[bytes, bytes]:
-    """The story of a new claim, before and after its attempt: the same for all claims of an operation."""
+def _open_story(
+    boundary: str, lease_seconds: float, sends: bool, retain_seconds: float | None, payload_bytes: int | None
+) -> tuple[bytes, bytes]:
+    """The story of a new claim, before and after its attempt: the same for most claims of an operation."""
     story = (
         boundary,
         1,
@@ -138,13 +152,16 @@ def _open_story(boundary: str, lease_seconds: float, sends: bool) -> tuple[bytes
         0,
         None,
         None,
-        None,
+        None if retain_seconds is None else -micros(retain_seconds),
         False,
         None,
         None,
         None,
         (),
         ((0, 0, "", "started", "", ""),),
+        payload_bytes,
+        None,
+        "",
     )
     begun, mark, ended = _encoded(story).rpartition(b'"started","')
     return begun + mark, ended
@@ -155,6 +172,8 @@ def opened(command: Open, now: int, *, lost: int) -> Record:
     wall = now / 1e6
     fields: list[Any] = list(apply(None, command, Moment(wall, wall, "", now)) or ())
     fields[_LEASE] = (now + micros(command.lease_seconds)) / 1e6
+    if fields[_RETAIN] is not None:
+        fields[_RETAIN] = (now + micros(command.retain_seconds)) / 1e6
     fields[_NOW_AT:] = (wall, fields[_LEASE] - wall, -wall, _after_loss(now, lost))
     return _record(Record, fields)
 
@@ -188,18 +207,22 @@ def draft(after: Record, before: Record, moment: float) -> Draft:
         _deadline(_ASKED, after, before, moment, deadlines),
         evidence,
         moves,
+        None if after.payload is None else len(after.payload),
+        None if after.notes is None else after.notes.hex(),
+        b"".join(after.terms).hex(),
     )
     try:
-        intent = _intent_line(after.fingerprint, after.form, after.fields, after.attributes)
+        intent = _intent_line(after.fingerprint, after.form, after.fields, after.content, after.attributes)
     except _Long as long:
         intent = long.args[0]
     created_at = after.created_at
-    body = b"%b%b%b\n%b\n%b\n%b" % (
+    body = b"%b%b%b\n%b\n%b\n%b%b" % (
         _LETTERS[after.state],
         _NOW if created_at == moment else b"%016d" % round(created_at * 1e6),
         key_line(after.key),
         intent,
         _encoded(story),
+        after.payload or b"",
         result or b"",
     )
     return Draft(body, after, moment, deadlines)
@@ -274,16 +297,17 @@ def record_of(value: bytes, key: Key | None, digest: bytes, *, now: int, lost: i
         intent_ends = value.index(b"\n", ends + 1)
         story_ends = value.index(b"\n", intent_ends + 1)
         intent = value[ends + 1 : intent_ends]
-        fingerprint, form, fields, attributes = (
+        fingerprint, form, fields, content, attributes = (
             _intent_of(intent) if len(intent) <= INTENT_KEPT_MAX_BYTES else _intent_of.__wrapped__(intent)
         )
         changed = int(value[60:HEAD])
         # fmt: off
         (
             boundary, attempts, unsure, lease_until, begun_at, first_sent_at, round_, settled_by, settled_at,
-            retain_until, kept, error, asker, ask_until, evidence, moves,
+            retain_until, kept, error, asker, ask_until, evidence, moves, payload_bytes, notes, terms,
         ) = json.loads(value[intent_ends + 1 : story_ends])
         # fmt: on
+        result_at = story_ends + 1 + (payload_bytes or 0)
         token, wall, changed_at = int(value[12:28]), now / 1e6, changed / 1e6
         created = int(value[77:93]) or changed
         if lease_until is not None and lease_until <= 0:
@@ -317,13 +341,17 @@ def record_of(value: bytes, key: Key | None, digest: bytes, *, now: int, lost: i
                 settled_by,
                 settled_at or (None if settled_at is None else changed_at),
                 retain_until,
-                value[story_ends + 1 :] if kept else None,
+                value[result_at:] if kept else None,
                 error,
                 asker,
                 ask_until,
                 attributes,
-                tuple([_evidence(changed_at, *one) for one in evidence]),
+                tuple([evidence_of(at or changed_at, *rest) for at, *rest in evidence]),
                 tuple([Move(at or changed_at, by or token, *rest) for at, by, *rest in moves]),
+                content,
+                None if payload_bytes is None else value[story_ends + 1 : result_at],
+                None if notes is None else bytes.fromhex(notes),
+                terms_of(bytes.fromhex(terms)) if terms else (),
                 wall,
                 (lease_until or 0.0) - wall,
                 ask_until - wall,
@@ -341,10 +369,6 @@ def peeked(value: bytes) -> tuple[State, int, tuple[str, str | None, str]]:
         return _STATES[value[HEAD]], int(value[77:93]) or written_at(value), (operation, tenant, text)
     except DAMAGED as error:
         raise RecordUnreadable(f"a record is damaged or was written by a newer version: {error!r}") from error
-
-
-def _evidence(changed_at: float, at: float, *rest: Any) -> Evidence:
-    return evidence_of(at or changed_at, *rest)
 
 
 def _after_loss(created: int, lost: int) -> bool:

@@ -48,6 +48,7 @@ class Script:
 
 
 OPEN, WRITE, READ, SELF_CHECK = Script("open"), Script("write"), Script("read"), Script("self_check")
+PRUNE = Script("prune")
 
 
 class Request:

@@ -7,12 +7,13 @@ cannot be reached, another server has the key, or the server refused the request
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from functools import partial
 from typing import Any
 
 from samekey.core.errors import Misconfigured, SamekeyError, StoreUnavailable
 from samekey.drivers.redis.errors import Refusal, is_demoted, moved_to
 from samekey.drivers.redis.wire import Lost, packed
-from samekey.stores.redis._discovery import Connection, Discovery, HangUp, Receive, Send, Steps
+from samekey.stores.redis._discovery import Connection, Discovery, Network, Steps
 from samekey.stores.redis._knowledge import Knowledge
 from samekey.stores.redis._requests import OPEN, SELF_CHECK, WRITE, Request
 
@@ -35,8 +36,8 @@ class Redirected(Exception):
 class Servers(Discovery):
     """Sends requests to the servers that have their buckets."""
 
-    def __init__(self, known: Knowledge) -> None:
-        super().__init__(known)
+    def __init__(self, known: Knowledge, network: Network) -> None:
+        super().__init__(known, network)
         self._simple = not (known.address.cluster or known.address.wait_replicas)
 
     def exchanging(self, requests: Sequence[Request]) -> Generator[Any, Any, list[Any]]:
@@ -46,7 +47,7 @@ class Servers(Discovery):
         """
         replies: list[Any] = [None] * len(requests)
         parts = yield from self._by_server(requests, replies)
-        sent: list[tuple[Connection, list[int], Any]] = []
+        sent: list[tuple[Connection, list[int], int, Any]] = []
         for server, part in parts.items():
             try:
                 connection = self.connections.get(server) or (yield from self.connecting(server))
@@ -58,29 +59,28 @@ class Servers(Discovery):
             part = self._allowed(connection, requests, part, replies)
             if not part:
                 continue
+            commands = self._pipeline(connection, requests, part)
             try:
-                ticket = yield Send(
-                    connection.wire, self._pipeline(connection, requests, part), self._count(requests, part)
-                )
+                ticket = yield partial(connection.wire.send, b"".join(commands), len(commands))
             except Lost as lost:
                 self.drop(connection)
                 for at in part:
                     replies[at] = lost
                 continue
-            sent.append((connection, part, ticket))
-        for connection, part, ticket in sent:
-            yield from self._receiving(connection, requests, part, replies, ticket)
+            sent.append((connection, part, len(commands), ticket))
+        for connection, part, count, ticket in sent:
+            try:
+                answers = yield partial(connection.wire.receive, ticket)
+            except Lost as lost:
+                self.drop(connection)
+                answers = [*lost.answers, *[lost] * (count - len(lost.answers))]
+            yield from self._receiving(connection, requests, part, replies, answers)
         return replies
 
     def _receiving(
-        self, connection: Connection, requests: Sequence[Request], part: list[int], replies: list[Any], ticket: Any
+        self, connection: Connection, requests: Sequence[Request], part: list[int], replies: list[Any], answers: Any
     ) -> Steps:
-        waits, count = self._waits(requests, part), self._count(requests, part)
-        try:
-            answers = yield Receive(connection.wire, ticket)
-        except Lost as lost:
-            self.drop(connection)
-            answers = [*lost.answers, *[lost] * (count - len(lost.answers))]
+        waits = self._waits(requests, part)
         replicated = not waits or (isinstance(answers[-1], int) and answers[-1] >= waits)
         hang_up = False
         arriving = iter(answers)
@@ -103,7 +103,7 @@ class Servers(Discovery):
             replies[at] = answer
         if hang_up:  # not a master any more: the next connection finds the new one
             self.drop(connection)
-            yield HangUp(connection.wire)
+            yield connection.wire.close
 
     def _by_server(self, requests: Sequence[Request], replies: list[Any]) -> Generator[Any, Any, dict[str, list[int]]]:
         if not self._address.cluster:
@@ -152,7 +152,8 @@ class Servers(Discovery):
             return packed((b"EVAL", script.source, b"%d" % len(keys), *keys, *arguments))
         return script.call(keys, arguments)
 
-    def _pipeline(self, connection: Connection, requests: Sequence[Request], part: list[int]) -> bytes:
+    def _pipeline(self, connection: Connection, requests: Sequence[Request], part: list[int]) -> list[bytes]:
+        """The commands to send; the server replies to each of them."""
         out = []
         for at in part:
             if requests[at].asking:
@@ -161,11 +162,7 @@ class Servers(Discovery):
         waits = self._waits(requests, part)
         if waits:
             out.append(packed((b"WAIT", b"%d" % waits, b"%d" % WAIT_MILLISECONDS)))
-        return b"".join(out)
-
-    def _count(self, requests: Sequence[Request], part: list[int]) -> int:
-        """How many replies the server will send."""
-        return len(part) + sum(1 for at in part if requests[at].asking) + bool(self._waits(requests, part))
+        return out
 
     def _waits(self, requests: Sequence[Request], part: list[int]) -> int:
         """How many replicas must have what these requests write."""

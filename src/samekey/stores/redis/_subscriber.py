@@ -25,12 +25,10 @@ from samekey.core.record import Record
 from samekey.drivers.redis.connect import CONNECT_SECONDS
 from samekey.drivers.redis.wire import Lost, Wire, packed
 from samekey.loops import Bells, running, started
+from samekey.stores.redis import _tasks, _threads
 from samekey.stores.redis._knowledge import Knowledge
 from samekey.stores.redis._records import record_of, written_at
 from samekey.stores.redis._servers import Servers
-from samekey.stores.redis._tasks import do as async_do
-from samekey.stores.redis._tasks import drive as async_drive
-from samekey.stores.redis._threads import do, drive
 
 RECONNECT_SECONDS = 0.25  # as often as waiters read again by themselves
 IDLE_SECONDS = 60.0  # after so long without a waiter the subscriber ends, and closes its connection
@@ -153,7 +151,7 @@ class Subscriber(_Subscriptions):
         try:
             while not self._done():
                 try:
-                    wire = drive(Servers(self._known).connecting_subscriber(), do)
+                    wire = _threads.drive(Servers(self._known, _threads.NETWORK).connecting_subscriber())
                 except SamekeyError as error:
                     _log.debug("samekey cannot subscribe at %s: %s", self._known.address.name, error)
                     time.sleep(RECONNECT_SECONDS)
@@ -232,7 +230,7 @@ class AsyncSubscriber(_Subscriptions):
     async def _run(self) -> None:
         while not self._done():
             try:
-                wire = await async_drive(Servers(self._known).connecting_subscriber(), async_do)
+                wire = await _tasks.drive(Servers(self._known, _tasks.NETWORK).connecting_subscriber())
             except SamekeyError as error:
                 _log.debug("samekey cannot subscribe at %s: %s", self._known.address.name, error)
                 await self._over.wait(RECONNECT_SECONDS)

@@ -12,11 +12,12 @@ from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Any
 
 from samekey.core.errors import SamekeyError
+from samekey.drivers.redis.connect import Place
 from samekey.drivers.redis.errors import DriverError, is_unknown_script
 from samekey.drivers.redis.wire import AsyncWire, Lost
 from samekey.stores._failures import own_copy
-from samekey.stores.redis._batches import BATCH_BYTES_MAX, BATCH_MAX, Closed, Item, Pause, carrying_out, weight
-from samekey.stores.redis._discovery import Connect, Connection, HangUp, Receive, Send
+from samekey.stores.redis._batches import BATCH_BYTES_MAX, BATCH_MAX, Item, carrying_out, weight
+from samekey.stores.redis._discovery import Connection, Network
 from samekey.stores.redis._knowledge import Knowledge
 from samekey.stores.redis._requests import SELF_CHECK
 from samekey.stores.redis._servers import Servers
@@ -38,14 +39,13 @@ class TaskQueue:
 
     def __init__(self, known: Knowledge) -> None:
         self._known = known
-        self.servers = Servers(known)
+        self.servers = Servers(known, NETWORK)
         self._loop = asyncio.get_running_loop()
         self._next: list[_Entry] = []  # for the next pipeline
         self._in_flight: dict[bytes, list[_Entry]] = {}  # by digest: the commands that came after it
         self._pipelines: set[_Pipeline] = set()
         self._queue: deque[tuple[Sequence[Item] | Callable[[], Any], asyncio.Future[None]]] = deque()
         self._batches: asyncio.Task[None] | None = None
-        self._closed = False
 
     def perform(self, items: Sequence[Item]) -> asyncio.Future[None]:
         """Carry these out. A task that stops waiting for the future stops no command."""
@@ -80,7 +80,7 @@ class TaskQueue:
         await future
 
     async def close(self) -> None:
-        self._closed = True
+        self.servers.closed = True
         while self._pipelines or self._next or (self._batches is not None and not self._batches.done()):
             self._send_next()
             await asyncio.sleep(CLOSE_LOOK_SECONDS)
@@ -89,7 +89,7 @@ class TaskQueue:
 
     def abandon(self) -> None:
         """Give the connections up: the loop is closed, and its tasks are gone."""
-        self._closed = True
+        self.servers.closed = True
         for connection in list(self.servers.connections.values()):
             connection.wire.abandon()
 
@@ -141,13 +141,13 @@ class TaskQueue:
 
     def separate(self, pipeline: _Pipeline, answers: list[Any]) -> None:
         """Move the items with an error reply into a batch, which sends the same request again."""
-        for (item, future), answer in zip(pipeline.entries, answers, strict=True):
-            if answer.__class__ is not list:
+        entries, pipeline.entries = pipeline.entries, []
+        for (item, future), answer in zip(entries, answers, strict=True):
+            if answer.__class__ is list:
+                pipeline.entries.append((item, future))
+            else:
                 item.requests[0].whole = is_unknown_script(answer)
                 self._to_batch(item, future)
-        pipeline.entries = [
-            entry for entry, answer in zip(pipeline.entries, answers, strict=True) if answer.__class__ is list
-        ]
 
     def connection_lost(self, pipeline: _Pipeline) -> None:
         self._pipelines.discard(pipeline)
@@ -166,8 +166,7 @@ class TaskQueue:
     def _finish(self, item: Item, future: asyncio.Future[None]) -> None:
         if not future.done():  # else the task was cancelled
             future.set_result(None)
-        for another, waiting in self._in_flight.pop(item.digest, _NONE):
-            self._enqueue((another,), waiting)
+        self._release_later(item)
 
     def _to_batch(self, item: Item, future: asyncio.Future[None]) -> None:
         self._enqueue((item,), future)
@@ -190,7 +189,7 @@ class TaskQueue:
             futures, error = [future], None
             try:
                 if callable(work):
-                    await self._drive(work())
+                    await drive(work())
                 else:
                     items, carried = list(work), weight(work)
                     while self._queue and len(items) < BATCH_MAX and carried < BATCH_BYTES_MAX:
@@ -200,7 +199,7 @@ class TaskQueue:
                         items += more  # type: ignore[arg-type]
                         carried += weight(more)  # type: ignore[arg-type]
                         futures.append(another)
-                    await self._drive(carrying_out(items, self.servers, self._known))
+                    await drive(carrying_out(items, self.servers, self._known))
             except Exception as raised:
                 error = raised
             except BaseException:
@@ -216,47 +215,32 @@ class TaskQueue:
                 else:
                     one.set_exception(error if len(futures) == 1 else own_copy(error))
 
-    async def _drive(self, steps: Generator[Any, Any, Any]) -> None:
-        await drive(steps, self._do)
 
-    async def _do(self, step: Any) -> Any:
-        if self._closed and isinstance(step, Connect):
-            raise Closed(f"{self._known.address.name} was closed")
-        return await do(step)
-
-
-async def drive(steps: Generator[Any, Any, Any], perform: Callable[[Any], Awaitable[Any]]) -> Any:
-    """Carry out each step that the generator yields, in this task; returns what the generator returns."""
+async def drive(steps: Generator[Callable[[], Awaitable[Any]], Any, Any]) -> Any:
+    """Await each call that the generator yields, in this task; returns what the generator returns."""
     try:
-        step = next(steps)
+        call = next(steps)
         while True:
             try:
-                reply = await perform(step)
+                reply = await call()
             except (DriverError, Lost, SamekeyError, OSError) as error:
-                step = steps.throw(error)
+                call = steps.throw(error)
             else:
-                step = steps.send(reply)
+                call = steps.send(reply)
     except StopIteration as stop:
         return stop.value
     finally:
         steps.close()
 
 
-async def do(step: Any) -> Any:
-    match step:
-        case Send(wire, data, replies):
-            return await wire.send(data, replies)
-        case Receive(wire, sent):
-            return await wire.receive(sent)
-        case HangUp(wire):
-            return await wire.close()
-        case Pause(seconds):
-            return await asyncio.sleep(seconds)
-        case Connect(place):
-            wire = AsyncWire(place)
-            async with asyncio.timeout(place.connect_seconds + place.answer_seconds):
-                await wire.connect()
-            return wire
+async def _connect(place: Place) -> AsyncWire:
+    wire = AsyncWire(place)
+    async with asyncio.timeout(place.connect_seconds + place.answer_seconds):
+        await wire.connect()
+    return wire
+
+
+NETWORK = Network(_connect, asyncio.sleep)
 
 
 class _Pipeline:

@@ -11,11 +11,12 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 from samekey.core.errors import SamekeyError
+from samekey.drivers.redis.connect import Place
 from samekey.drivers.redis.errors import DriverError
 from samekey.drivers.redis.wire import Lost, Wire
 from samekey.stores._turns import Turns
-from samekey.stores.redis._batches import BATCH_BYTES_MAX, BATCH_MAX, Closed, Item, Pause, carrying_out, weight
-from samekey.stores.redis._discovery import Connect, HangUp, Receive, Send
+from samekey.stores.redis._batches import BATCH_BYTES_MAX, BATCH_MAX, Item, carrying_out, weight
+from samekey.stores.redis._discovery import Network
 from samekey.stores.redis._knowledge import Knowledge
 from samekey.stores.redis._requests import SELF_CHECK
 from samekey.stores.redis._servers import Servers
@@ -31,24 +32,24 @@ class ThreadQueue(Turns[Item]):
     def __init__(self, known: Knowledge) -> None:
         super().__init__(known.address.name, batch_max=BATCH_MAX, bytes_max=BATCH_BYTES_MAX)
         self._known = known
-        self.servers = Servers(known)
-        self._closed = False
+        self.servers = Servers(known, NETWORK)
 
     def check_servers(self) -> None:
-        self.perform([], lambda turn: drive(self.servers.checking_all(), self._do))
+        self.perform([], lambda turn: drive(self.servers.checking_all()))
 
     def close(self) -> None:
-        self._closed = True
+        self.servers.closed = True
         for connection in list(self.servers.connections.values()):
             connection.wire.close()
 
     def _carry_out(self, items: Sequence[Item], turn: Sequence[Item]) -> None:
         servers = self.servers  # of this turn: a thread that takes the turn over makes its own
         if len(items) != 1 or not _alone(items[0], servers):
-            drive(carrying_out(items, servers, self._known), self._do)
+            drive(carrying_out(items, servers, self._known))
 
     def _leave_connection(self) -> None:
-        self.servers = Servers(self._known)
+        closed, self.servers = self.servers.closed, Servers(self._known, NETWORK)
+        self.servers.closed = closed
 
     def _weight(self, items: Sequence[Item]) -> int:
         return weight(items)
@@ -58,11 +59,6 @@ class ThreadQueue(Turns[Item]):
             for request in item.requests:
                 request.lost = True
         self.perform(items)
-
-    def _do(self, step: Any) -> Any:
-        if self._closed and isinstance(step, Connect):
-            raise Closed(f"{self._known.address.name} was closed")
-        return do(step)
 
 
 def _alone(item: Item, servers: Servers) -> bool:
@@ -89,34 +85,27 @@ def _alone(item: Item, servers: Servers) -> bool:
     return item.done
 
 
-def drive(steps: Generator[Any, Any, Any], perform: Callable[[Any], Any]) -> Any:
-    """Carry out each step that the generator yields, in this thread; returns what the generator returns."""
+def drive(steps: Generator[Callable[[], Any], Any, Any]) -> Any:
+    """Make each call that the generator yields, in this thread; returns what the generator returns."""
     try:
-        step = next(steps)
+        call = next(steps)
         while True:
             try:
-                reply = perform(step)
+                reply = call()
             except (DriverError, Lost, SamekeyError, OSError) as error:
-                step = steps.throw(error)
+                call = steps.throw(error)
             else:
-                step = steps.send(reply)
+                call = steps.send(reply)
     except StopIteration as stop:
         return stop.value
     finally:
         steps.close()
 
 
-def do(step: Any) -> Any:
-    match step:
-        case Send(wire, data, replies):
-            return wire.send(data, replies)
-        case Receive(wire, sent):
-            return wire.receive(sent)
-        case HangUp(wire):
-            return wire.close()
-        case Pause(seconds):
-            return time.sleep(seconds)
-        case Connect(place):
-            wire = Wire(place)
-            wire.connect()
-            return wire
+def _connect(place: Place) -> Wire:
+    wire = Wire(place)
+    wire.connect()
+    return wire
+
+
+NETWORK = Network(_connect, time.sleep)

@@ -21,16 +21,7 @@ if TYPE_CHECKING:
     from samekey.stores.redis._subscriber import AsyncSubscriber
 
 Read = Callable[[], Awaitable[Record | None]]
-
-
-class _Group:
-    """The waiters that saw the same record."""
-
-    __slots__ = ("deadlines", "seen")
-
-    def __init__(self, seen: Record) -> None:
-        self.seen = seen
-        self.deadlines: dict[asyncio.Future[Record | None], float] = {}
+_Group = tuple[Record, dict["asyncio.Future[Record | None]", float]]  # what they saw, and the deadline of each waiter
 
 
 class Waiters:
@@ -40,7 +31,7 @@ class Waiters:
         self._key, self._subscriber, self._read, self._over = key, subscriber, read, over
         self._loop = asyncio.get_running_loop()
         self._bell = running().bell()
-        self._groups: dict[Hashable, _Group] = {}  # by what they saw
+        self._groups: dict[Hashable, _Group] = {}  # the waiters that saw the same record, by what they saw
         self._joined = True
         self._watch: asyncio.Task[None] | None = None
 
@@ -48,10 +39,8 @@ class Waiters:
         """The record when it has moved on, or as it is after `timeout` seconds."""
         future: asyncio.Future[Record | None] = self._loop.create_future()
         name = (seen.state, seen.token, seen.attempt, seen.version, seen.asker)  # all that a read is compared with
-        group = self._groups.get(name)
-        if group is None:
-            group = self._groups[name] = _Group(seen)
-        group.deadlines[future] = self._loop.time() + timeout
+        _, deadlines = group = self._groups.setdefault(name, (seen, {}))
+        deadlines[future] = self._loop.time() + timeout
         if self._watch is None:  # started after the first waiter is there: a loop may run it at once
             self._watch = self._loop.create_task(self._keep_watch())
         elif not self._joined:
@@ -60,8 +49,11 @@ class Waiters:
         try:
             return await future
         finally:
-            if group.deadlines.pop(future, None) is not None and not group.deadlines:  # the last one was cancelled
-                self._remove(name, group)
+            if deadlines.pop(future, None) is not None and not deadlines:  # the last one was cancelled
+                if self._groups.get(name) is group:
+                    del self._groups[name]
+                if not self._groups:
+                    self._bell.ring()
 
     async def _keep_watch(self) -> None:
         subscriber, digest = self._subscriber, self._key.digest
@@ -93,8 +85,7 @@ class Waiters:
         """Give the record to all waiters that it moved on for or whose time is over; how long the others may sleep."""
         now = self._loop.time()
         ends = []
-        for name, group in list(self._groups.items()):
-            deadlines, seen = group.deadlines, group.seen
+        for name, (seen, deadlines) in list(self._groups.items()):
             if moved_on(record, seen) and not (from_message and older(record, seen)):
                 over = list(deadlines)
                 deadlines.clear()
@@ -111,11 +102,5 @@ class Waiters:
                     future.set_result(record)
         return pause_seconds(record, min(ends, default=now) - now)
 
-    def _remove(self, name: Hashable, group: _Group) -> None:
-        if self._groups.get(name) is group:
-            del self._groups[name]
-        if not self._groups:
-            self._bell.ring()
-
     def _futures(self) -> list[asyncio.Future[Record | None]]:
-        return [future for group in self._groups.values() for future in group.deadlines]
+        return [future for _, deadlines in self._groups.values() for future in deadlines]

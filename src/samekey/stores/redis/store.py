@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
-from samekey.core.commands import Ask, Free, Read, Settle, StoreCommand, Take, Wait
+from samekey.core.commands import Read, StoreCommand, Wait
 from samekey.core.errors import Misconfigured, StoreUnavailable
 from samekey.core.ports import Audits, Health, Query, Records, Replies, Reply, no_transactions
 from samekey.core.record import Record
@@ -29,20 +29,21 @@ from samekey.drivers.redis.address import Address, lent_by, parse_url
 from samekey.loops import Bells, aside
 from samekey.stores._waiting import asyncio_loop, wait
 from samekey.stores.redis._batches import Item, portions
-from samekey.stores.redis._commands import steps
+from samekey.stores.redis._books import AsyncBooks, Books
+from samekey.stores.redis._commands import WAKING, steps
 from samekey.stores.redis._knowledge import Knowledge
-from samekey.stores.redis._operators import auditing, listing
+from samekey.stores.redis._operators import auditing, listing, pruning
 from samekey.stores.redis._subscriber import AsyncSubscriber, Subscriber, older
 from samekey.stores.redis._tasks import TaskQueue
 from samekey.stores.redis._threads import ThreadQueue
 from samekey.stores.redis._waiters import Waiters
 
+T = TypeVar("T")
+
 _INHERITED: list[Any] = []  # what a forked child got from its parent and must not touch
 
-_WAKING = frozenset({Take, Settle, Ask, Free})  # waiters are woken by these
 
-
-class RedisStore:
+class RedisStore(Books):
     """A store for `Guard`: `RedisStore("redis://cache:6379/0")`, or on the server of your own client.
 
     It connects when it is first used, over connections of its own. From `client` (redis-py, sync or async, of one
@@ -75,16 +76,20 @@ class RedisStore:
         process = self._process_now()
         item = Item(command, steps(command, process.known))
         process.queue.perform((item,))
-        if type(command) in _WAKING:
+        if type(command) in WAKING:
             process.bells.ring(item.digest)
         return item.outcome()
 
     def wait(self, command: Wait, timeout: float) -> Record | None:
         process = self._process_now()
-        message = process.messages(command)
+        digest, latest = command.key.digest, process.subscriber.latest
+        last = latest.get(digest)
 
         def look() -> Record | None:
-            return message() or self.carry_out(Read(command.key))
+            nonlocal last
+            before, last = last, latest.get(digest)
+            new = last is not before and not older(last, command.seen)  # a message that came since the last look
+            return (last if new else None) or self.carry_out(Read(command.key))
 
         with process.subscriber.watching(command.key):
             return wait(command.seen, timeout, look, process.bells)
@@ -99,17 +104,15 @@ class RedisStore:
 
     def list(self, query: Query) -> Records:
         process = self._process_now()
-        found: Records = self._work(listing(query, process.known, process.queue.servers))
-        return found
+        return self._work(listing(query, process.known, process.queue.servers))
 
     def sweep(self, limit: int) -> int:
-        """Nothing to do: Redis deletes records after their retention."""
-        self._process_now()
+        """None: Redis deletes records after their retention. What they leave in our index is removed."""
+        self._work(pruning(limit))
         return 0
 
     def audit(self, limit: int) -> Audits:
-        entries: Audits = self._work(auditing(limit))
-        return entries
+        return self._work(auditing(limit))
 
     def health(self) -> Health:
         process = self._process_now()
@@ -134,10 +137,11 @@ class RedisStore:
             raise StoreUnavailable(f"{self.name} was closed")
         return process
 
-    def _work(self, query: Any) -> Any:
+    def _work(self, query: Generator[Any, Any, T]) -> T:
         item = Item(None, query)
         self._process_now().queue.perform((item,))
-        return item.outcome()
+        result: T = item.outcome()
+        return result
 
 
 class _Process:
@@ -151,22 +155,10 @@ class _Process:
         self.bells = Bells()
         self.subscriber = Subscriber(self.known, self.bells)
 
-    def messages(self, command: Wait) -> Callable[[], Record | None]:
-        """A function that returns the record of a message that came since its last call; None the first time."""
-        digest, latest = command.key.digest, self.subscriber.latest
-        last = latest.get(digest)
-
-        def new_message() -> Record | None:
-            nonlocal last
-            before, last = last, latest.get(digest)
-            return None if last is before or older(last, command.seen) else last
-
-        return new_message
-
     def ring(self, items: Sequence[Item]) -> None:
         """Wake the waiters of this process, which then need no message."""
         for item in items:
-            if type(item.command) in _WAKING:
+            if type(item.command) in WAKING:
                 self.bells.ring(item.digest)
 
     def close(self) -> None:
@@ -176,7 +168,7 @@ class _Process:
             self.queue.close()
 
 
-class AsyncRedisStore:
+class AsyncRedisStore(AsyncBooks):
     """A store for `AsyncGuard`, on asyncio: a connection to each server for each event loop that uses it."""
 
     def __init__(
@@ -204,7 +196,7 @@ class AsyncRedisStore:
         queue, process = self._loop().queue, self.sync._process
         item = Item(command, steps(command, process.known))
         await queue.perform_one(item)
-        if type(command) in _WAKING:
+        if type(command) in WAKING:
             process.bells.ring(item.digest)
         return item.outcome()
 
@@ -219,7 +211,7 @@ class AsyncRedisStore:
         return await shared.wait(command.seen, timeout)
 
     async def batch(self, commands: Sequence[StoreCommand]) -> Replies:
-        queue, process = self._queue(), self.sync._process_now()
+        queue, process = self._loop().queue, self.sync._process_now()
         items = [Item(command, steps(command, process.known)) for command in commands]
         for some in portions(items):
             await queue.perform(some)
@@ -227,21 +219,18 @@ class AsyncRedisStore:
         return [item.error or item.reply for item in items]
 
     async def list(self, query: Query) -> Records:
-        queue = self._queue()
-        found: Records = await self._work(listing(query, self.sync._process_now().known, queue.servers))
-        return found
+        return await self._work(listing(query, self.sync._process_now().known, self._loop().queue.servers))
 
     async def sweep(self, limit: int) -> int:
         """Nothing to do: Redis deletes records after their retention."""
-        self._queue()
+        self._loop()
         return 0
 
     async def audit(self, limit: int) -> Audits:
-        entries: Audits = await self._work(auditing(limit))
-        return entries
+        return await self._work(auditing(limit))
 
     async def health(self) -> Health:
-        await self._queue().check_servers()
+        await self._loop().queue.check_servers()
         return _health(self.sync._process_now().known)
 
     def join(self, connection: Any) -> Any:
@@ -257,9 +246,6 @@ class AsyncRedisStore:
             else:
                 mine.abandon()
         await aside(self.sync.close)()
-
-    def _queue(self) -> TaskQueue:
-        return self._loop().queue
 
     def _loop(self) -> _Loop:
         if self._closed:
@@ -277,10 +263,11 @@ class AsyncRedisStore:
         mine = self._loops[loop] = _Loop(self.sync._process_now())
         return mine
 
-    async def _work(self, query: Any) -> Any:
+    async def _work(self, query: Generator[Any, Any, T]) -> T:
         item = Item(None, query)
-        await self._queue().perform_one(item)
-        return item.outcome()
+        await self._loop().queue.perform_one(item)
+        result: T = item.outcome()
+        return result
 
 
 class _Loop:

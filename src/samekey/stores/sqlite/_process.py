@@ -13,9 +13,9 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from samekey.core.commands import Open, StoreCommand
@@ -23,7 +23,11 @@ from samekey.core.errors import Misconfigured, SamekeyError, StoreUnavailable
 from samekey.core.record import Record
 from samekey.drivers import sqlite as driver
 from samekey.loops import Bells, ring_together, started
+from samekey.stores._watching import Versions, Watch
 from samekey.stores.sqlite._rows import FLOOR, VERSION
+
+if TYPE_CHECKING:
+    from samekey.stores.sqlite.store import SqliteStore
 
 BATCH_MAX = 256  # commands in one commit: bounds how long the first of them waits for the last
 GATHER_MAX_SECONDS = 0.01  # the writer waits for a crowd: as long as a slow disk's fsync, and no lease is lost by it
@@ -72,17 +76,7 @@ def _finish(items: list[Item]) -> None:
 class Process:
     """The connections, queue and threads for one file in one process; made anew after a fork."""
 
-    def __init__(
-        self,
-        path: Path,
-        synchronous: driver.Synchronous,
-        name: str,
-        *,
-        commit: Callable[[Process, list[Item]], None],
-        reopen: Callable[[Process], Process],
-        create: bool,
-        now: float,
-    ) -> None:
+    def __init__(self, store: SqliteStore, now: float) -> None:
         self.pid = os.getpid()
         self.closed = False
         self.turn = threading.Lock()  # whose turn it is on the writing connection
@@ -90,39 +84,37 @@ class Process:
         self.queue: deque[Item] = deque()
         self.expects_new = True  # whether the next key is likely a new one
         self.bells = Bells()
-        self._path, self._synchronous, self._name = path, synchronous, name
+        self._store, self.name = store, store.name
         self._heir: Process | None = None  # the Process of the file that replaced ours
         self._writer: driver.Connection | None = None
         self._cursor: driver.Cursor | None = None
         self._reader: driver.Connection | None = None
-        self._open_ended = False  # a transaction was begun and not ended, because its thread was interrupted
-        self._file = str(path)  # looked at before a write: a Path would be turned into text each time
+        self._file = str(store._path)  # looked at before a write: a Path would be turned into text each time
         self._look_again_at = 0.0
         self._writes_of_others: Any = None  # SQLite's counter of commits by other connections, at the last look
         self.newest: tuple[bytes, int] = (b"", 0)  # digest and token of the newest claim that this process knows of
         self.restored = False  # the file's content is older than what this process wrote or read
-        self._commit, self._reopen = commit, reopen
         self._work = threading.Event()
         self._wanted = 1  # so many commands in the queue wake the writer; more while it gathers them
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._watch = Watch(self)
+        self.watch = Watch(self.bells, self._versions, WATCH_SECONDS, WATCH_SECONDS)
         _LIVE[self] = None
-        if driver.file_id(path) in _inherited:
+        if driver.file_id(store._path) in _inherited:
             raise Misconfigured(
-                f"this process inherited an open connection to {path} through a fork, and SQLite would mistake its "
-                "file locks for ours: close your own connections to it before the fork"
+                f"this process inherited an open connection to {store._path} through a fork, and SQLite would mistake "
+                "its file locks for ours: close your own connections to it before the fork"
             )
-        driver.require_one_name(path)
+        driver.require_one_name(store._path)
         with self.turn:
             try:
-                if not create:
-                    driver.require_ours(path, name)
-                driver.migrate(self.writer, name)
-                self.epoch, self.born = self._find_epoch(name, now)
+                if not store._create:
+                    driver.require_ours(store._path, self.name)
+                driver.migrate(self.writer, self.name)
+                self.epoch, self.born = self._find_epoch(now)
                 self.floor = 0
                 self.find_floor()
-                self.inode_and_device = (driver.file_id(path) or (0, 0))[::-1]
+                self.inode_and_device = (driver.file_id(store._path) or (0, 0))[::-1]
                 self.has_our_claims()
             except BaseException:
                 self.disconnect()  # no caller has this object yet, so no other code would close its connections
@@ -132,7 +124,7 @@ class Process:
     def writer(self) -> driver.Connection:
         """The writing connection; only for the thread that has the turn."""
         if self._writer is None:
-            self._writer = driver.connect(self._path, synchronous=self._synchronous)
+            self._writer = driver.connect(self._store._path, synchronous=self._store._synchronous)
         return self._writer
 
     @property
@@ -147,14 +139,15 @@ class Process:
         """The reading connection; only for the thread that holds `reading`."""
         if self._reader is None:
             if self.closed:
-                raise StoreUnavailable(f"{self._name} was closed")
-            self._reader = driver.connect(self._path, synchronous=self._synchronous, read_only=True)
+                raise StoreUnavailable(f"{self.name} was closed")
+            self._reader = driver.connect(self._store._path, synchronous=self._store._synchronous, read_only=True)
         return self._reader
 
     def close(self, heir: Process | None = None) -> None:
         """Queued and late commands are carried out by `heir`; without one they are refused."""
         self._heir = heir
         self.closed = True
+        self.watch.close()
         self._work.set()
         with self.turn, self.reading:
             self.disconnect()
@@ -177,10 +170,8 @@ class Process:
             if self._thread is None:
                 thread = threading.Thread(target=self._run_writer, name="samekey-writer", daemon=True)
                 if not started(thread):  # queue nothing: a later writer thread would claim for a caller that has gone
-                    raise StoreUnavailable(f"no thread can be started to write to {self._name}")
-                self._thread = (
-                    thread  # not before: if we are interrupted while it starts, the next caller starts another
-                )
+                    raise StoreUnavailable(f"no thread can be started to write to {self.name}")
+                self._thread = thread  # if we were interrupted before this, the next caller starts another one
             self.queue.extend(items)
         if soon is None:
             self._wake_writer()
@@ -193,8 +184,7 @@ class Process:
 
     def ready(self) -> bool:
         """Whether the thread that has just taken the turn may write here."""
-        if self._open_ended:
-            self.rollback()
+        self.rollback()
         return not self.closed and self.in_place()
 
     def in_place(self) -> bool:
@@ -240,33 +230,25 @@ class Process:
 
         Every process that has the file open compares the name, so that all of them learn of it.
         """
-        with self.turn, driver.translated(self._name):
+        with self.turn, driver.translated(self.name):
             renewed = (f"{uuid4().hex} {now!r}", f"{self.epoch} {self.born!r}")
             driver.patiently(lambda: self.writer.execute(RENEW_EPOCH, renewed))
-            self.epoch, self.born = self._find_epoch(self._name, now)
+            self.epoch, self.born = self._find_epoch(now)
 
     def begin(self) -> None:
         """Begin a transaction; only for the thread that has the turn."""
-        if self._open_ended:
-            self.rollback()
-        self._open_ended = True
+        self.rollback()
         # Over the cursor: a statement of the cursor that was interrupted ends only with its next one.
         driver.patiently(lambda: self.cursor.execute("BEGIN IMMEDIATE"))
 
     def commit(self) -> None:
         self.writer.execute("COMMIT")
-        self._open_ended = False
 
     def rollback(self) -> None:
-        try:
-            if self._writer is not None and self._writer.in_transaction:
+        """End the transaction of this thread, or of the thread before it, which may have been interrupted."""
+        if self._writer is not None and self._writer.in_transaction:
+            with suppress(driver.DriverError):  # it cannot roll back any more; the caller gets the first error
                 self._writer.execute("ROLLBACK")
-        except driver.DriverError:
-            pass  # the connection cannot roll back any more; the caller gets the first error
-        self._open_ended = False
-
-    def watched(self, digest: bytes) -> Watched:
-        return Watched(self._watch, digest)
 
     def _run_writer(self) -> None:
         answered, until = 0, 0.0  # by the last commit, and until when they are expected back
@@ -311,17 +293,17 @@ class Process:
     def _move(self) -> None:
         """Another file is at our path: the queued items are written to that one."""
         try:
-            self._reopen(self)
+            self._store._reopen(self)
         except Exception as error:
             self._leave_queue(error)
 
     def _drain_some(self) -> int:
         items = [self.queue.popleft() for _ in range(min(len(self.queue), BATCH_MAX))]
         try:
-            self._commit(self, items)
+            self._store._commit_together(self, items)
         except Exception as error:  # a bug of ours: its callers get the error, and the next items are written
             for item in items:
-                item.error = StoreUnavailable(f"{self._name}: the write failed ({type(error).__name__})")
+                item.error = StoreUnavailable(f"{self.name}: the write failed ({type(error).__name__})")
                 item.error.__cause__ = error
         finally:
             _finish(items)
@@ -337,18 +319,33 @@ class Process:
             if self._heir is not None:
                 self._heir.enqueue(item)
             else:
-                item.error = why or StoreUnavailable(f"{self._name} was closed")
+                item.error = why or StoreUnavailable(f"{self.name} was closed")
                 _finish([item])
+
+    @contextmanager
+    def _versions(self) -> Iterator[Versions]:
+        """For the watcher: reads the rows that callers wait for when other connections committed something."""
+        counter, rows = None, dict[bytes, Any]()
+
+        def versions(digests: Sequence[bytes]) -> dict[bytes, Any]:
+            nonlocal counter, rows
+            with self.reading, driver.translated(self.name):
+                before, counter = counter, self.reader.execute("PRAGMA data_version").fetchone()
+                if counter != before or not rows.keys() >= set(digests):
+                    rows = {digest: self.reader.execute(VERSION, (digest,)).fetchone() for digest in digests}
+            return rows
+
+        yield versions
 
     def find_floor(self) -> None:
         """The highest token of any record that was deleted: the next one must be higher."""
-        with driver.translated(self._name):
+        with driver.translated(self.name):
             row = self.writer.execute(FLOOR).fetchone()
         self.floor = max(self.floor, int(row[0]) if row else 0)
 
-    def _find_epoch(self, name: str, now: float) -> tuple[str, float]:
+    def _find_epoch(self, now: float) -> tuple[str, float]:
         """The random name of this file's life, and when it began. Another name means that earlier records are gone."""
-        with driver.translated(name):
+        with driver.translated(self.name):
             row = self.writer.execute(EPOCH).fetchone()
             if row is None:
                 driver.patiently(lambda: self.writer.execute(NEW_EPOCH, (f"{uuid4().hex} {now!r}",)))
@@ -383,9 +380,7 @@ def _quiet(process: Process) -> Generator[None, None, None]:
 def _before_fork() -> None:
     _forking.quiet = []
     live = [one for known in _LIVE.keyrefs() if (one := known()) is not None and one.pid == os.getpid()]
-    for process in sorted(
-        live, key=id
-    ):  # in one order: two threads that fork at once would wait for each other otherwise
+    for process in sorted(live, key=id):  # in one order: or two threads that fork at once would wait for each other
         quiet = _quiet(process)
         _forking.quiet.append(quiet)
         next(quiet)
@@ -403,66 +398,3 @@ def _after_fork_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
-
-
-class Watch:
-    """A thread that notices other processes' commits while a caller of this process waits."""
-
-    def __init__(self, process: Process) -> None:
-        self._process = process
-        self._mutex = threading.Lock()
-        self._waiting: weakref.WeakSet[Watched] = weakref.WeakSet()  # weak: a caller that was interrupted waits no more
-        self._thread: threading.Thread | None = None
-
-    def add(self, watched: Watched) -> None:
-        with self._mutex:
-            self._waiting.add(watched)
-            if self._thread is None:
-                thread = threading.Thread(target=self._run, name="samekey-watch", daemon=True)
-                if started(thread):  # a hint only: each waiter re-reads its record by itself
-                    self._thread = thread
-
-    def remove(self, watched: Watched) -> None:
-        with self._mutex:
-            self._waiting.discard(watched)
-
-    def _run(self) -> None:
-        seen: dict[bytes, Any] = {}
-        counter = None
-        while True:
-            with self._mutex:
-                digests = {watched.digest for watched in self._waiting}
-                if self._process.closed or not digests:
-                    self._thread = None
-                    return
-            try:
-                with self._process.reading:
-                    reader = self._process.reader
-                    now = reader.execute("PRAGMA data_version").fetchone()
-                    if now != counter or any(digest not in seen for digest in digests):
-                        counter = now
-                        rows = {digest: reader.execute(VERSION, (digest,)).fetchone() for digest in digests}
-                        moved = [digest for digest, row in rows.items() if row != seen.get(digest)]
-                        seen = rows
-                    else:
-                        moved = []
-            except (driver.DriverError, SamekeyError):
-                moved = []  # a hint only: each waiter re-reads its record by itself
-            for digest in moved:
-                self._process.bells.ring(digest)
-            time.sleep(WATCH_SECONDS)
-
-
-class Watched:
-    """A `with` block in which a caller waits for this digest."""
-
-    __slots__ = ("__weakref__", "_watch", "digest")
-
-    def __init__(self, watch: Watch, digest: bytes) -> None:
-        self._watch, self.digest = watch, digest
-
-    def __enter__(self) -> None:
-        self._watch.add(self)
-
-    def __exit__(self, *exc: object) -> None:
-        self._watch.remove(self)

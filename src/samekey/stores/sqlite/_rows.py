@@ -5,21 +5,21 @@ Named constants at the top, then the one function that carries a command out.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from operator import is_not, itemgetter
 from typing import Any
 
-from samekey.core._json import fast_encoder
 from samekey.core.commands import Open, Read, StoreCommand
 from samekey.core.errors import RecordUnreadable, StoreUnavailable
 from samekey.core.key import Key
-from samekey.core.ports import LIST_MAX, Query
-from samekey.core.record import DAMAGED, Move, Record, evidence_of, unreadable
+from samekey.core.ports import Query
+from samekey.core.record import DAMAGED, Move, Record, terms_of, unreadable
 from samekey.core.register import Moment, apply, expired
+from samekey.core.search import claim_terms
 from samekey.core.states import STATES, State
-from samekey.drivers.sqlite import RECORD_COLUMNS
+from samekey.drivers.schema import RECORD_COLUMNS
+from samekey.stores._story import NOT_STORED, attribute_text, read_story, story_of
 
 CAS_MAX = 50  # lost races for one row before we call the store busy; in each one another process won
 UPDATES_MAX = 64  # ways in which a record changes: one or two for each command
@@ -33,6 +33,9 @@ _of_claim = itemgetter(
 )
 _KEY, _STATE, _FIELDS, _RESULT = map(_at, ("key", "state", "fields", "result"))
 _ATTRIBUTES, _EVIDENCE, _MOVES = map(_at, ("attributes", "evidence", "moves"))
+_CONTENT, _PAYLOAD, _NOTES, _TERMS = map(_at, ("content", "payload", "notes", "terms"))
+_IN_COLUMNS = [number for number in range(_ATTRIBUTES) if number not in (_KEY, _FIELDS)]
+_IN_COLUMNS += [_CONTENT, _PAYLOAD, _NOTES, _TERMS]
 
 # The plus makes each column an expression of the same value, at no cost. So a caller's connection does not convert it
 # by its declared type (detect_types), which is meant for the caller's own tables.
@@ -43,7 +46,7 @@ SELECT = f"SELECT {_VALUES} FROM samekey_records WHERE digest = ?"  # noqa: S608
 def _insert(*options: str) -> str:
     """The INSERT of a claim; columns that every claim fills alike are constants in it."""
     columns = ["digest", "operation", "key", "token", "attempt", "fingerprint", "form", "boundary", "created_at"]
-    columns += ["changed_at", "lease_until", "lease_clock", "story", *options]
+    columns += ["changed_at", "lease_until", "lease_clock", "story", "content", *options]
     return f"""
 INSERT INTO samekey_records
        ({", ".join(columns)}, state, version, attempts, unsure, round, ask_until)
@@ -53,7 +56,7 @@ ON CONFLICT (digest) DO NOTHING  -- the write is the check: the attempt that ins
 
 
 INSERT = _insert()
-INSERT_WITH_OPTIONS = _insert("tenant", "first_sent_at")
+INSERT_WITH_OPTIONS = _insert("tenant", "first_sent_at", "retain_until", "payload")
 
 
 @lru_cache(maxsize=UPDATES_MAX)
@@ -62,7 +65,7 @@ def _update(changed: tuple[bool, ...], tells: bool) -> tuple[str, Callable[[list
 
     The news is what of its story changed: nothing, a move, or more.
     """
-    at = [number for number in range(_ATTRIBUTES) if changed[number] and number not in (_KEY, _FIELDS)]
+    at = [number for number in _IN_COLUMNS if changed[number]]
     columns = [Record._fields[number] for number in at]
     if tells:
         at.append(_MOVES)  # where the story lies in that list
@@ -85,20 +88,18 @@ DELETE FROM samekey_records
  WHERE digest = ? AND version = ? AND token = ? AND attempt = ?
 """
 
-PAST_RETENTION = """
-SELECT digest FROM samekey_records
- WHERE retain_until <= :now
-   AND state IN ('completed', 'closed', 'released')
- LIMIT :limit
+# As `register.expired`: of what is held, only a dead hold of Repeatable ends.
+_DEAD = "state = 'started' AND (lease_clock <> :clock OR lease_until <= :tick)"
+_REPEATS = "(boundary = 'repeatable' OR boundary LIKE 'repeatable %')"
+_EXPIRED = f"""
+retain_until <= :now
+   AND (state IN ('completed', 'closed', 'released') OR ({_DEAD} AND {_REPEATS}))
 """
 
-SWEEP = """
-DELETE FROM samekey_records
- WHERE digest = ?
-   AND retain_until <= ?  -- checked by the delete itself: the key may have been claimed anew since
-   AND state IN ('completed', 'closed', 'released')
-RETURNING token
-"""
+PAST_RETENTION = f"SELECT digest FROM samekey_records WHERE {_EXPIRED} LIMIT :limit"  # noqa: S608 - constants only
+
+# Checked by the delete itself, too: the key may have been claimed anew since.
+SWEEP = f"DELETE FROM samekey_records WHERE digest = :digest AND {_EXPIRED} RETURNING token"  # noqa: S608 - the same
 
 # Tokens only grow, also over the gap that a deleted record leaves.
 RAISE_FLOOR = """
@@ -161,13 +162,16 @@ def _wrote(cursor: Any, before: Record | None, after: Record | None) -> bool:
     statement, chosen, news = _update(changed, False)
     values: list[Any] = list(after)
     values[_STATE] = str(after.state)
-    if after.result is not None:
-        values[_RESULT] = bytearray(after.result)
+    for number in (_RESULT, _CONTENT, _PAYLOAD, _NOTES):
+        if changed[number] and values[number] is not None:
+            values[number] = bytearray(values[number])
+    if changed[_TERMS]:
+        values[_TERMS] = b"".join(after.terms) or None
     if news:
         plain = _plain(after)
         if news == "more" or not plain or before.state is not State.STARTED:
             statement, chosen, _ = _update(changed, True)
-            values[_MOVES] = _story(after, () if plain else after.moves)
+            values[_MOVES] = story_of(after, () if plain else after.moves)
     return bool(cursor.execute(statement, chosen(values) + fence).rowcount == 1)
 
 
@@ -189,57 +193,81 @@ def _claimed(cursor: Any, claim: Record) -> bool:
         created_at,  # changed when created
         lease_until,
         lease_clock,
-        _story(claim, ()),  # the columns hold its one move
+        story_of(claim, ()),  # the columns hold its one move
+        None if claim.content is None else bytearray(claim.content),
     )
-    if tenant is None and claim.first_sent_at is None:
+    options = (tenant, claim.first_sent_at, claim.retain_until, claim.payload)
+    if options == _NO_OPTIONS:
         return bool(cursor.execute(INSERT, values).rowcount == 1)
-    return bool(cursor.execute(INSERT_WITH_OPTIONS, (*values, tenant, claim.first_sent_at)).rowcount == 1)
+    return bool(cursor.execute(INSERT_WITH_OPTIONS, (*values, *options)).rowcount == 1)
 
 
-def list_statement(query: Query, now: float) -> tuple[str, dict[str, Any]]:
-    conditions = ["(retain_until IS NULL OR retain_until > :now)"]  # past retention is gone, swept or not
-    named: dict[str, Any] = {"limit": max(0, min(query.limit, LIST_MAX)), "now": now}
-    for column in ("operation", "tenant"):
-        if getattr(query, column) is not None:
-            conditions.append(f"{column} = :{column}")
-            named[column] = getattr(query, column)
-    if query.text is not None:
-        conditions.append("key = :key")
-        named["key"] = query.text
+_NO_OPTIONS = (None, None, None, None)
+
+
+# -- lists -----------------------------------------------------------------------------------------------------
+
+
+def clock_of(moment: Moment) -> dict[str, Any]:
+    return {"now": moment.wall, "tick": moment.tick, "clock": moment.clock}
+
+
+def list_statement(query: Query, moment: Moment) -> tuple[str, dict[str, Any]]:
+    """One page of records: every one is looked at, and no more than a page is kept meanwhile."""
+    conditions, values = [f"({_EXPIRED}) IS NOT TRUE"], {**clock_of(moment), "limit": query.size}
+    for number, (condition, value) in enumerate(_conditions(query)):
+        name = f"v{number}"
+        conditions.append(condition.replace("?", f":{name}"))
+        values[name] = value
     if query.states:
-        names = [f"state{number}" for number in range(len(query.states))]
-        conditions.append(f"state IN ({', '.join(':' + name for name in names)})")
-        named.update(zip(names, (state.value for state in query.states), strict=True))
+        conditions.append("state IN (" + ", ".join(f"'{state.value}'" for state in query.states) + ")")
+    if query.waiting:
+        conditions.append(f"(state = 'in_doubt' OR ({_DEAD} AND NOT {_REPEATS}))")
     if query.before is not None:
-        conditions.append("(created_at, digest) < (:created_at, :digest)")
-        named["created_at"], named["digest"] = query.before
+        than = ">" if query.oldest_first else "<"
+        conditions.append(f"(created_at, digest) {than} (:created_at, :digest)")
+        values["created_at"], values["digest"] = query.before
+    order = "ASC" if query.oldest_first else "DESC"
     statement = (
         f"SELECT {', '.join(RECORD_COLUMNS)} FROM samekey_records WHERE {' AND '.join(conditions)} "  # noqa: S608
-        "ORDER BY created_at DESC, digest DESC LIMIT :limit"
+        f"ORDER BY created_at {order}, digest {order} LIMIT :limit"
     )
-    return statement, named
+    return statement, values
+
+
+def _conditions(query: Query) -> Iterator[tuple[str, Any]]:
+    """Conditions with one value each."""
+    wanted = (
+        ("operation = ?", query.operation),
+        ("tenant = ?", query.tenant),
+        ("key = ?", query.text),
+        ("error = ?", query.error),
+        ("created_at >= ?", query.since),
+        ("created_at < ?", query.until),
+        ("changed_at < ?", query.changed_before),
+        ("content = ?", query.content),
+        ("samekey_found_by(?, digest, boundary, story, terms)", query.term),
+    )
+    yield from ((condition, value) for condition, value in wanted if value is not None)
+    if query.digest:
+        yield f"substr(digest, 1, {len(query.digest)}) = ?", query.digest
+    for pair in query.attributes:
+        yield "instr(story, ?) > 0", attribute_text(*pair)
+
+
+def found_by(term: bytes, digest: bytes, boundary: str, story: str, terms: bytes | None) -> bool:
+    """The SQL function samekey_found_by: there is no index of terms, and most of them follow from other columns."""
+    try:
+        attributes = read_story(story)[1]
+        own = claim_terms(Key("", None, "", digest), boundary, attributes)
+        return term in (*own, *terms_of(terms or b""))
+    except DAMAGED:
+        return True  # the list shows it as unreadable
 
 
 # -- rows ------------------------------------------------------------------------------------------------------
 
 VERSION = "SELECT version, token FROM samekey_records WHERE digest = ?"
-
-_dump = fast_encoder(json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False))
-
-
-def _story(record: Record, moves: tuple[Move, ...]) -> str:
-    """What the columns do not hold, as JSON."""
-    fields = ",".join([f'{_name_text(name)}{digest.hex()}"]' for name, digest in record.fields])
-    if not (moves or record.attributes or record.evidence):
-        return f"[[{fields}],[],[],[]]"
-    evidence = [(*one[:4], None if one.result is None else one.result.hex(), one.why) for one in record.evidence]
-    return f"[[{fields}],{_dump(record.attributes)},{_dump(evidence)},{_dump(moves)}]"
-
-
-@lru_cache(maxsize=1024)
-def _name_text(name: str) -> str:
-    """A field up to its digest. Remembered: an operation's are the same every time."""
-    return f'[{_dump(name)},"'
 
 
 def _plain(record: Record) -> bool:
@@ -250,15 +278,12 @@ def _plain(record: Record) -> bool:
 
 
 def _plain_moves(
-    created_at: float, token: int, attempt: str, state: str, settled_at: float | None, settled_by: str | None
-) -> tuple[Any, ...]:
-    claimed = (created_at, token, "", _STARTED, attempt, "")
+    created_at: float, token: int, attempt: str, state: str, settled_at: Any, settled_by: Any
+) -> tuple[Move, ...]:
+    claimed = Move(created_at, token, "", _STARTED, attempt, "")
     if state == _STARTED:
         return (claimed,)
-    return (claimed, (settled_at, token, _STARTED, state, settled_by, ""))
-
-
-_NOT_STORED = (0.0, 0.0, 0.0, False)  # now, lease_left, ask_left, after_loss: computed from the store's clock
+    return (claimed, Move(settled_at, token, _STARTED, state, settled_by, ""))
 
 
 def record_of(row: tuple[Any, ...], key: Key | None) -> Record:
@@ -267,7 +292,7 @@ def record_of(row: tuple[Any, ...], key: Key | None) -> Record:
         found = Key(row[1], row[2], row[3], row[0])
         if key is not None and found != key:
             raise RecordUnreadable(f"the record found for {key} belongs to {found}: two keys with one digest")
-        fields, attributes, evidence, moves = json.loads(row[27])
+        fields, attributes, evidence, moves = read_story(row[27])
         if len(moves) < 2:  # a plain story, or its beginning
             moves = _plain_moves(row[12], row[5], row[6], row[4], row[21], row[20])
         return Record._make(
@@ -275,14 +300,16 @@ def record_of(row: tuple[Any, ...], key: Key | None) -> Record:
                 found,
                 STATES[row[4]],
                 *row[5:9],
-                tuple([(name, bytes.fromhex(digest)) for name, digest in fields]),
+                fields,
                 *row[9:16],
                 bool(row[16]),
                 *row[17:27],
-                tuple([(name, value) for name, value in attributes]),
-                tuple([evidence_of(*one) for one in evidence]),
-                tuple([Move._make(move) for move in moves]),
-                *_NOT_STORED,
+                attributes,
+                evidence,
+                moves,
+                *row[28:31],
+                terms_of(row[31]) if row[31] else (),
+                *NOT_STORED,
             )
         )
     except DAMAGED as error:

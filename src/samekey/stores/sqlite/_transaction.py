@@ -10,22 +10,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from samekey.core.commands import Read, StoreCommand
-from samekey.core.errors import Misconfigured, StoreUnavailable
+from samekey.core.commands import StoreCommand
+from samekey.core.errors import Misconfigured, StoreBusy
 from samekey.core.record import Record
-from samekey.core.register import Moment, expired, seen_at
+from samekey.core.register import Moment, seen_at
 from samekey.core.transaction import Act, SavepointGone
 from samekey.drivers import sqlite as driver
 from samekey.loops import running
-from samekey.stores.sqlite._rows import SELECT, execute, record_of
+from samekey.stores._over_sync import OverSyncTransaction, PlainTransaction
+from samekey.stores.sqlite._rows import execute
 
 BUSY_PAUSE_SECONDS = 0.002  # between two tries, while another connection writes to the file
 
 T = TypeVar("T")
-
-
-def is_busy(error: StoreUnavailable) -> bool:
-    return isinstance(error.__cause__, sqlite3.Error) and driver.is_busy(error.__cause__)
 
 
 def _not_sqlite3(name: str, connection: Any) -> str:
@@ -37,12 +34,10 @@ def _not_sqlite3(name: str, connection: Any) -> str:
     return refused
 
 
-class SqliteTransaction:
+class SqliteTransaction(PlainTransaction):
     """The store's commands inside a transaction that the caller began and will commit."""
 
-    marks_ahead = commits_along = writes_late = False  # nothing here crosses a network: each act by itself
-    began_by_itself = False  # sqlite3 does not show who began it
-    begins_by_itself = False  # sqlite3's own rules begin one before an INSERT, and not before a SAVEPOINT
+    # sqlite3 `begins_by_itself` before an INSERT, and not before a SAVEPOINT, which is what comes first here.
     lost = stale = False
 
     def __init__(self, name: str, path: Path, moment: Callable[[], Moment], connection: Any) -> None:
@@ -87,12 +82,15 @@ class SqliteTransaction:
 
     def carry_out(self, *acts: Act, patience: float) -> Record | None:
         """On the caller's connection; other connections see it when the caller commits."""
-        shown = [self._waiting(lambda act=act: self.carry_out_one(act), patience) for act in acts]  # type: ignore[misc]
+        shown = [self._waiting(lambda act=act: self._carry_out_one(act), patience) for act in acts]  # type: ignore[misc]
         return next((record for record in shown if record is not None), None)
 
-    def carry_out_one(self, act: Act) -> Record | None:
+    def _carry_out_one(self, act: Act) -> Record | None:
         if isinstance(act, StoreCommand):
-            return self._perform(act)
+            moment = self._moment()
+            with driver.translated(self.name), self._as_written():
+                _, after = execute(self._cursor(), act, moment)
+            return None if after is None else seen_at(after, moment)
         try:
             self._cursor().execute(act.sql)
         except sqlite3.Error as error:
@@ -107,29 +105,13 @@ class SqliteTransaction:
         while True:
             try:
                 return work()
-            except StoreUnavailable as error:
-                if not is_busy(error) or time.monotonic() >= ends:
+            except StoreBusy:
+                if time.monotonic() >= ends:
                     raise
             time.sleep(BUSY_PAUSE_SECONDS)
 
-    def flush(self) -> None:
-        """Nothing is written late."""
-
-    def effect_returned(self) -> None:
-        """sqlite3 writes nothing late."""
-
     def conflicts(self, error: BaseException) -> bool:
         return False  # one writer at a time: a transaction that waits long enough wins
-
-    def _perform(self, command: StoreCommand) -> Record | None:
-        moment = self._moment()
-        with driver.translated(self.name), self._as_written():
-            if isinstance(command, Read):
-                row = self._cursor().execute(SELECT, (command.key.digest,)).fetchone()
-                record = None if row is None else record_of(row, command.key)
-                return None if record is None or expired(record, moment) else seen_at(record, moment)
-            _, after = execute(self._cursor(), command, moment)
-        return None if after is None else seen_at(after, moment)
 
     def _run(self, statement: str) -> None:
         with driver.translated(self.name):
@@ -152,57 +134,26 @@ class SqliteTransaction:
         return cursor
 
 
-class AsyncSqliteTransaction:
+class AsyncSqliteTransaction(OverSyncTransaction):
     """The same for async effects: calls on the connection are short and run in the loop; waiting is awaited."""
 
-    marks_ahead = commits_along = writes_late = False
-    began_by_itself = begins_by_itself = False
-    lost = stale = False
     immediate = True
 
-    def __init__(self, sync: SqliteTransaction) -> None:
-        self._sync = sync
-        self.name = sync.name
-        self.connection = sync.connection
-        self.conflicts = sync.conflicts
-
-    @property
-    def in_transaction(self) -> bool:
-        return self._sync.in_transaction
-
-    async def same_database(self) -> bool:
-        return self._sync.same_database()
-
-    async def look_again(self) -> None:
-        """There is nothing else to see."""
-
     async def begin(self, patience: float) -> None:
-        await self._waiting(lambda: self._sync.begin(0.0), patience)
-
-    async def commit(self) -> None:
-        self._sync.commit()
-
-    async def rollback(self) -> None:
-        self._sync.rollback()
+        await self._do(lambda: self._sync.begin(0.0), patience)
 
     async def carry_out(self, *acts: Act, patience: float) -> Record | None:
         record = None
         for act in acts:
-            record = await self._waiting(lambda act=act: self._sync.carry_out_one(act), patience) or record  # type: ignore[misc]
+            record = await self._do(lambda act=act: self._sync.carry_out(act, patience=0.0), patience) or record  # type: ignore[misc]
         return record
 
-    async def _waiting(self, work: Callable[[], T], patience: float) -> T:
+    async def _do(self, work: Callable[[], T], patience: float = 0.0) -> T:
         ends = time.monotonic() + patience
         while True:
             try:
                 return work()
-            except StoreUnavailable as error:
-                if not is_busy(error) or time.monotonic() >= ends:
+            except StoreBusy:
+                if time.monotonic() >= ends:
                     raise
             await running().sleep(BUSY_PAUSE_SECONDS)
-
-    async def flush(self) -> None:
-        """Nothing is written late."""
-
-    async def effect_returned(self) -> None:
-        self._sync.effect_returned()

@@ -25,37 +25,32 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from samekey.core.commands import Open, Read, StoreCommand, Wait
-from samekey.core.errors import StoreUnavailable
+from samekey.core.errors import StoreBusy, StoreUnavailable
 from samekey.core.key import Key
 from samekey.core.ports import LIST_MAX, Audits, Health, Query, Records, Replies, Reply, listed
 from samekey.core.record import Audit, Record
 from samekey.core.register import Moment, after_loss, audit_entry, audited, expired, seen_at
 from samekey.drivers import sqlite as driver
-from samekey.loops import ThreadBell, aside, running
+from samekey.drivers.schema import table_warnings
+from samekey.loops import ThreadBell, running
+from samekey.stores._over_sync import OverSync
 from samekey.stores._waiting import async_wait, wait
+from samekey.stores.sqlite import _rows as sql
+from samekey.stores.sqlite._books import Books
 from samekey.stores.sqlite._process import BATCH_MAX, Item, Process
-from samekey.stores.sqlite._rows import (
-    AUDIT,
-    AUDITS,
-    PAST_RETENTION,
-    RAISE_FLOOR,
-    SELECT,
-    SWEEP,
-    execute,
-    list_statement,
-    record_of,
-)
+from samekey.stores.sqlite._rows import SELECT, execute, record_of
 from samekey.stores.sqlite._transaction import AsyncSqliteTransaction, SqliteTransaction
 
 Clock = Callable[[], float]
 
 
-class SqliteStore:
+class SqliteStore(Books):
     """A store for `Guard`: `SqliteStore("keys.db")`, or by address `sqlite:///keys.db`."""
 
     def __init__(
@@ -127,7 +122,7 @@ class SqliteStore:
         return record
 
     def wait(self, command: Wait, timeout: float) -> Record | None:
-        with self._here().watched(command.key.digest):
+        with self._here().watch.watching(command.key.digest):
             return wait(command.seen, timeout, lambda: self._read(self._here(), command.key), self._process.bells)
 
     def batch(self, commands: Sequence[StoreCommand]) -> Replies:
@@ -142,24 +137,31 @@ class SqliteStore:
 
     def list(self, query: Query) -> Records:
         here, moment = self._here(), self._moment()
-        statement, values = list_statement(query, moment.wall)
-        with here.reading, driver.translated(self.name):
-            rows = here.reader.execute(statement, values).fetchall()
+        statement, values = sql.list_statement(query, moment)
+        with driver.translated(self.name):
+            if query.term is None:
+                with here.reading:
+                    rows = here.reader.execute(statement, values).fetchall()
+            else:  # it takes a while for each record: over a connection of its own, so that no replay waits for it
+                with closing(driver.connect(self._path, synchronous=self._synchronous, read_only=True)) as searching:
+                    searching.create_function("samekey_found_by", 5, sql.found_by, deterministic=True)
+                    rows = searching.execute(statement, values).fetchall()
         return listed(lambda row: self._shown(record_of(row, None), moment), rows)
 
     def sweep(self, limit: int) -> int:
-        here, now = self._same_file(), self._wall()
+        here, clock = self._same_file(), sql.clock_of(self._moment())
         # There is no index, so this takes long in a large file: over the reading connection, so that no claim waits.
         with here.reading, driver.translated(self.name):
-            past = here.reader.execute(PAST_RETENTION, {"now": now, "limit": max(0, min(limit, LIST_MAX))}).fetchall()
+            past = here.reader.execute(sql.PAST_RETENTION, {**clock, "limit": max(0, min(limit, LIST_MAX))}).fetchall()
         if not past:
             return 0
         with here.turn, driver.translated(self.name):
             try:
                 here.begin()
-                rows = [row for (digest,) in past for row in here.writer.execute(SWEEP, (digest, now)).fetchall()]
+                swept = (here.writer.execute(sql.SWEEP, {**clock, "digest": digest}) for (digest,) in past)
+                rows = [row for cursor in swept for row in cursor.fetchall()]
                 if rows:
-                    here.writer.execute(RAISE_FLOOR, {"token": max(token for (token,) in rows)})
+                    here.writer.execute(sql.RAISE_FLOOR, {"token": max(token for (token,) in rows)})
                 here.commit()
             except BaseException:
                 here.rollback()
@@ -170,13 +172,13 @@ class SqliteStore:
     def audit(self, limit: int) -> Audits:
         here = self._here()
         with here.reading, driver.translated(self.name):
-            rows = here.reader.execute(AUDITS, (max(0, min(limit, LIST_MAX)),)).fetchall()
+            rows = here.reader.execute(sql.AUDITS, (max(0, min(limit, LIST_MAX)),)).fetchall()
         return [Audit(*row) for row in rows]
 
     def health(self) -> Health:
         here = self._here()
         with here.reading, driver.translated(self.name):
-            audited = here.reader.execute("SELECT 1 FROM sqlite_master WHERE name = 'samekey_audit'").fetchone()
+            missing = driver.missing_tables(here.reader)
         warnings = []
         if self._synchronous == "normal":
             warnings.append("synchronous=normal: a power loss may forget the last claims (a crash does not)")
@@ -185,11 +187,7 @@ class SqliteStore:
             warnings.append(f"the file lies on {network}: SQLite's locks are not reliable over a network")
         if self._lost_at is not None:
             warnings.append("the file was replaced or restored while this process used it: claims may be missing")
-        if not audited:
-            warnings.append(
-                "the table samekey_audit is missing: resolve, redact and free fail; "
-                "its statement is in: samekey migrate --sql --store sqlite:///keys.db"
-            )
+        warnings += table_warnings(missing, "sqlite:///keys.db")
         power = "and power losses" if self._synchronous == "full" else "of processes, not all power losses"
         return Health(
             store=self.name,
@@ -202,7 +200,7 @@ class SqliteStore:
                 ("schema", str(driver.SCHEMA)),
                 ("synchronous", self._synchronous),
                 ("boot", self._clock_id),
-                ("audit table", "present" if audited else "missing"),
+                ("audit table", "missing" if "samekey_audit" in missing else "present"),
             ),
         )
 
@@ -217,15 +215,7 @@ class SqliteStore:
     # -- connections: one set per process and per file -----------------------------------------------------
 
     def _connect(self, before: Process | None = None) -> None:
-        process = Process(
-            self._path,
-            self._synchronous,
-            self.name,
-            commit=self._commit_together,
-            reopen=self._reopen,
-            create=self._create,
-            now=self._wall(),
-        )
+        process = Process(self, self._wall())
         try:
             if before is not None and process.epoch == before.epoch:
                 if before.restored or process.inode_and_device != before.inode_and_device:
@@ -331,7 +321,7 @@ class SqliteStore:
                     before, after = execute(here.cursor, item.command, moment)
                     entry = audit_entry(item.command, before, after, moment) if after is not before else None
                     if entry is not None:
-                        here.writer.execute(AUDIT, entry)
+                        here.writer.execute(sql.AUDIT, entry)
                     moved.append((item, before, after))
                 here.commit()
         except BaseException as error:
@@ -371,26 +361,18 @@ class SqliteStore:
         return shown._replace(after_loss=True) if after_loss(record.created_at, self._lost_at) else shown
 
 
-class AsyncSqliteStore:
+class AsyncSqliteStore(OverSync[SqliteStore]):
     """A store for `AsyncGuard` on the same file; no event loop waits for the disk."""
 
     def __init__(
         self, path: str | Path, *, synchronous: driver.Synchronous = "full", clock: Clock | None = None
     ) -> None:
-        self.sync = SqliteStore(path, synchronous=synchronous, clock=clock)
-        self.name = self.sync.name
+        super().__init__(SqliteStore(path, synchronous=synchronous, clock=clock))
 
     @classmethod
     def from_url(cls, url: str) -> AsyncSqliteStore:
         address = driver.parse_url(url)
         return cls(address.path, synchronous=address.synchronous)
-
-    @property
-    def incarnation(self) -> str:
-        return self.sync.incarnation
-
-    def __repr__(self) -> str:
-        return f"<AsyncSqliteStore {self.name}>"
 
     async def carry_out(self, command: StoreCommand) -> Reply:
         kind = type(command)
@@ -405,9 +387,8 @@ class AsyncSqliteStore:
                 try:
                     if here.ready():
                         return self.sync._inline(here, command, patient=False)
-                except StoreUnavailable as error:
-                    if not (isinstance(error.__cause__, driver.DriverError) and driver.is_busy(error.__cause__)):
-                        raise
+                except StoreBusy:
+                    pass  # the writer thread waits for the file, and the event loop does not
             self.sync._same_file()
         loop = running()
         item = Item(command, loop.bell())
@@ -416,7 +397,7 @@ class AsyncSqliteStore:
         return item.outcome()
 
     async def wait(self, command: Wait, timeout: float) -> Record | None:
-        with self.sync._here().watched(command.key.digest):
+        with self.sync._here().watch.watching(command.key.digest):
             return await async_wait(
                 command.seen, timeout, lambda: self.carry_out(Read(command.key)), self.sync._process.bells
             )
@@ -429,21 +410,6 @@ class AsyncSqliteStore:
             await item.arrive()
         return [item.error or item.reply for item in items]
 
-    async def list(self, query: Query) -> Records:
-        return await aside(lambda: self.sync.list(query))()
-
-    async def sweep(self, limit: int) -> int:
-        return await aside(lambda: self.sync.sweep(limit))()
-
-    async def audit(self, limit: int) -> Audits:
-        return await aside(lambda: self.sync.audit(limit))()
-
-    async def health(self) -> Health:
-        return self.sync.health()
-
     def join(self, connection: Any) -> AsyncSqliteTransaction:
         """This store inside the caller's own transaction on the same file."""
         return AsyncSqliteTransaction(self.sync.join(connection))
-
-    async def close(self) -> None:
-        await aside(self.sync.close)()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
-from samekey import Asks, Happened, Keyed, NotDone, Policy, Refused, Repeatable, State, current
-from samekey.http import answer
+from samekey import Asks, Happened, Keyed, NotDone, Policy, Refused, Repeatable, State, current, notes_of
+from samekey.http import Reply, answer
 from samekey.testing.http.scene import SMALL, TEXT, Called, Said, Scene, Shop, problem, same_answer
 
 SUCCESSES = (
@@ -46,6 +46,48 @@ class Answers(Scene):
         assert [second.header(name) for name in ("location", "etag", "x-run")] == ["/charges/7", '"v1"', None]
         assert first.header("x-run") == "1"
         assert second.header("content-length") == str(len(second.body))
+
+    def test_what_a_handler_notes_is_in_the_record_and_not_in_the_answer(self) -> None:
+        """By its notes a person finds the order of a customer, also where the answer was an error."""
+
+        def handle(called: Called) -> Said:
+            current().note(amount_minor=200, currency="EUR", provider_ref=f"ch-{called.path}")
+            return Said(500 if called.path == "/refunds" else 201)
+
+        site = self.open(handle)
+        assert [site.post(path).status for path in ("/charges", "/refunds")] == [201, 500]
+
+        for path in ("/charges", "/refunds"):
+            record = site.record(operation=f"POST {path}")
+            assert record is not None
+            assert notes_of(record) == {"amount_minor": 200, "currency": "EUR", "provider_ref": f"ch-{path}"}
+
+    def test_a_redactor_decides_what_is_kept_of_an_answer(self) -> None:
+        """The first client gets the answer as it was made; replays, also those of a refusal, what may be kept of it."""
+
+        def redact(reply: Reply) -> Reply:
+            return reply._replace(body=(reply.body or b"").replace(b"4111", b"****"))
+
+        paid, refused = Said(201, b'{"card": "4111"}'), Said(402, b'{"no": "4111"}')
+        site = self.open(Shop(paid, refused), final=[402], policy=Policy(redact=redact))
+
+        for key, status, first, again in (
+            ("k-1", 201, paid.body, b'{"card": "****"}'),
+            ("k-2", 402, refused.body, b'{"no": "****"}'),
+        ):
+            got, replayed = site.post(key=key), site.post(key=key)
+            assert (got.status, got.body, got.header("idempotent-replayed")) == (status, first, None)
+            assert (replayed.status, replayed.body, replayed.header("idempotent-replayed")) == (status, again, "true")
+            record = site.record(key)
+            assert record is not None
+            assert b"4111" not in (record.result or b"")
+
+    def test_an_answer_that_a_redactor_cannot_judge_is_not_kept(self) -> None:
+        site = self.open(Shop(Said(201), Said(402)), final=[402], policy=Policy(redact=lambda reply: reply.body))
+
+        for key, status in (("k-1", 201), ("k-2", 402)):
+            assert site.post(key=key).status == status
+            assert problem(site.post(key=key)) == "result-not-kept"
 
     def test_headers_may_be_chosen_to_be_kept(self) -> None:
         site = self.open(Shop(Said(headers=(("X-Charge", "ch_1"),))), keep_headers=("X-Charge",))

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from samekey import AsyncGuard, Guard, Opaque
+from samekey import CONTENT, AsyncGuard, Guard, Opaque
 from samekey.http import Endpoint, Request
 from samekey.testing.http.scene import Scene, Shop, problem, same_answer
 
@@ -50,6 +50,57 @@ class Identity(Scene):
         site, _ = self.open_shop()
 
         assert [site.post(who=who).body for who in ("ann.1", "bob.1")] == [b'{"charge": 1}', b'{"charge": 2}']
+
+    def test_without_a_key_header_the_content_may_be_the_key(self) -> None:
+        """For senders that have no key: equal requests of one caller are one, and a header that is sent is not read."""
+        site, shop = self.open_shop(key=CONTENT, ignore=["sent_at"])
+        first = site.post(key=None, body={"amount": 200, "sent_at": 1})
+        same_answer(first, site.post(key="k-2", body={"sent_at": 2, "amount": 200}))
+        others = [
+            site.post(key=None, body={"amount": 500}),
+            site.post("/refunds", key=None, body={"amount": 200}),
+            site.post(key=None, body={"amount": 200}, query="to=bob"),
+            site.post(key=None, body={"amount": 200}, who="bob.1"),
+        ]
+
+        assert (first.status, first.header("idempotency-key")) == (201, None)
+        assert [got.body for got in others] == [b'{"charge": %d}' % number for number in (2, 3, 4, 5)]
+        assert site.post(key=None, body=b"x" * (1 << 21)).status == 413
+        assert shop.count == 5
+
+    def test_a_function_of_the_request_may_give_the_key(self) -> None:
+        """The sender's own number is the key: a different body under it is refused, and so is a request without it."""
+
+        def number(request: Request) -> Any:
+            sent = json.loads(request.body)
+            return CONTENT if "amount" not in sent else (request.header("x-batch"), sent["number"])
+
+        site, shop = self.open_shop(key=number)
+        batch = [("X-Batch", "b-\u00e9-7")]
+        first = site.post(key=None, body={"number": 1, "amount": 200}, headers=batch)
+        same_answer(first, site.post(key=None, body={"amount": 200, "number": 1}, headers=batch))
+        other = site.post(key=None, body={"number": 1, "amount": 500}, headers=batch)
+
+        assert (other.status, problem(other), shop.count) == (422, "key-reused", 1)
+        same_answer(site.post(key=None, body={"ping": 1}), site.post(key=None, body={"ping": 1}))
+        for body in (b"no JSON", {"amount": 200}, {"number": None, "amount": 200}):
+            assert problem(site.post(key=None, body=body, headers=batch)) == "key-missing"
+        assert problem(site.post(key=None, body={"number": [1], "amount": 2}, headers=batch)) == "key-malformed"
+        assert shop.count == 2
+
+    def test_the_ids_of_a_request_are_kept_with_its_record(self) -> None:
+        """By them a person finds the record of a request. They never decide whether it is the same request."""
+        site, shop = self.open_shop(attributes=lambda request: {"client": request.header("user-agent"), "region": "eu"})
+        trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+        ids = (("X-Request-Id", "req-7"), ("traceparent", f"00-{trace}-00f067aa0ba902b7-01"), ("User-Agent", "x" * 300))
+        same_answer(site.post(headers=ids), site.post(headers=[("X-Request-Id", "req-8"), ("traceparent", "none")]))
+        record = site.record()
+
+        assert shop.count == 1
+        assert record is not None
+        assert dict(record.attributes) == {
+            "client": "x" * 256, "region": "eu", "request_id": "req-7", "trace_id": trace
+        }  # fmt: skip
 
     def test_a_caller_without_a_name_is_a_mistake_and_not_a_stranger(self) -> None:
         """A user object, or a coroutine that is not awaited: every caller would get 401 without a reason."""

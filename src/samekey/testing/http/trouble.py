@@ -54,7 +54,7 @@ class Slow:
 class Trouble(Scene):
     def test_many_at_once_are_one_effect(self) -> None:
         """C01: everybody gets the one answer."""
-        site, shop = self.open_shop()
+        site, shop = self.open_shop(waiters_max=8)
         got = together(*[site.post] * 8)
 
         assert shop.count == 1
@@ -81,6 +81,17 @@ class Trouble(Scene):
 
         assert (first.status, second.status, problem(second)) == (201, 409, "in-progress")
         assert 1 <= int(second.header("retry-after") or 0) <= 5
+        same_answer(first, site.post())
+
+    def test_losers_that_wait_leave_threads_to_other_requests(self) -> None:
+        """Where `waiters_max` requests wait already, a loser is answered at once."""
+        slow = Slow()
+        site = self.open(slow, waiters_max=0, policy=Policy(patience=60))
+
+        first, second = together(site.post, slow.during(site.post))
+
+        assert (first.status, second.status, problem(second)) == (201, 409, "in-progress")
+        assert int(second.header("retry-after") or 0) >= 1
         same_answer(first, site.post())
 
     def test_a_mismatch_is_answered_before_in_progress(self) -> None:

@@ -93,8 +93,7 @@ class Postgres:
         """What psql prints for this statement, without decoration."""
         psql = shutil.which("psql") or next((str(one / "psql") for one in majors().values()), "psql")
         return printed(
-            statement,
-            [psql, "--no-psqlrc", "-qAt", "-v", "ON_ERROR_STOP=1", "-d", self.url(database), "-c", statement],
+            statement, [psql, "--no-psqlrc", "-qAt", "-v", "ON_ERROR_STOP=1", "-d", self.url(database), "-c", statement]
         )
 
     def start(self) -> None:

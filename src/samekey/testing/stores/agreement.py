@@ -71,7 +71,10 @@ def _any_command(scene: Scene, random: Random, text: str, views: list[Record]) -
     seconds = scene.short if random.random() < 0.1 else LEASE
     sends = random.random() < 0.3
     if not views or random.random() < 0.04:
-        return scene.opening(text, by=who, boundary=boundary, lease=seconds, sends=sends)
+        payload = random.choice((None, b"sealed"))
+        return scene.opening(
+            text, by=who, boundary=boundary, lease=seconds, sends=sends, payload=payload, retain=2 * LEASE
+        )
     # Mostly as it is, often as it was a while ago, sometimes as it never was.
     seen = views[-1] if random.random() < 0.75 else random.choice(views)
     if random.random() < 0.1:
@@ -81,11 +84,11 @@ def _any_command(scene: Scene, random: Random, text: str, views: list[Record]) -
     wish = random.choice(_WISHES[views[-1].state] if random.random() < 0.75 else _ANYTHING)
     match wish:
         case "take":
-            return Take(seen, who, boundary, seconds, sends)
+            return Take(seen, who, boundary, seconds, sends, _terms(random), random.choice((0.0, 2 * LEASE)))
         case "begin":
             return Begin(seen)
         case "renew":
-            return Renew(seen, seconds)
+            return Renew(seen, seconds, random.choice((0.0, 3 * LEASE)))
         case "ask":
             return Ask(seen, who, random.choice((seconds, seconds, 0.0)))
         case "testify":
@@ -100,7 +103,13 @@ def _any_command(scene: Scene, random: Random, text: str, views: list[Record]) -
             # Seldom to an end: what has ended teaches little more.
             state = random.choice((State.RELEASED, State.IN_DOUBT) * 4 + tuple(State))
             result = random.choice((None, b"r"))
-            return Settle(seen, role, state, who, result, "E", "why", RETAIN, next_round=random.random() < 0.2)
+            again, notes = random.random() < 0.2, random.choice((None, b"{}", b'{"a":1}'))
+            return Settle(seen, role, state, who, result, "E", "why", RETAIN, again, notes, _terms(random))
+
+
+def _terms(random: Random) -> tuple[bytes, ...]:
+    """Mostly none; else some of few, so that the same one comes again."""
+    return tuple(random.choices([bytes([number]) * 16 for number in range(5)], k=random.choice((0, 0, 1, 2))))
 
 
 _ANYTHING = ("take", "begin", "renew", "settle", "ask", "testify", "redact", "free")

@@ -160,9 +160,7 @@ def wait_is_woken_when_the_holder_settles(scene: Scene) -> Steps[None]:
         settle_there = over(connection, settling(held, State.COMPLETED, result=b"done"))
         start = time.monotonic()
 
-        (woken, *others), _ = yield from Together(
-            ((_wait(held),), (Pause(HEAD_START), settle_there)),
-        )
+        (woken, *others), _ = yield from Together(((_wait(held),), (Pause(HEAD_START), settle_there)))
 
         assert not others
         assert (woken.state, woken.result) == (State.COMPLETED, b"done")

@@ -112,7 +112,7 @@ def every_claim_survives(scene: Scene) -> Steps[None]:
 
     held = yield from scene.written(scene.opening(fingerprint=fingerprint, attributes=attributes, tenant="käse"))
 
-    assert (held.fingerprint, held.form, held.fields) == fingerprint
+    assert (held.fingerprint, held.form, held.fields, held.content) == fingerprint
     assert held.attributes == attributes
 
     held = yield from scene.held("none of it")

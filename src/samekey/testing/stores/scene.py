@@ -41,7 +41,7 @@ RENEWALS = 20  # tries to renew a short lease in time: a busy machine may miss s
 RETAIN = 3600.0  # so does this
 A, B, C = "a" * 32, "b" * 32, "c" * 32  # attempts: 128 bits in hex, and a person can tell them apart
 OPAQUE, MARKED, REPEATABLE = "opaque", "opaque marked", "repeatable"  # boundaries, as claims write them
-FINGERPRINT = Fingerprint(b"\x01" * 32, "1", (("amount", b"\x02" * 8),))
+FINGERPRINT = Fingerprint(b"\x01" * 32, "1", (("amount", b"\x02" * 8),), b"\x03" * 16)
 ENDED = (State.COMPLETED, State.CLOSED, State.RELEASED)
 
 
@@ -73,8 +73,11 @@ class Scene:
         fingerprint: Fingerprint = FINGERPRINT,
         attributes: tuple[tuple[str, str], ...] = (),
         tenant: str | None = None,
+        payload: bytes | None = None,
+        retain: float = 0.0,
     ) -> Open:
-        return Open(self.key(text, tenant=tenant), by, fingerprint, boundary, lease, sends, attributes)
+        key = self.key(text, tenant=tenant)
+        return Open(key, by, fingerprint, boundary, lease, sends, attributes, payload, retain)
 
     def held(self, text: str = "order-1", *, by: str = A, boundary: str = OPAQUE, sends: bool = False) -> Steps[Record]:
         """A new key, held by attempt A under a long lease."""
@@ -203,8 +206,10 @@ def settling(
     why: str = "",
     retain: float = RETAIN,
     next_round: bool = False,
+    notes: bytes | None = None,
+    terms: tuple[bytes, ...] = (),
 ) -> Settle:
-    return Settle(seen, role, state, by or seen.attempt, result, error, why, retain, next_round)
+    return Settle(seen, role, state, by or seen.attempt, result, error, why, retain, next_round, notes, terms)
 
 
 def redacting(seen: Record, *, by: str = "ada", why: str = "asked to") -> Invoke:

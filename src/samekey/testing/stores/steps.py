@@ -26,6 +26,7 @@ class Invoke(Step):
     method: str
     arguments: tuple[Any, ...] = ()
     on: int = 0
+    named: tuple[tuple[str, Any], ...] = ()  # arguments by keyword
 
 
 @dataclass(frozen=True, slots=True)

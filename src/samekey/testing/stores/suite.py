@@ -36,8 +36,10 @@ from samekey.loops import running
 from samekey.testing._asserts import require_asserts
 from samekey.testing.stores import (  # noqa: F401 - each registers its scenarios in SCENARIOS; this is their order
     agreement,
+    books,
     claims,
     crowds,
+    finding,
     holding,
     keeping,
     operating,
@@ -135,9 +137,9 @@ class _Player:
     def perform(self, step: Command) -> Any:
         __tracebackhide__ = True
         match step:
-            case Invoke(method, arguments, on):
+            case Invoke(method, arguments, on, named):
                 store = self._stores.pop(on) if method == "close" else self._store(on)
-                return getattr(store, method)(*arguments)
+                return getattr(store, method)(*arguments, **dict(named))
             case Show(attribute, on):
                 return getattr(self._store(on), attribute)
             case StoreCommand():
@@ -183,9 +185,9 @@ class _AsyncPlayer:
     async def perform(self, step: Command) -> Any:
         __tracebackhide__ = True
         match step:
-            case Invoke(method, arguments, on):
+            case Invoke(method, arguments, on, named):
                 store = self._stores.pop(on) if method == "close" else await self._store(on)
-                return await getattr(store, method)(*arguments)
+                return await getattr(store, method)(*arguments, **dict(named))
             case Show(attribute, on):
                 return getattr(await self._store(on), attribute)
             case StoreCommand():

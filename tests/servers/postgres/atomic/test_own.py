@@ -1213,7 +1213,9 @@ def test_tables_made_anew_are_told_once_and_then_used(server: Any, name: str):
             guard.on(connection).run(name, lambda: 1, key=str(number), payload={})
         connection.commit()
         with psycopg.connect(url, autocommit=True) as admin:
-            admin.execute("DROP TABLE samekey_records, samekey_meta, samekey_audit CASCADE")
+            admin.execute(
+                "DROP TABLE samekey_records, samekey_meta, samekey_audit, samekey_counts, samekey_findings CASCADE"
+            )
             admin.execute("DROP SEQUENCE samekey_tokens")
             functions = admin.execute("SELECT oid::regprocedure::text FROM pg_proc WHERE proname LIKE 'samekey%'")
             for (function,) in functions.fetchall():

@@ -31,17 +31,35 @@ CREATE TABLE IF NOT EXISTS samekey_records (
   round         BIGINT NOT NULL,
   settled_by    MEDIUMTEXT,
   settled_at    DOUBLE,
-  retain_until  DOUBLE,
+  retain_until  DOUBLE,                           -- null while started or in_doubt: unknown is never forgotten
   result        LONGBLOB,
   error         MEDIUMTEXT,
   asker         MEDIUMTEXT,
   ask_until     DOUBLE NOT NULL,
   story         LONGTEXT NOT NULL,                -- fields, attributes, evidence and moves, as JSON
+  content       BINARY(16),                       -- digest of the payload without what makes the key
+  payload       LONGBLOB,                         -- the kept payload, sealed
+  notes         MEDIUMBLOB,
+  terms         VARBINARY(512),                   -- search terms that takes and settles brought, 16 bytes each
+  hold_until    DOUBLE,                           -- when a dead hold of Repeatable ends by itself; null for all others
+  provider      BINARY(16),                       -- the search term of the claim's provider key
+  request       BINARY(16),                       -- and that of its request id
   -- For the sweep; and what is held or in doubt has no retention yet, so that few rows are read to list it.
   INDEX samekey_by_retention (retain_until),
   -- For lists, newest first; every claim is written at its end.
-  INDEX samekey_by_creation (created_at)
+  INDEX samekey_by_creation (created_at),
+  -- Search terms of claims. As columns: with a table of their own each claim would be a transaction of two statements.
+  INDEX samekey_by_provider (provider),
+  INDEX samekey_by_request (request)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
+
+-- The search terms of records that have others: written in the transaction that writes the record.
+CREATE TABLE IF NOT EXISTS samekey_terms (
+  digest BINARY(16) NOT NULL,
+  term   BINARY(16) NOT NULL,
+  PRIMARY KEY (digest, term),
+  INDEX samekey_by_term (term)
+) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
 
 CREATE TABLE IF NOT EXISTS samekey_audit (
   id        BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
@@ -54,6 +72,36 @@ CREATE TABLE IF NOT EXISTS samekey_audit (
   `before`  VARCHAR(16) NOT NULL,
   `after`   VARCHAR(16) NOT NULL,
   why       MEDIUMTEXT NOT NULL
+) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
+
+-- Attempts by the minute, for charts and alarms; kept for 14 days. Names as bytes: even a binary collation takes "a" and
+-- "a " for one series.
+CREATE TABLE IF NOT EXISTS samekey_counts (
+  minute    INT NOT NULL,                         -- seconds since 1970, divided by 60
+  operation VARBINARY(255) NOT NULL,
+  source    VARBINARY(1024) NOT NULL,
+  outcome   VARBINARY(128) NOT NULL,
+  number    BIGINT NOT NULL,
+  PRIMARY KEY (minute, operation, source, outcome)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
+
+-- What a person should look at.
+CREATE TABLE IF NOT EXISTS samekey_findings (
+  id             VARCHAR(64) NOT NULL PRIMARY KEY,
+  at             DOUBLE NOT NULL,
+  kind           VARCHAR(64) NOT NULL,
+  severity       VARCHAR(16) NOT NULL,
+  operation      VARCHAR(255) NOT NULL,
+  tenant         VARCHAR(255),
+  digest         VARCHAR(64) NOT NULL,
+  title          VARCHAR(200) NOT NULL,
+  evidence       MEDIUMTEXT NOT NULL,             -- JSON
+  proposal       MEDIUMTEXT NOT NULL,
+  source         VARCHAR(255) NOT NULL,
+  accepted_by    MEDIUMTEXT,
+  accepted_why   MEDIUMTEXT,
+  accepted_until DOUBLE,
+  INDEX samekey_found (at, id)
 ) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
 
 INSERT IGNORE INTO samekey_meta (name, value) VALUES

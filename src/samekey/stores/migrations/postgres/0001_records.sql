@@ -7,8 +7,8 @@
 -- Where the client knows the whole record already - a claim it won, a settle of the record it had seen - the reply is
 -- short: digest, token and changed_at, and null for the rest.
 --
--- The role that runs the application needs: SELECT, INSERT, UPDATE, DELETE on samekey_records; SELECT, INSERT on
--- samekey_audit; SELECT, INSERT, UPDATE on samekey_meta; USAGE on samekey_tokens.
+-- The role that runs the application needs: SELECT, INSERT, UPDATE, DELETE on samekey_records and samekey_counts;
+-- SELECT, INSERT, UPDATE on samekey_meta and samekey_findings; SELECT, INSERT on samekey_audit; USAGE on samekey_tokens.
 
 CREATE TABLE samekey_meta (
   name  text PRIMARY KEY,
@@ -27,7 +27,8 @@ CREATE TABLE samekey_records (
   begun_at      double precision,
   first_sent_at double precision,
   settled_at    double precision,
-  retain_until  double precision,           -- null exactly while started or in_doubt: unknown is never forgotten
+  retain_until  double precision,           -- null while started or in_doubt: unknown is never forgotten. Only a dead
+                                            -- hold of Repeatable ends by itself, and has a value here
   ask_until     double precision,
   waited_for    bigint,                     -- the token of the hold that a caller waits for: its end is notified
   version       integer NOT NULL,
@@ -49,16 +50,29 @@ CREATE TABLE samekey_records (
   asker         text,
   result        bytea,
   moves         text NOT NULL,              -- one JSON array on each line, the last 16
-  evidence      jsonb                       -- [[at, token, attempt, state, hex result, why], ...]
+  evidence      jsonb,                      -- [[at, token, attempt, state, hex result, why], ...]
+  content       bytea,                      -- digest of the payload without what makes the key
+  payload       bytea,                      -- the kept payload, sealed
+  notes         bytea,
+  terms         uuid[],                     -- search terms that takes and settles brought
+  provider      uuid,                       -- the search term of the claim's provider key
+  request       uuid                        -- and that of its request id
 ) WITH (
   fillfactor = 70,                          -- room for the settled row on the same page as its claim
   autovacuum_vacuum_scale_factor = 0.05     -- two of three row versions are dead soon: a fifth of the table is late
 );
 
--- One index for both things that are looked for: what is held or in doubt (null), and what is past retention.
-CREATE INDEX samekey_retained ON samekey_records (retain_until);
+-- What is past retention. What is held or in doubt is not in it, and is in the next one alone: so a claim and a settle
+-- write one of the two each.
+CREATE INDEX samekey_retained ON samekey_records (retain_until) WHERE retain_until IS NOT NULL;
+CREATE INDEX samekey_unsettled ON samekey_records (created_at, digest) WHERE state IN ('started', 'in_doubt');
 -- Pages of records, newest first. A BRIN index is cheaper, but after a sweep new rows are spread over the whole table.
 CREATE INDEX samekey_created ON samekey_records (created_at, digest);
+-- Search terms. Those of a claim are plain columns: with a table of their own, each claim and each sweep would run one
+-- more statement. The others are few. No fastupdate: one unlucky settle would have to enter what others left.
+CREATE INDEX samekey_provider ON samekey_records (provider) WHERE provider IS NOT NULL;
+CREATE INDEX samekey_request ON samekey_records (request) WHERE request IS NOT NULL;
+CREATE INDEX samekey_terms ON samekey_records USING gin (terms) WITH (fastupdate = off) WHERE terms IS NOT NULL;
 
 CREATE TABLE samekey_audit (
   id        bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -72,6 +86,35 @@ CREATE TABLE samekey_audit (
   after     text NOT NULL,
   why       text NOT NULL
 );
+
+-- Attempts by the minute, for charts and alarms; kept for 14 days.
+CREATE TABLE samekey_counts (
+  minute    integer NOT NULL,               -- seconds since 1970, divided by 60
+  operation text NOT NULL,
+  source    text NOT NULL,
+  outcome   text NOT NULL,
+  number    bigint NOT NULL,
+  PRIMARY KEY (minute, operation, source, outcome)
+) WITH (fillfactor = 70);                   -- each row of the current minute is updated several times, on its page
+
+-- What a person should look at.
+CREATE TABLE samekey_findings (
+  id             text COLLATE "C" PRIMARY KEY,
+  at             double precision NOT NULL,
+  kind           text NOT NULL,
+  severity       text NOT NULL,
+  operation      text NOT NULL,
+  tenant         text,
+  digest         text NOT NULL,
+  title          text NOT NULL,
+  evidence       text NOT NULL,             -- JSON
+  proposal       text NOT NULL,
+  source         text NOT NULL,
+  accepted_by    text,
+  accepted_why   text,
+  accepted_until double precision
+);
+CREATE INDEX samekey_found ON samekey_findings (at, id);  -- pages, newest first
 
 -- Room for one more move. Sixteen lines are never shorter than 600 bytes.
 CREATE FUNCTION samekey_last_15(p_moves text) RETURNS text LANGUAGE sql STABLE AS $$
@@ -96,9 +139,20 @@ END
 $$;
 
 
+-- Search terms with more of them: each once, and no more than 32.
+CREATE FUNCTION samekey_with_terms(p_terms uuid[], p_more uuid[]) RETURNS uuid[] LANGUAGE sql STABLE AS $$
+  SELECT array_agg(term ORDER BY place) FROM (
+    SELECT term, min(place) AS place FROM unnest(p_terms || p_more) WITH ORDINALITY AS every (term, place)
+    GROUP BY term ORDER BY place LIMIT 32
+  ) AS kept
+$$;
+
+
+-- p_retain is null except for Repeatable.
 CREATE FUNCTION samekey_open(
   p_digest uuid, p_operation text, p_tenant text, p_key text, p_attempt uuid, p_fingerprint bytea, p_form text,
-  p_fields text, p_boundary text, p_lease double precision, p_sends boolean, p_attributes text
+  p_fields text, p_boundary text, p_lease double precision, p_sends boolean, p_attributes text, p_content bytea,
+  p_payload bytea, p_retain double precision, p_provider uuid, p_request uuid
 ) RETURNS samekey_records LANGUAGE plpgsql AS $$
 DECLARE
   r samekey_records;
@@ -114,11 +168,13 @@ BEGIN
       fresh := nextval('samekey_tokens');
       INSERT INTO samekey_records (
         digest, operation, tenant, key, state, token, attempt, fingerprint, form, fields, boundary, version, attempts,
-        created_at, changed_at, lease_until, unsure, happened, first_sent_at, round, attributes, moves
+        created_at, changed_at, lease_until, unsure, happened, first_sent_at, round, attributes, moves, content,
+        payload, retain_until, provider, request
       ) VALUES (
         p_digest, p_operation, p_tenant, p_key, 'started', fresh, p_attempt, p_fingerprint, p_form, p_fields,
         p_boundary, 1, 1, wall, wall, wall + p_lease, false, false, CASE WHEN p_sends THEN wall END, 0, p_attributes,
-        concat('[', wall, ',', fresh, ',"","started","', replace(p_attempt::text, '-', ''), '",""]')
+        concat('[', wall, ',', fresh, ',"","started","', replace(p_attempt::text, '-', ''), '",""]'), p_content,
+        p_payload, wall + p_retain, p_provider, p_request
       )
       ON CONFLICT (digest) DO NOTHING;  -- the write is the check: the attempt that inserts holds the key
       IF FOUND THEN
@@ -127,7 +183,11 @@ BEGIN
         short.changed_at := wall;
         RETURN short;
       END IF;
-    ELSIF (r.state IN ('completed', 'closed', 'released') AND r.retain_until <= wall) IS NOT TRUE
+    ELSIF (
+        r.retain_until <= wall
+        AND (r.state IN ('completed', 'closed', 'released')
+          OR r.state = 'started' AND r.lease_until <= wall AND split_part(r.boundary, ' ', 1) = 'repeatable')
+      ) IS NOT TRUE
       OR (r.operation, r.key) <> (p_operation, p_key) OR r.tenant IS DISTINCT FROM p_tenant  -- the client reports it
     THEN
       RETURN r;
@@ -138,8 +198,9 @@ BEGIN
         fields = p_fields, boundary = p_boundary, version = version + 1, attempts = 1, created_at = wall,
         changed_at = wall, lease_until = wall + p_lease, unsure = false, happened = false, begun_at = NULL,
         first_sent_at = CASE WHEN p_sends THEN wall END, round = 0, settled_by = NULL, settled_at = NULL,
-        retain_until = NULL, result = NULL, error = NULL, asker = NULL, ask_until = NULL, waited_for = NULL,
-        attributes = p_attributes, evidence = NULL,
+        retain_until = wall + p_retain, result = NULL, error = NULL, asker = NULL, ask_until = NULL,
+        waited_for = NULL, attributes = p_attributes, evidence = NULL, content = p_content, payload = p_payload,
+        notes = NULL, terms = NULL, provider = p_provider, request = p_request,
         moves = concat('[', wall, ',', fresh, ',"","started","', replace(p_attempt::text, '-', ''), '",""]')
       WHERE digest = p_digest
         AND version = r.version    -- no write since this read,
@@ -172,8 +233,9 @@ $$;
 -- The same inside a transaction of the caller's: waits p_lock_timeout for a transaction that holds the key, and leaves
 -- the caller's lock_timeout as it was. An error on the way is rolled back to a savepoint, and the setting with it.
 CREATE FUNCTION samekey_open_waiting(
-  p_table oid, p_lock_timeout text, p_digest uuid, p_operation text, p_tenant text, p_key text, p_attempt uuid, p_fingerprint bytea,
-  p_form text, p_fields text, p_boundary text, p_lease double precision, p_sends boolean, p_attributes text
+  p_table oid, p_lock_timeout text, p_digest uuid, p_operation text, p_tenant text, p_key text, p_attempt uuid,
+  p_fingerprint bytea, p_form text, p_fields text, p_boundary text, p_lease double precision, p_sends boolean,
+  p_attributes text, p_content bytea, p_payload bytea, p_retain double precision, p_provider uuid, p_request uuid
 ) RETURNS samekey_records LANGUAGE plpgsql AS $$
 DECLARE
   r samekey_records;
@@ -185,7 +247,7 @@ BEGIN
   p_lock_timeout := set_config('lock_timeout', p_lock_timeout, true);  -- PERFORM would run a query for it
   r := samekey_open(
     p_digest, p_operation, p_tenant, p_key, p_attempt, p_fingerprint, p_form, p_fields, p_boundary, p_lease, p_sends,
-    p_attributes
+    p_attributes, p_content, p_payload, p_retain, p_provider, p_request
   );
   before := set_config('lock_timeout', before, true);
   RETURN r;
@@ -199,7 +261,8 @@ $$;
 CREATE FUNCTION samekey_open_many(
   p_digests uuid[], p_operations text[], p_tenants text[], p_keys text[], p_attempts uuid[], p_fingerprints bytea[],
   p_forms text[], p_fields text[], p_boundaries text[], p_leases double precision[], p_sends boolean[],
-  p_attributes text[]
+  p_attributes text[], p_contents bytea[], p_payloads bytea[], p_retains double precision[], p_providers uuid[],
+  p_requests uuid[]
 ) RETURNS TABLE (
   shown samekey_records, told_digests uuid[], told_tokens bigint[], told_at double precision
 ) LANGUAGE plpgsql AS $$
@@ -211,7 +274,11 @@ BEGIN
   RETURN QUERY
     SELECT known, NULL::uuid[], NULL::bigint[], NULL::double precision FROM samekey_records known
     WHERE digest = ANY (p_digests)
-      AND (state IN ('completed', 'closed', 'released') AND retain_until <= wall) IS NOT TRUE;
+      AND (
+        retain_until <= wall
+        AND (state IN ('completed', 'closed', 'released')
+          OR state = 'started' AND lease_until <= wall AND split_part(boundary, ' ', 1) = 'repeatable')
+      ) IS NOT TRUE;
   GET DIAGNOSTICS there = ROW_COUNT;
   IF there = cardinality(p_digests) THEN
     RETURN;  -- only replays: nothing is written
@@ -220,18 +287,23 @@ BEGIN
     SELECT c.*, nextval('samekey_tokens') AS fresh
     FROM unnest(
       p_digests, p_operations, p_tenants, p_keys, p_attempts, p_fingerprints, p_forms, p_fields, p_boundaries,
-      p_leases, p_sends, p_attributes
-    ) AS c (digest, operation, tenant, key, attempt, fingerprint, form, fields, boundary, lease, sends, attributes)
+      p_leases, p_sends, p_attributes, p_contents, p_payloads, p_retains, p_providers, p_requests
+    ) AS c (
+      digest, operation, tenant, key, attempt, fingerprint, form, fields, boundary, lease, sends, attributes, content,
+      payload, retain, provider, request
+    )
     WHERE there = 0 OR NOT EXISTS (SELECT FROM samekey_records known WHERE known.digest = c.digest)
   ), won AS (
     INSERT INTO samekey_records AS r (
       digest, operation, tenant, key, state, token, attempt, fingerprint, form, fields, boundary, version, attempts,
-      created_at, changed_at, lease_until, unsure, happened, first_sent_at, round, attributes, moves
+      created_at, changed_at, lease_until, unsure, happened, first_sent_at, round, attributes, moves, content, payload,
+      retain_until, provider, request
     )
     SELECT
       digest, operation, tenant, key, 'started', fresh, attempt, fingerprint, form, fields, boundary, 1, 1, wall, wall,
       wall + lease, false, false, CASE WHEN sends THEN wall END, 0, attributes,
-      concat('[', wall, ',', fresh, ',"","started","', replace(attempt::text, '-', ''), '",""]')
+      concat('[', wall, ',', fresh, ',"","started","', replace(attempt::text, '-', ''), '",""]'), content, payload,
+      wall + retain, provider, request
     FROM claims
     ON CONFLICT (digest) DO NOTHING
     RETURNING r.digest, r.token
@@ -245,11 +317,14 @@ BEGIN
       SELECT r, NULL::uuid[], NULL::bigint[], NULL::double precision
       FROM unnest(
         p_digests, p_operations, p_tenants, p_keys, p_attempts, p_fingerprints, p_forms, p_fields, p_boundaries,
-        p_leases, p_sends, p_attributes
-      ) AS c (digest, operation, tenant, key, attempt, fingerprint, form, fields, boundary, lease, sends, attributes),
+        p_leases, p_sends, p_attributes, p_contents, p_payloads, p_retains, p_providers, p_requests
+      ) AS c (
+        digest, operation, tenant, key, attempt, fingerprint, form, fields, boundary, lease, sends, attributes,
+        content, payload, retain, provider, request
+      ),
       LATERAL samekey_open(
         c.digest, c.operation, c.tenant, c.key, c.attempt, c.fingerprint, c.form, c.fields, c.boundary, c.lease,
-        c.sends, c.attributes
+        c.sends, c.attributes, c.content, c.payload, c.retain, c.provider, c.request
       ) AS r;
   END IF;
 END
@@ -258,7 +333,7 @@ $$;
 
 CREATE FUNCTION samekey_take(
   p_digest uuid, p_seen_token bigint, p_seen_attempt uuid, p_seen_state text, p_attempt uuid, p_boundary text,
-  p_lease double precision, p_sends boolean
+  p_lease double precision, p_sends boolean, p_terms text, p_retain double precision
 ) RETURNS samekey_records LANGUAGE plpgsql AS $$
 DECLARE
   r samekey_records;
@@ -274,8 +349,9 @@ BEGIN
     first_sent_at = CASE WHEN state = 'in_doubt' THEN first_sent_at WHEN p_sends THEN wall END,
     unsure = unsure OR state = 'in_doubt',
     attempts = attempts + 1, version = version + 1, changed_at = wall, lease_until = wall + p_lease,
-    begun_at = NULL, settled_by = NULL, settled_at = NULL, retain_until = NULL, error = NULL,
+    begun_at = NULL, settled_by = NULL, settled_at = NULL, retain_until = wall + p_retain, error = NULL,
     asker = NULL, ask_until = NULL,
+    terms = CASE WHEN p_terms IS NULL THEN terms ELSE samekey_with_terms(terms, p_terms::uuid[]) END,
     waited_for = CASE WHEN waited_for = token THEN samekey_ring(digest) END,
     moves = samekey_last_15(moves) || chr(10) || '[' || wall || ',' || greatest(token + 1, fresh) || ',"' || state
       || '","started","' || replace(p_attempt::text, '-', '')
@@ -326,13 +402,16 @@ END
 $$;
 
 
-CREATE FUNCTION samekey_renew(p_digest uuid, p_seen_token bigint, p_seen_attempt uuid, p_lease double precision)
-RETURNS samekey_records LANGUAGE plpgsql AS $$
+CREATE FUNCTION samekey_renew(
+  p_digest uuid, p_seen_token bigint, p_seen_attempt uuid, p_lease double precision, p_retain double precision
+) RETURNS samekey_records LANGUAGE plpgsql AS $$
 DECLARE
   r samekey_records;
   wall double precision := date_part('epoch', clock_timestamp());
 BEGIN
-  UPDATE samekey_records SET lease_until = wall + p_lease, version = version + 1, changed_at = wall
+  UPDATE samekey_records SET
+    lease_until = wall + p_lease, version = version + 1, changed_at = wall,
+    retain_until = coalesce(wall + p_retain, retain_until)
   WHERE digest = p_digest
     AND token = p_seen_token
     AND attempt = p_seen_attempt
@@ -355,7 +434,8 @@ $$;
 CREATE FUNCTION samekey_settle(
   p_digest uuid, p_seen_token bigint, p_seen_attempt uuid, p_from text, p_spares_live boolean, p_for_all boolean,
   p_state text, p_by text, p_result bytea, p_error text, p_who text, p_why text, p_retain double precision,
-  p_next_round boolean, p_operator_why text, p_seen_version integer, p_or_fail boolean DEFAULT false
+  p_next_round boolean, p_operator_why text, p_seen_version integer, p_notes bytea, p_terms text,
+  p_or_fail boolean DEFAULT false
 ) RETURNS samekey_records LANGUAGE plpgsql AS $$
 DECLARE
   r samekey_records;
@@ -377,6 +457,9 @@ BEGIN
     retain_until = CASE WHEN p_state <> 'in_doubt' THEN wall + p_retain END,
     result = p_result,
     error = p_error,
+    payload = CASE WHEN p_state IN ('in_doubt', 'released') THEN payload END,
+    notes = coalesce(p_notes, notes),
+    terms = CASE WHEN p_terms IS NULL THEN terms ELSE samekey_with_terms(terms, p_terms::uuid[]) END,
     asker = NULL,
     ask_until = NULL,
     waited_for = CASE WHEN waited_for = token THEN samekey_ring(digest) END,
@@ -412,7 +495,7 @@ CREATE FUNCTION samekey_settle_many(
   p_digests uuid[], p_seen_tokens bigint[], p_seen_attempts uuid[], p_froms text[], p_spares_lives boolean[],
   p_for_alls boolean[], p_states text[], p_bys text[], p_results bytea[], p_errors text[], p_whos text[],
   p_whys text[], p_retains double precision[], p_next_rounds boolean[], p_operator_whys text[],
-  p_seen_versions integer[]
+  p_seen_versions integer[], p_notes bytea[], p_terms text[]
 ) RETURNS TABLE (
   shown samekey_records, told_digests uuid[], told_tokens bigint[], told_at double precision
 ) LANGUAGE plpgsql AS $$
@@ -432,6 +515,9 @@ BEGIN
       retain_until = CASE WHEN s.state <> 'in_doubt' THEN wall + s.retain END,
       result = s.result,
       error = s.error,
+      payload = CASE WHEN s.state IN ('in_doubt', 'released') THEN r.payload END,
+      notes = coalesce(s.notes, r.notes),
+      terms = CASE WHEN s.terms IS NULL THEN r.terms ELSE samekey_with_terms(r.terms, s.terms::uuid[]) END,
       asker = NULL,
       ask_until = NULL,
       waited_for = CASE WHEN r.waited_for = r.token THEN samekey_ring(r.digest) END,
@@ -440,10 +526,10 @@ BEGIN
         ']')
     FROM unnest(
       p_digests, p_seen_tokens, p_seen_attempts, p_froms, p_spares_lives, p_for_alls, p_states, p_bys, p_results,
-      p_errors, p_whos, p_whys, p_retains, p_next_rounds, p_seen_versions
+      p_errors, p_whos, p_whys, p_retains, p_next_rounds, p_seen_versions, p_notes, p_terms
     ) AS s (
       digest, token, attempt, froms, spares_live, for_all, state, by, result, error, who, why, retain, next_round,
-      seen_version
+      seen_version, notes, terms
     )
     WHERE r.digest = s.digest
       AND r.token = s.token
@@ -532,6 +618,7 @@ DECLARE
 BEGIN
   UPDATE samekey_records SET
     result = NULL,
+    payload = NULL,
     error = 'the result was redacted',
     evidence = (
       SELECT jsonb_agg(jsonb_set(said, '{4}', 'null') ORDER BY number)
@@ -618,7 +705,8 @@ DECLARE
   swept integer := 0;
 BEGIN
   FOR past IN
-    SELECT digest, token, attempt FROM samekey_records WHERE retain_until <= wall ORDER BY retain_until LIMIT p_limit
+    SELECT digest, token, attempt FROM samekey_records
+    WHERE retain_until <= wall AND (state <> 'started' OR lease_until <= wall) ORDER BY retain_until LIMIT p_limit
     FOR UPDATE SKIP LOCKED
   LOOP
     DELETE FROM samekey_records
@@ -626,7 +714,8 @@ BEGIN
       AND token = past.token      -- checked again by the delete: the key may have been made anew
       AND attempt = past.attempt
       AND retain_until <= wall
-      AND state IN ('completed', 'closed', 'released');
+      AND (state IN ('completed', 'closed', 'released')
+        OR state = 'started' AND lease_until <= wall AND split_part(boundary, ' ', 1) = 'repeatable');
     IF FOUND THEN
       swept := swept + 1;
     END IF;

@@ -31,7 +31,11 @@ CREATE TABLE samekey_records (
   error         TEXT,
   asker         TEXT,
   ask_until     REAL NOT NULL,
-  story         TEXT NOT NULL      -- as JSON: fields, attributes, evidence, and moves unless they are plain
+  story         TEXT NOT NULL,     -- as JSON: fields, attributes, evidence, and moves unless they are plain
+  content       BLOB,              -- digest of the payload without what makes the key
+  payload       BLOB,              -- the kept payload, sealed
+  notes         BLOB,
+  terms         BLOB               -- search terms, 16 bytes each
 );
 
 -- No second index: each one is written by every claim and every settle (it cost a fifth of both), and an embedded
@@ -49,3 +53,31 @@ CREATE TABLE samekey_audit (
   after     TEXT NOT NULL,
   why       TEXT NOT NULL
 );
+
+CREATE TABLE samekey_counts (      -- attempts by the minute, for charts and alarms; kept for 14 days
+  minute    INTEGER NOT NULL,      -- seconds since 1970, divided by 60
+  operation TEXT NOT NULL,
+  source    TEXT NOT NULL,
+  outcome   TEXT NOT NULL,
+  number    INTEGER NOT NULL,
+  PRIMARY KEY (minute, operation, source, outcome)
+) WITHOUT ROWID;
+
+CREATE TABLE samekey_findings (    -- what a person should look at
+  id             TEXT PRIMARY KEY,
+  at             REAL NOT NULL,
+  kind           TEXT NOT NULL,
+  severity       TEXT NOT NULL,
+  operation      TEXT NOT NULL,
+  tenant         TEXT,
+  digest         TEXT NOT NULL,
+  title          TEXT NOT NULL,
+  evidence       TEXT NOT NULL,    -- JSON
+  proposal       TEXT NOT NULL,
+  source         TEXT NOT NULL,
+  accepted_by    TEXT,
+  accepted_why   TEXT,
+  accepted_until REAL
+);
+
+CREATE INDEX samekey_found ON samekey_findings (at, id);

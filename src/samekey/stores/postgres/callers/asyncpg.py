@@ -11,10 +11,6 @@ from typing import Any
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
-from samekey.core.transaction import Mark
-
-Operation = Mark | tuple[str, tuple[Any, ...]]
-
 
 def link(connection: Any, asynchronous: bool, link_of: Callable[..., Any]) -> Any:
     if asynchronous and isinstance(connection, asyncpg.Connection | PoolConnectionProxy):
@@ -74,19 +70,15 @@ class AsyncpgLink:
             # next transaction on this connection would be a savepoint in it, and never be committed.
             self._connection.terminate()
 
-    async def trip(self, operations: Sequence[Operation]) -> Any:
+    async def trip(self, operations: Sequence[Any]) -> Any:
         row = None
         for is_statement, some in groupby(operations, key=lambda one: isinstance(one, tuple)):
             if is_statement:
-                for statement in some:
-                    text, values = statement  # type: ignore[misc]
+                for text, values in some:
                     row = await self._connection.fetchrow(numbered(text), *values)
             else:
-                await self._connection.execute("; ".join(one.sql for one in some))  # type: ignore[union-attr]
+                await self._connection.execute("; ".join(one.sql for one in some))
         return row
-
-    async def flush(self) -> None:
-        """Nothing is written late."""
 
     async def effect_returned(self) -> None:
         """Nothing is written late."""

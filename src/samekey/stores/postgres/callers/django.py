@@ -16,9 +16,7 @@ from django.db.utils import Error
 from django.utils.connection import ConnectionProxy
 
 from samekey.core.errors import Misconfigured
-from samekey.core.transaction import Mark, RollbackTo, Savepoint, TransactionAborted
-
-Operation = Mark | tuple[str, tuple[Any, ...]]
+from samekey.core.transaction import RollbackTo, Savepoint, TransactionAborted
 
 
 def link(connection: Any, asynchronous: bool, link_of: Callable[..., Any]) -> Any:
@@ -118,7 +116,7 @@ class DjangoLink:
                 given.close()  # Django opens a new one when it is next used
             raise
 
-    def trip(self, operations: Sequence[Operation]) -> Any:
+    def trip(self, operations: Sequence[Any]) -> Any:
         back = next((one for one in operations if isinstance(one, RollbackTo)), None)
         if back is None:
             self.effect_returned()
@@ -133,9 +131,6 @@ class DjangoLink:
             self._connection.run_on_commit = kept
             self._connection.needs_rollback = False
         return row
-
-    def flush(self) -> None:
-        """Nothing is written late."""
 
     def effect_returned(self) -> None:
         if self._connection.needs_rollback:

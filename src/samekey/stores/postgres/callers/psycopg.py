@@ -46,12 +46,10 @@ class _Shared:
     marks_ahead = commits_along = takes_queries = True
     writes_late = committed = False
     errors = (psycopg.Error,)
-    _connection: Any
     _begins = False  # a BEGIN goes with the next trip; until then there is nothing to roll back
 
-    @property
-    def given(self) -> Any:
-        return self._connection
+    def __init__(self, connection: Any) -> None:
+        self.given = self._connection = connection
 
     @property
     def in_transaction(self) -> bool:
@@ -120,14 +118,10 @@ def _plain(sql: str) -> Query:
 
 
 class PsycopgLink(_Shared):
-    def __init__(self, connection: psycopg.Connection[Any]) -> None:
-        self._connection = connection
-
     def underlying(self) -> Any:
         return self._connection
 
-    def begin(self) -> None:
-        self._begin()
+    begin = _Shared._begin
 
     def commit(self) -> None:
         self._begins = False
@@ -148,19 +142,13 @@ class PsycopgLink(_Shared):
             except BaseException:
                 _break_off(connection, steps)
                 raise
-        return row_of(answer, connection)
-
-    def flush(self) -> None:
-        """Nothing is written late."""
+        return row_of(answer)
 
     def effect_returned(self) -> None:
         """Nothing is written late."""
 
 
 class AsyncPsycopgLink(_Shared):
-    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
-        self._connection = connection
-
     async def underlying(self) -> Any:
         return self._connection
 
@@ -186,10 +174,7 @@ class AsyncPsycopgLink(_Shared):
             except BaseException:
                 _break_off(connection, steps)
                 raise
-        return row_of(answer, connection)
-
-    async def flush(self) -> None:
-        """Nothing is written late."""
+        return row_of(answer)
 
     async def effect_returned(self) -> None:
         """Nothing is written late."""
@@ -251,7 +236,7 @@ def prepared_in(connection: Any) -> Prepared | None:
 _OTHER_FUNCTIONS = b"0A000"  # "cached plan must not change result type": the tables were made anew
 _NOT_AS_KNOWN = (b"26000", b"42P05", _OTHER_FUNCTIONS)  # no such prepared statement; one of that name is there
 _STEP = "SAVEPOINT samekey_step"
-# To which one can go back. In a transaction that a statement of the effect has aborted no new savepoint can be set.
+# The link can roll back to these. A transaction that a statement of the effect has aborted takes no new savepoint.
 _COME_BACK = (b"BEGIN", b"SAVEPOINT", b"ROLLBACK TO SAVEPOINT")
 
 # As plain numbers: every answer is compared with them.
@@ -298,13 +283,11 @@ def _turn(pgconn: Any, queries: Sequence[Query], known: Prepared | None) -> Wait
                 making[number + len(making)] = name
             pgconn.send_query_prepared(name, values, formats, BINARY)
         pgconn.pipeline_sync()
-        while pgconn.flush():  # more than the network takes at once; meanwhile the server may send something
-            if (yield Wait.RW) & Ready.R:
-                pgconn.consume_input()
+        if pgconn.flush():
+            yield from _flushing(pgconn)
         while True:
-            while pgconn.is_busy():
-                if (yield _READ):
-                    pgconn.consume_input()  # raises when the server is gone
+            if pgconn.is_busy():
+                yield from _reading(pgconn)
             result = pgconn.get_result()
             if result is None:
                 if pgconn.status == ConnStatus.BAD:
@@ -328,12 +311,31 @@ def _turn(pgconn: Any, queries: Sequence[Query], known: Prepared | None) -> Wait
                 pgconn.finish()  # left in the middle of it: the server rolls back, or the caller asks again
 
 
-def row_of(answer: Any, connection: Any) -> Any:
+# Functions of their own: Python 3.13 would skip the `finally` of `_turn` if it were interrupted where such a loop in it
+# jumps back (python/cpython#130279).
+
+
+def _flushing(pgconn: Any) -> Waiting:
+    """Send more than the network takes at once; meanwhile the server may send something."""
+    while True:
+        if (yield Wait.RW) & Ready.R:
+            pgconn.consume_input()
+        if not pgconn.flush():
+            return
+
+
+def _reading(pgconn: Any) -> Waiting:
+    while pgconn.is_busy():
+        if (yield _READ):
+            pgconn.consume_input()  # raises when the server is gone
+
+
+def row_of(answer: Any) -> Any:
     """The row of a reply, or the error that it is; a binary row is returned as libpq has it."""
     if answer is None:
         return None
     if answer.status != _ROWS:
-        raise errors.error_from_result(answer, encoding=connection.info.encoding)
+        raise errors.error_from_result(answer)
     if not answer.ntuples:
         return None  # a key that is not there
     if answer.fformat(0) == BINARY:

@@ -11,6 +11,7 @@ and only the trips over the driver's async connection are awaited.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import exc
@@ -19,9 +20,7 @@ from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.orm.session import SessionTransactionOrigin, SessionTransactionState
 
 from samekey.core.errors import Misconfigured, StoreUnavailable
-from samekey.core.transaction import EFFECT, Mark, RollbackTo, Savepoint, SavepointGone
-
-Operation = Mark | tuple[str, tuple[Any, ...]]
+from samekey.core.transaction import EFFECT, RollbackTo, Savepoint, SavepointGone
 
 
 def link(connection: Any, asynchronous: bool, link_of: Callable[..., Any]) -> Any:
@@ -100,7 +99,7 @@ class SqlalchemyLink:
     def begin(self) -> None:
         self.given.begin()
 
-    def trip(self, operations: Sequence[Operation]) -> Any:
+    def trip(self, operations: Sequence[Any]) -> Any:
         if self._orm:
             first = operations[0]
             if isinstance(first, RollbackTo) and self._nested is not None:
@@ -171,6 +170,16 @@ class SqlalchemyLink:
             raise SavepointGone(str(error)) from error
 
 
+def _in_greenlet(name: str) -> Callable[..., Any]:
+    """The method of the sync link that has this name, run in a greenlet of the async connection."""
+
+    async def method(link: AsyncSqlalchemyLink, *values: Any) -> Any:
+        work = getattr(link._sync, name)
+        return await link.given.run_sync(lambda _: work(*values))
+
+    return method
+
+
 class AsyncSqlalchemyLink:
     """For AsyncConnection and AsyncSession."""
 
@@ -184,54 +193,18 @@ class AsyncSqlalchemyLink:
         self._sync = SqlalchemyLink(getattr(given, "sync_session", None) or given.sync_connection, link_of, await_only)
         self.writes_late = self._sync.writes_late
 
-    @property
-    def marks_ahead(self) -> bool:
-        return self._sync.marks_ahead
+    marks_ahead = property(attrgetter("_sync.marks_ahead"))
+    takes_queries = property(attrgetter("_sync.takes_queries"))
+    committed = property(attrgetter("_sync.committed"))
+    errors = property(attrgetter("_sync.errors"))
+    in_transaction = property(attrgetter("_sync.in_transaction"))
+    began_by_itself = property(attrgetter("_sync.began_by_itself"))
+    lost = property(attrgetter("_sync.lost"))
 
-    @property
-    def takes_queries(self) -> bool:
-        return self._sync.takes_queries
-
-    @property
-    def committed(self) -> bool:
-        return self._sync.committed
-
-    @property
-    def errors(self) -> tuple[type[BaseException], ...]:
-        return self._sync.errors
-
-    @property
-    def in_transaction(self) -> bool:
-        return self._sync.in_transaction
-
-    @property
-    def began_by_itself(self) -> bool:
-        return self._sync.began_by_itself
-
-    @property
-    def lost(self) -> bool:
-        return self._sync.lost
-
-    async def underlying(self) -> Any:
-        return await self._in_greenlet(self._sync.underlying)
-
-    async def begin(self) -> None:
-        await self._in_greenlet(self._sync.begin)
-
-    async def commit(self) -> None:
-        await self._in_greenlet(self._sync.commit)
-
-    async def rollback(self) -> None:
-        await self._in_greenlet(self._sync.rollback)
-
-    async def trip(self, operations: Sequence[Operation]) -> Any:
-        return await self._in_greenlet(self._sync.trip, operations)
-
-    async def flush(self) -> None:
-        await self._in_greenlet(self._sync.flush)
-
-    async def effect_returned(self) -> None:
-        await self._in_greenlet(self._sync.effect_returned)
-
-    async def _in_greenlet(self, work: Callable[..., Any], *values: Any) -> Any:
-        return await self.given.run_sync(lambda _: work(*values))
+    underlying = _in_greenlet("underlying")
+    begin = _in_greenlet("begin")
+    commit = _in_greenlet("commit")
+    rollback = _in_greenlet("rollback")
+    trip = _in_greenlet("trip")
+    flush = _in_greenlet("flush")
+    effect_returned = _in_greenlet("effect_returned")

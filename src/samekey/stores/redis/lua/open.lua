@@ -1,7 +1,8 @@
 -- Claim a key, or return its record. One command, so nothing happens between the read and the write.
 --
 -- KEYS  record, unsettled, marker
--- ARGV  the marker as the caller knows it, the attempt, the body of the new record
+-- ARGV  the marker as the caller knows it, the attempt, the body of the new record; for a claim that ends by itself
+--       also after how many milliseconds
 --
 -- {now}                 there was no record: the caller has claimed the key
 -- {now, record}         there is a record: nothing is written
@@ -15,7 +16,11 @@ end
 if found[2] ~= ARGV[1] then
   return {now, false, found[2] or ''}
 end
--- No TTL: a claim that expired by itself would allow a second effect.
-redis.call('SET', KEYS[1], 'k1' .. '0000000001' .. now .. ARGV[2] .. now .. ARGV[3])
+local value = 'k1' .. '0000000001' .. now .. ARGV[2] .. now .. ARGV[3]
+if ARGV[4] then
+  redis.call('SET', KEYS[1], value, 'PX', ARGV[4])    -- Repeatable: a second effect is harmless
+else
+  redis.call('SET', KEYS[1], value)    -- No TTL: a claim that expired by itself would allow a second effect.
+end
 redis.call('ZADD', KEYS[2], now, string.sub(KEYS[1], -32))
 return {now}

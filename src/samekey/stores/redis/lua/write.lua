@@ -4,7 +4,7 @@
 -- ARGV  1 in fixed places: version, token and attempt that the record must still have (58 bytes); the span of time
 --         for which the caller's decision holds, from <= now < before (16 + 16, microseconds); the new version (10),
 --         the new attempt (32), the least new token, or zero to keep it (16); '1' to publish the record, or '0';
---         the retention (17): '-' none, '+' so many microseconds from now, '@' until that time;
+--         the retention (18): '-' none, '+' so many microseconds from now, '@' until that time;
 --         the set of unsettled keys (17): '=' unchanged, '-' remove, '+' add with this score (zero: the time of
 --         this write); then the suffix of the channel: messages belong to no database, so it names one
 --       2 the new body, or '' to delete the record
@@ -43,7 +43,7 @@ else
   if how == '-' then
     redis.call('SET', key, value)
   else
-    local ends = tonumber(sub(head, 151, 166))
+    local ends = tonumber(sub(head, 151, 167))
     if how == '+' then
       ends = micros + ends
     end
@@ -51,11 +51,11 @@ else
     redis.call('SET', key, value, 'PXAT', math.max(1, math.floor(ends / 1000)))
   end
 end
-local index = sub(head, 167, 167)
+local index = sub(head, 168, 168)
 if index == '-' then
   redis.call('ZREM', KEYS[2], sub(key, -32))
 elseif index == '+' then
-  local score = sub(head, 168, 183)
+  local score = sub(head, 169, 184)
   redis.call('ZADD', KEYS[2], score == '0000000000000000' and now or score, sub(key, -32))
 end
 if ARGV[3] then
@@ -63,6 +63,6 @@ if ARGV[3] then
 end
 if sub(head, 149, 149) == '1' then
   -- Only a hint: the write counts even if this user lacks the right to publish.
-  redis.pcall('PUBLISH', key .. sub(head, 184), #value <= PUBLISHED_MAX and value or '')
+  redis.pcall('PUBLISH', key .. sub(head, 185), #value <= PUBLISHED_MAX and value or '')
 end
 return {now, false, token}
