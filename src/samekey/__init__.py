@@ -43,7 +43,8 @@ from samekey.core.errors import (
     TransactionConflict,
     Uncertain,
 )
-from samekey.core.policy import Policy
+from samekey.core.notes import notes_of
+from samekey.core.policy import FOREVER, Policy
 from samekey.core.record import Record
 from samekey.core.shapes import DEFINED_IN as _DEFINED_IN
 from samekey.core.states import State
@@ -53,6 +54,7 @@ from samekey.guard.hold import AsyncHeld, Held, current
 
 __all__ = [
     "CONTENT",
+    "FOREVER",
     "Absent",
     "Answer",
     "Asks",
@@ -94,6 +96,7 @@ __all__ = [
     "TransactionConflict",
     "Uncertain",
     "current",
+    "notes_of",
 ]
 
 __version__ = "0.1.0"

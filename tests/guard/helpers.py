@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import trio
 
 from samekey import AsyncGuard, Guard
@@ -28,7 +29,7 @@ from samekey.stores.memory import AsyncMemoryStore, MemoryStore
 from samekey.stores.sqlite import AsyncSqliteStore, SqliteStore
 from samekey.testing.clock import ManualClock
 
-SOON = 5.0  # seconds in which anything that happens at all has happened; never waited for when all is well
+SOON = 20.0  # seconds in which anything that happens at all has happened; never waited for when all is well
 
 
 # -- places and sides ----------------------------------------------------------------------------------------
@@ -447,19 +448,43 @@ class Signal:
         os.close(self._writing)
 
 
-def until(condition: Callable[[], Any], timeout: float = SOON) -> None:
-    """Come back when the condition holds; for what has no event of its own."""
-    deadline = time.monotonic() + timeout
+def until(condition: Callable[[], Any], *, every: float = 0.002) -> None:
+    """Return when the condition holds; for what has no event of its own."""
+    deadline = time.monotonic() + SOON
     while not condition():
         assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.002)
+        time.sleep(every)
 
 
-def rolled_back_later(connection: sqlite3.Connection, seconds: float) -> threading.Timer:
-    """To be joined before the connection is closed."""
-    timer = threading.Timer(seconds, connection.execute, ["ROLLBACK"])
-    timer.start()
-    return timer
+async def until_async(condition: Callable[[], Any]) -> None:
+    """The same in an event loop, which goes on meanwhile."""
+    deadline = time.monotonic() + SOON
+    while not condition():
+        assert time.monotonic() < deadline, "it never happened"
+        await anyio.sleep(0.002)
+
+
+def outlived(place: Place, name: str, *keys: str) -> Callable[[], bool]:
+    """A condition for `until`: the leases that these records have now would have ended, and renewals kept them live."""
+    ends = {key: place.peek(name, key).lease_until for key in keys}
+
+    def passed() -> bool:
+        records = {key: place.peek(name, key) for key in keys}
+        assert all(record.lease_live for record in records.values()), "a lease ended"
+        return all(record.lease_until - record.lease_left >= ends[key] for key, record in records.items())
+
+    return passed
+
+
+def followers(guard: Any) -> int:
+    """How many callers of this guard wait for the answer of another of its callers."""
+    return sum(len(flight.bells) for flight in list(guard._flights._flying.values()))
+
+
+def writing(guard: Any) -> bool:
+    """Whether a thread of this guard has the turn on the SQLite file's writing connection."""
+    store = guard.store
+    return bool(getattr(store, "sync", store)._process.turn.locked())
 
 
 @contextlib.contextmanager

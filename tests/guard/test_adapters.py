@@ -49,6 +49,7 @@ from samekey.guard.adapters import (
 from samekey.stores.memory import AsyncMemoryStore, MemoryStore
 from samekey.testing.clock import ManualClock
 from samekey.testing.faulty import AsyncFaultyStore, Fault, FaultyStore, Plan
+from tests.guard.helpers import until_async
 
 
 class Adapter:
@@ -232,7 +233,7 @@ ENDINGS: list[tuple[str, Boundary, Callable[[Any], Any], tuple[Any, ...]]] = [
     ("an error", Opaque(), lambda one: one.fail(Boom()), (State.IN_DOUBT, True, "person")),
     ("an error, marked", Opaque(marked=True), lambda one: one.fail(Boom()), (State.RELEASED, True, "runs")),
     ("an error, keyed", Keyed(), lambda one: one.fail(Boom()), (State.IN_DOUBT, True, "runs")),
-    ("an error, repeatable", Repeatable(), lambda one: one.fail(Boom()), (State.IN_DOUBT, True, "runs")),
+    ("an error, repeatable", Repeatable(), lambda one: one.fail(Boom()), (State.RELEASED, True, "runs")),
     ("an error, asks", Asks(lambda record: Declined()), lambda one: one.fail(Boom()), (State.IN_DOUBT, True, "asks")),
     ("cut short", Opaque(), lambda one: one.cut(), (State.IN_DOUBT, True, "person")),
     ("kept", Opaque(), lambda one: one.keep(), (State.STARTED, False, "person")),
@@ -359,8 +360,7 @@ async def test_a_lost_lease_is_told(colour: str):
     running = await adapter.begin()
     assert not running.lost
 
-    await asyncio.sleep(0.06)
-    assert running.lost
+    await until_async(lambda: running.lost)
     await done(running.cut())
 
 
@@ -378,9 +378,10 @@ async def test_a_brokers_timer_is_renewed_with_the_lease_and_not_without_it(colo
     assert await asyncio.to_thread(renewed.wait, 10)
     assert not running.lost
     adapter.plan.add(Fault("renew", times=None))
-    await asyncio.sleep(0.15)
+    await until_async(lambda: adapter.plan.fired)
     renewed.clear()
-    assert not await asyncio.to_thread(renewed.wait, 0.2)
+    await until_async(lambda: len(adapter.plan.fired) > 3)
+    assert not renewed.is_set()
     await done(running.cut())
 
 
@@ -547,8 +548,7 @@ async def test_a_cancelled_batch_lets_its_keys_go():
     adapter = Adapter("async")
     adapter.plan.add(Fault("batch", "delay", when="after", seconds=30))
     task: asyncio.Task[Any] = asyncio.ensure_future(adapter.guard.begin_many([adapter.call("a"), adapter.call("b")]))
-    while adapter.record("b") is None:
-        await asyncio.sleep(0.001)
+    await until_async(lambda: adapter.record("b"))
     task.cancel()
 
     with pytest.raises(asyncio.CancelledError):

@@ -9,7 +9,6 @@ import gc
 import os
 import signal
 import sqlite3
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,7 +37,7 @@ from samekey.core.boundary import Kind, Terms
 from samekey.core.call import Call
 from samekey.guard.on_connection import atomic_call
 from samekey.testing.clock import ManualClock
-from tests.guard.helpers import Child, Ledger, Place, Thread, locked, together
+from tests.guard.helpers import Child, Ledger, Place, Thread, locked, together, until, until_async
 
 
 @pytest.fixture
@@ -690,14 +689,17 @@ def test_a_store_that_is_down_does_not_mean_run_in_a_transaction(sqlite: Place, 
 
 
 def test_concurrent_transactions_of_one_key_wait_and_replay(sqlite: Place, guard: Any, ledger: Ledger):
+    called: list[int] = []
+
     @guard.once(name="order", key="order_id", boundary=Atomic("session"))
     def order(session: sqlite3.Connection, order_id: str) -> str:
         ledger.add()
-        time.sleep(0.02)
+        until(lambda: len(called) == 8)
         return insert(session, order_id)
 
     def one(number: int) -> str:
         with connected(sqlite) as connection:
+            called.append(number)
             return str(order(connection, "o-1"))
 
     assert together(8, one) == ["inserted o-1"] * 8
@@ -765,14 +767,17 @@ async def test_the_same_awaited(sqlite: Place, guard: Any, connection):
 
 async def test_two_tasks_of_one_loop_with_a_transaction_each_both_finish(sqlite: Place, guard: Any):
     """The second waits for the first's commit - which needs the loop that the second must not block."""
-    awaited: AsyncGuard = sqlite.async_guard(policy=Policy(patience=2))
+    awaited: AsyncGuard = sqlite.async_guard(policy=Policy(patience=20))
+    begun: set[str] = set()
 
     @awaited.once(name="order", key="order_id", boundary=Atomic("session"))
     async def order(session: sqlite3.Connection, order_id: str) -> str:
-        await asyncio.sleep(0.05)
+        await until_async(lambda: begun == {"one", "other"})
         return insert(session, order_id)
 
     with connected(sqlite, timeout=0) as one, connected(sqlite, timeout=0) as other:
+        one.set_trace_callback(lambda statement: begun.add("one"))
+        other.set_trace_callback(lambda statement: begun.add("other"))
         answers = await asyncio.gather(order(one, "o-1"), order(other, "o-2"), return_exceptions=True)
 
     assert list(answers) == ["inserted o-1", "inserted o-2"]
@@ -808,10 +813,11 @@ def test_effects_are_exactly_the_keys_whoever_is_killed(sqlite: Place, guard: An
     assert states == [("completed", keys)]
 
 
-def test_an_atomic_effect_longer_than_its_lease_is_nobodys_business(sqlite: Place, guard: Any, connection):
+@pytest.mark.slow
+def test_an_atomic_effect_may_be_longer_than_its_lease(sqlite: Place, guard: Any, connection):
     @guard.once(name="order", key="order_id", boundary=Atomic("session"), policy=Policy(lease=0.05))
     def order(session: sqlite3.Connection, order_id: str) -> str:
-        threading.Event().wait(0.15)
+        time.sleep(0.15)  # real time: the lease ends by the store's clock
         return insert(session, order_id)
 
     assert order.answer(connection, "o-1").recorded
@@ -951,9 +957,11 @@ async def test_cancelled_while_it_waits_for_the_transaction_nothing_is_begun(sql
         return insert(session, order_id)
 
     connection.execute("PRAGMA busy_timeout = 0")
+    statements: list[str] = []
+    connection.set_trace_callback(statements.append)
     with locked(sqlite.path):
         task = asyncio.create_task(order(connection, "o-1"))
-        await asyncio.sleep(0.05)
+        await until_async(lambda: len(statements) > 1)  # it tries again and again
         assert not task.done()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

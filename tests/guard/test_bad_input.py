@@ -8,7 +8,6 @@ import gc
 import os
 import resource
 import sqlite3
-import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,7 @@ from samekey import (
 )
 from samekey.drivers.sqlite import file_id, open_files
 from samekey.stores.sqlite import SqliteStore
-from tests.guard.helpers import Child, Ledger, Place, Side, Thread
+from tests.guard.helpers import Child, Ledger, Place, Side, Thread, until
 
 NOBODY = 65534
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can become nobody")
@@ -526,19 +525,30 @@ def test_a_closed_asyncguard_says_so_and_does_not_hang(sqlite: Place, ledger: Le
     assert len(ledger) == 1
 
 
-def test_closing_while_others_wait_for_their_turn_hangs_nobody(sqlite: Place, colour: str, ledger: Ledger):
+def test_closing_while_callers_wait_for_their_turn_answers_or_refuses_each(
+    sqlite: Place, colour: str, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+):
     """Twenty callers are claiming when the guard is closed: each is answered or refused, none waits for ever."""
     side = sqlite.side(colour)
     side.run("charge", ledger.add, key="warm", payload={})
+    process = getattr(side.guard.store, "sync", side.guard.store)._process
+    claiming: list[Any] = []
+    carry_out = side.guard.store.carry_out
+
+    def counted(command: Any) -> Any:
+        claiming.append(command)
+        return carry_out(command)
+
+    monkeypatch.setattr(side.guard.store, "carry_out", counted)
     connection = sqlite3.connect(sqlite.path, isolation_level=None, check_same_thread=False)
     connection.execute("BEGIN IMMEDIATE")
     threads = [
         Thread(lambda n=n: side.run("charge", ledger.add, key=n, payload={}, policy=Policy(lease=1)))  # type: ignore[misc]
         for n in range(20)
     ]
-    time.sleep(0.1)
+    until(lambda: len(claiming) == 20 and process.turn.locked())
     closing = Thread(lambda: getattr(side.guard.store, "sync", side.guard.store).close())
-    time.sleep(0.05)
+    until(lambda: process.closed)
     connection.execute("ROLLBACK")
     connection.close()
     closing.result()

@@ -12,12 +12,7 @@ import pytest
 
 from samekey import InProgress, KeyReused, NotDone, Policy, Refused, Repeatable, State
 from samekey.guard.single_flight import Flights
-from tests.guard.helpers import Ledger, Place, Thread, raising, spied_side, together, until
-
-
-def waiting(guard) -> int:
-    """How many callers read over somebody's shoulder."""
-    return sum(len(flight.bells) for flight in guard._flights._flying.values())
+from tests.guard.helpers import Ledger, Place, Thread, followers, raising, spied_side, together, until, until_async
 
 
 def test_fifty_threads_cost_the_store_one_claim_and_one_settle(place: Place, colour: str, ledger: Ledger):
@@ -31,7 +26,7 @@ def test_fifty_threads_cost_the_store_one_claim_and_one_settle(place: Place, col
 
     threads = [Thread(lambda: side.run("charge", effect, key="o-1", payload={}).result) for _ in range(50)]
     assert inside.wait(5)
-    until(lambda: waiting(side.guard) == 49)
+    until(lambda: followers(side.guard) == 49)
     go.set()
 
     assert [thread.result() for thread in threads] == [1] * 50
@@ -50,8 +45,7 @@ async def test_fifty_tasks_cost_the_store_one_claim(place: Place, ledger: Ledger
         return ledger.add()
 
     tasks = [asyncio.create_task(guard.run("charge", effect, key="o-1", payload={})) for _ in range(50)]
-    while waiting(guard) < 49:
-        await asyncio.sleep(0.001)
+    await until_async(lambda: followers(guard) == 49)
     go.set()
 
     assert {answer.result for answer in await asyncio.gather(*tasks)} == {1}
@@ -92,7 +86,7 @@ def test_a_follower_loses_its_patience_and_the_flight_goes_on(place: Place, colo
     go.set()
 
     assert first.result().result == "first"
-    assert waiting(side.guard) == 0
+    assert followers(side.guard) == 0
     assert side.guard._flights._flying == {}
 
 
@@ -107,7 +101,7 @@ def test_followers_hear_a_refusal_as_their_own_exception(place: Place, colour: s
 
     threads = [Thread(lambda: side.run("charge", effect, key="o-1", payload={})) for _ in range(5)]
     assert inside.wait(5)
-    until(lambda: waiting(side.guard) == 4)
+    until(lambda: followers(side.guard) == 4)
     go.set()
     errors = [thread.outcome() for thread in threads]
 
@@ -126,7 +120,7 @@ def test_each_follower_gets_an_object_of_its_own(place: Place, colour: str):
 
     threads = [Thread(lambda: side.run("charge", effect, key="o-1", payload={}).result) for _ in range(4)]
     assert inside.wait(5)
-    until(lambda: waiting(side.guard) == 3)
+    until(lambda: followers(side.guard) == 3)
     go.set()
     results = [thread.result() for thread in threads]
 
@@ -152,7 +146,7 @@ def test_a_store_that_fails_for_the_one_who_flies_is_asked_by_the_others_themsel
     assert failing.wait(5)
     others = [Thread(lambda: side.run("charge", ledger.add, key="o-1", payload={})) for _ in range(4)]
     if colour == "sync":
-        until(lambda: waiting(side.guard) == 4)
+        until(lambda: followers(side.guard) == 4)
     go.set()
 
     assert isinstance(first.outcome(), StoreUnavailable)
@@ -219,8 +213,7 @@ def test_a_follower_of_a_cancelled_flight_runs_by_itself(place: Place, ledger: L
         first = asyncio.create_task(guard.run("charge", hangs, key="o-1", payload={}, boundary=Repeatable()))
         await inside.wait()
         second = asyncio.create_task(guard.run("charge", effect, key="o-1", payload={}, boundary=Repeatable()))
-        while not waiting(guard):
-            await asyncio.sleep(0.001)
+        await until_async(lambda: followers(guard))
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
             await first
@@ -241,12 +234,11 @@ def test_a_cancelled_follower_leaves_the_flight_alone(place: Place):
 
         first = asyncio.create_task(guard.run("charge", effect, key="o-1", payload={}))
         second = asyncio.create_task(guard.run("charge", effect, key="o-1", payload={}))
-        while not waiting(guard):
-            await asyncio.sleep(0.001)
+        await until_async(lambda: followers(guard))
         second.cancel()
         with pytest.raises(asyncio.CancelledError):
             await second
-        assert waiting(guard) == 0
+        assert followers(guard) == 0
         go.set()
         return await first
 
@@ -315,7 +307,7 @@ def test_many_who_wait_for_another_process_cost_the_store_one_claim_and_one_wait
     holder = Thread(lambda: other.run("charge", effect, key="o-1", payload={}))
     assert inside.wait(5)
     threads = [Thread(lambda: side.run("charge", int, key="o-1", payload={}).result) for _ in range(20)]
-    until(lambda: waiting(side.guard) == 19)
+    until(lambda: followers(side.guard) == 19)
     with pytest.raises(KeyReused):
         side.run("charge", int, key="o-1", payload={"amount": 500})
     go.set()

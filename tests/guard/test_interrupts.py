@@ -220,7 +220,7 @@ def test_nobody_is_watched_for_who_was_interrupted_as_he_waited(tmp_path: Path):
             other.run("charge", int, key="o-1", payload={})
 
     for _ in places(wait):
-        assert not other.store._process._watch._waiting  # type: ignore[attr-defined]
+        assert not other.store._process.watch._waiting  # type: ignore[attr-defined]
     assert isinstance(held, Held)
     other.close()
     desk.guard.close()

@@ -11,7 +11,7 @@ import anyio
 import pytest
 import trio
 
-from samekey import AsyncGuard, Guard, InDoubt, Misconfigured, Policy, State, StoreUnavailable
+from samekey import AsyncGuard, Guard, InDoubt, Misconfigured, Policy, State, StoreUnavailable, current
 from samekey.loops import running
 from samekey.stores.memory import AsyncMemoryStore, MemoryStore
 from tests.guard.helpers import (
@@ -19,25 +19,28 @@ from tests.guard.helpers import (
     Place,
     Thread,
     locked,
+    outlived,
     raising,
-    rolled_back_later,
     spied,
     start_asyncio,
     start_trio,
     together,
     until,
+    until_async,
+    writing,
 )
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_tasks_of_an_anyio_group_share_one_effect(place: Place, ledger: Ledger, backend: str):
-    guard, results = place.async_guard(), list[int]()
+    guard, results, called = place.async_guard(), list[int](), list[int]()
 
     async def effect():
-        await anyio.sleep(0.01)
+        await until_async(lambda: len(called) == 20)
         return ledger.add()
 
     async def one():
+        called.append(1)
         results.append((await guard.run("charge", effect, key="o-1", payload={})).result)
 
     async def main():
@@ -50,13 +53,14 @@ def test_tasks_of_an_anyio_group_share_one_effect(place: Place, ledger: Ledger, 
 
 
 def test_tasks_of_a_trio_nursery_share_one_effect_and_others_have_their_own(place: Place, ledger: Ledger):
-    guard, results = place.async_guard(), list[tuple[int, Any]]()
+    guard, results, called = place.async_guard(), list[tuple[int, Any]](), list[int]()
 
     async def one(key: int):
         async def effect():
-            await trio.sleep(0.01)
+            await until_async(lambda: len(called) == 40)
             return ledger.add(key) and key
 
+        called.append(key)
         results.append((key, (await guard.run("charge", effect, key=key, payload={})).result))
 
     async def main():
@@ -82,11 +86,13 @@ def test_trio_on_sqlite_waits_for_another_guard_without_polling_it_to_death(sqli
 
 
 def test_two_threads_each_with_a_loop_of_their_own_share_one_asyncguard(place: Place, ledger: Ledger):
-    guard = place.async_guard()
+    guard, called = place.async_guard(), list[int]()
 
     async def many(number: int):
+        called.append(number)
+
         async def effect():
-            await asyncio.sleep(0.005)
+            await until_async(lambda: len(called) == 3)
             return ledger.add()
 
         calls = [guard.run("charge", effect, key=f"k{key}", payload={}) for key in range(10) for _ in range(3)]
@@ -153,10 +159,10 @@ async def _run(guard: AsyncGuard, effect: Any) -> Any:
 
 def test_an_asyncguard_used_by_one_loop_after_another(place: Place, ledger: Ledger):
     """asyncio.run() per job, as scripts and task queues do; nothing is left in the loop that ended."""
-    guard = place.async_guard(policy=Policy(lease=0.3))
+    guard = place.async_guard(policy=Policy(lease=1.0))
 
     async def effect():
-        await asyncio.sleep(0.15)  # long enough for a renewal
+        await until_async(outlived(place, "charge", current().key))  # renewals need the loop
         return ledger.add()
 
     for start in (start_asyncio, start_asyncio):
@@ -182,10 +188,11 @@ def test_cancelled_in_the_middle_of_the_claim_nothing_is_held(sqlite: Place, led
         with locked(sqlite.path) as other, anyio.CancelScope() as scope:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(lambda: guard.run("charge", effect, key="o-1", payload={}))
-                await anyio.sleep(0.05)
-                unlocking = rolled_back_later(other, 0.05)
+                await until_async(lambda: writing(guard))
                 scope.cancel()
-            unlocking.join()
+                with anyio.CancelScope(shield=True):
+                    await anyio.wait_all_tasks_blocked()  # the cancellation has reached the call
+                    other.execute("ROLLBACK")
         return await guard.run("charge", effect, key="o-1", payload={})
 
     answer = anyio.run(main, backend=backend)
@@ -195,12 +202,13 @@ def test_cancelled_in_the_middle_of_the_claim_nothing_is_held(sqlite: Place, led
 
 async def test_cancelled_while_waiting_for_another_holder_changes_nothing(place: Place):
     held = place.guard().hold("charge", key="o-1", payload={})
-    guard = place.async_guard()
+    spy = spied(place.async_store())
+    guard = AsyncGuard(spy)
 
     async def effect(): ...
 
     task = asyncio.create_task(guard.run("charge", effect, key="o-1", payload={}))
-    await asyncio.sleep(0.05)
+    await until_async(lambda: spy.count("wait"))
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -340,8 +348,9 @@ async def test_the_loop_turns_while_another_process_holds_the_file(sqlite: Place
     await guard.run("charge", effect, key="warm", payload={})
     with locked(sqlite.path) as other:
         task = asyncio.create_task(guard.run("charge", effect, key="o-1", payload={}))
+        await until_async(lambda: writing(guard))
         for _ in range(20):
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(0)
             turns += 1
         assert not task.done()
         other.execute("ROLLBACK")
@@ -416,7 +425,7 @@ async def test_cancelled_again_and_again_while_it_settles_it_still_settles(sqlit
     with locked(sqlite.path):
         for _ in range(5):
             task.cancel()
-            await asyncio.sleep(0.01)
+            await anyio.wait_all_tasks_blocked()
         assert not task.done()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -425,28 +434,33 @@ async def test_cancelled_again_and_again_while_it_settles_it_still_settles(sqlit
 
 
 def test_a_loop_that_ends_while_a_task_settles_does_not_lose_the_answer(sqlite: Place, ledger: Ledger):
-    """asyncio.run() cancels what is left; the write is already in the queue."""
-    guard, settling = sqlite.async_guard(), threading.Event()
+    """asyncio.run() cancels what is left; the write is already in the queue, and the file is locked until then."""
+    guard = sqlite.async_guard()
+
+    async def unlock_when_cancelled(other):
+        try:
+            await asyncio.Event().wait()
+        finally:
+            other.execute("ROLLBACK")
 
     async def main(other):
         async def effect():
             other.execute("BEGIN IMMEDIATE")
-            settling.set()
             return ledger.add()
 
-        task = asyncio.create_task(guard.run("charge", effect, key="o-1", payload={}))
-        while not settling.is_set():
-            await asyncio.sleep(0.001)
-        await asyncio.sleep(0.02)
-        assert not task.done()
-        return rolled_back_later(other, 0.1)
+        tasks = [
+            asyncio.create_task(guard.run("charge", effect, key="o-1", payload={})),
+            asyncio.create_task(unlock_when_cancelled(other)),
+        ]
+        await until_async(lambda: len(ledger) and writing(guard))
+        assert not tasks[0].done()
+        return tasks
 
     assert sqlite.look("charge", "o-1") is None
     with locked(sqlite.path) as other:
         other.execute("ROLLBACK")
-        unlocking = asyncio.run(main(other))
+        asyncio.run(main(other))
         until(lambda: sqlite.peek("charge", "o-1").state is State.COMPLETED)
-        unlocking.join()
     assert sqlite.guard().run("charge", ledger.add, key="o-1", payload={}).result == 1
 
 

@@ -11,9 +11,9 @@ import time
 
 import pytest
 
-from samekey import Asks, AsyncGuard, Guard, Happened, Policy, State, StoreUnavailable
+from samekey import Asks, AsyncGuard, Guard, Happened, NotDone, Policy, State, StoreUnavailable
 from samekey.drivers import sqlite as driver
-from tests.guard.helpers import Ledger, Place, Thread, locked, together, until
+from tests.guard.helpers import Ledger, Place, Thread, followers, locked, together, until, until_async
 
 
 def test_a_store_closed_between_the_look_and_the_queue_answers_its_caller(sqlite: Place, colour: str, ledger: Ledger):
@@ -140,6 +140,29 @@ def test_asks_asks_first_after_a_file_was_restored_from_its_own_backup(
 
 
 @pytest.mark.usefixtures("looks_each_time")
+def test_a_takeover_by_another_process_that_a_restore_lost_is_not_noticed(sqlite: Place, colour: str, ledger: Ledger):
+    """A window: the newest claim that this process knows of is in the backup, and so is the released record."""
+    events: list[str] = []
+    here, other = sqlite.side(colour, hooks=[lambda event: events.append(event.name)]), sqlite.side(colour)
+
+    def refused() -> None:
+        raise NotDone("the provider is closed")
+
+    with pytest.raises(NotDone):
+        here.run("charge", refused, key="o-1", payload={})
+    file, backup = sqlite.folder / "keys.db", sqlite.folder / "backup.db"
+    with contextlib.closing(sqlite3.connect(file)) as source, contextlib.closing(sqlite3.connect(backup)) as target:
+        source.backup(target)
+    other.run("charge", ledger.add, key="o-1", payload={})
+    with contextlib.closing(sqlite3.connect(backup)) as source, contextlib.closing(sqlite3.connect(file)) as target:
+        source.backup(target)
+
+    answer = here.run("charge", ledger.add, key="o-1", payload={})
+
+    assert (answer.replayed, len(ledger), events.count("store_lost_memory")) == (False, 2, 0)
+
+
+@pytest.mark.usefixtures("looks_each_time")
 def test_a_batch_notices_a_replaced_file_too(sqlite: Place, colour: str, ledger: Ledger):
     here = sqlite.side(colour)
     here.run("charge", ledger.add, key="before", payload={})
@@ -184,8 +207,9 @@ def test_a_folder_that_goes_away_while_an_effect_runs_does_not_take_its_answer(s
     assert (answer.result, answer.recorded) == ("done", False)
 
 
-def test_the_writer_goes_home_and_comes_back(sqlite: Place, ledger: Ledger, monkeypatch):
-    """Idle, it ends; the next command starts a new one, also at the very moment it leaves."""
+@pytest.mark.slow
+def test_the_writer_thread_ends_when_idle_and_starts_again(sqlite: Place, ledger: Ledger, monkeypatch):
+    """The next command starts a new one, also at the moment when the idle one ends."""
     from samekey.stores.sqlite import _process
 
     monkeypatch.setattr(_process, "WRITER_IDLE_SECONDS", 0.01)
@@ -198,7 +222,10 @@ def test_the_writer_goes_home_and_comes_back(sqlite: Place, ledger: Ledger, monk
 
         for key in range(30):
             await asyncio.wait_for(guard.run("charge", effect, key=key, payload={}), 5)
-            await asyncio.sleep(0.01 if key % 2 else 0.0125)
+            if key % 2:
+                await until_async(lambda: guard.store.sync._process._thread is None)
+            else:
+                await asyncio.sleep(0.01)  # real time: the writer thread is about to end
 
     asyncio.run(main())
     assert len(ledger) == 30
@@ -297,7 +324,7 @@ async def test_a_follower_whose_payload_changed_while_it_waited_is_judged_by_wha
     first = asyncio.create_task(guard.run("charge", effect, key="o-1", payload={"amount": 1}))
     await asyncio.sleep(0)
     second = asyncio.create_task(guard.run("charge", effect, key="o-1", payload=mine))
-    await asyncio.sleep(0.02)
+    await until_async(lambda: followers(guard))
     mine["amount"] = 2
     go.set()
 

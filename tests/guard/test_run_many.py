@@ -30,7 +30,19 @@ from samekey import (
     State,
     StoreUnavailable,
 )
-from tests.guard.helpers import Ledger, Place, Side, Thread, raising, rolled_back_later, spied, spied_side, until
+from tests.guard.helpers import (
+    Ledger,
+    Place,
+    Side,
+    Thread,
+    outlived,
+    raising,
+    spied,
+    spied_side,
+    until,
+    until_async,
+    writing,
+)
 
 
 def items(count: int) -> list[dict[str, int]]:
@@ -131,12 +143,12 @@ def test_an_empty_batch_asks_nobody(place: Place, colour: str):
 
 
 def test_claims_of_a_batch_are_kept_alive_while_the_effects_before_them_run(place: Place, ledger: Ledger):
-    guard, other = place.guard(policy=Policy(lease=0.3)), place.guard(policy=Policy(patience=0))
+    guard, other = place.guard(policy=Policy(lease=0.6)), place.guard(policy=Policy(patience=0))
     met: list[Exception] = []
 
     def effect(one):
         if one["id"] == 0:
-            threading.Event().wait(0.7)
+            until(outlived(place, "charge", "1"))
             met.append(Thread(lambda: other.run("charge", ledger.add, key=1, payload=items(2)[1])).outcome())
         return ledger.add(one["id"])
 
@@ -148,11 +160,11 @@ def test_claims_of_a_batch_are_kept_alive_while_the_effects_before_them_run(plac
 
 
 async def test_claims_of_a_batch_are_kept_alive_on_a_store_without_a_sync_twin(place: Place, ledger: Ledger):
-    guard = AsyncGuard(spied(place.async_store()), policy=Policy(lease=0.3))
+    guard = AsyncGuard(spied(place.async_store()), policy=Policy(lease=0.6))
 
     async def effect(one):
         if one["id"] == 0:
-            await asyncio.sleep(0.7)
+            await until_async(outlived(place, "charge", "1"))
             return place.peek("charge", "1").lease_live
         return ledger.add()
 
@@ -259,10 +271,11 @@ def test_a_batch_that_is_cancelled_while_it_claims_leaves_no_claim(sqlite: Place
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(lambda: guard.run_many("charge", effect, items(3), key="id"))
-                await anyio.sleep(0.05)
-                unlocking = rolled_back_later(other, 0.05)
+                await until_async(lambda: writing(guard))
                 scope.cancel()
-        unlocking.join()
+                with anyio.CancelScope(shield=True):
+                    await anyio.wait_all_tasks_blocked()  # the cancellation has reached the batch
+                    other.execute("ROLLBACK")
         await guard.run("charge", effect, key="after the others in the queue", payload={})
 
     with contextlib.closing(sqlite3.connect(sqlite.path, isolation_level=None, check_same_thread=False)) as other:

@@ -323,10 +323,10 @@ def test_current_is_the_hold_of_the_effect_and_only_there(side: Side):
 
 
 async def test_current_is_each_tasks_own(place: Place):
-    guard = place.async_guard()
+    guard, all_inside = place.async_guard(), asyncio.Barrier(20)
 
     async def effect() -> str:
-        await asyncio.sleep(0.01)
+        await all_inside.wait()
         return str(current().key)
 
     answers = await asyncio.gather(*(guard.run("op", effect, key=f"k{n}", payload={}) for n in range(20)))

@@ -35,7 +35,7 @@ from samekey import (
     State,
 )
 from samekey.guard import hold
-from tests.guard.helpers import Child, Ledger, Place, Side, Thread, start_asyncio, start_trio
+from tests.guard.helpers import Child, Ledger, Place, Side, Thread, followers, start_asyncio, start_trio, until_async
 
 
 class Declined(Exception):
@@ -282,7 +282,7 @@ async def test_a_task_that_an_effect_started_and_does_not_wait_for_gets_its_answ
 
     async def effect() -> str:
         tasks.append(asyncio.ensure_future(guard.run("charge", effect, key="o-1", payload={})))
-        await asyncio.sleep(0.02)
+        await until_async(lambda: followers(guard))
         return "once"
 
     await guard.run("charge", effect, key="o-1", payload={})

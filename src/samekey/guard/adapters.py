@@ -22,7 +22,8 @@ from typing import Any, NamedTuple
 from weakref import ref
 
 from samekey.core.call import Answer, Call, next_of
-from samekey.core.commands import Outcome, Returned
+from samekey.core.commands import Outcome
+from samekey.core.context import current_hold
 from samekey.core.errors import (
     Busy,
     Fenced,
@@ -39,7 +40,7 @@ from samekey.core.errors import (
 from samekey.core.next_step import Next, seconds_until
 from samekey.core.policy import as_seconds
 from samekey.core.states import State
-from samekey.guard.hold import AsyncHeld, Held, Hold, _current
+from samekey.guard.hold import AsyncHeld, Held, Hold
 from samekey.loops import started
 
 _log = logging.getLogger("samekey")
@@ -188,13 +189,17 @@ class _Running:
 
     def __enter__(self) -> Any:
         """Make it the `current()` hold of this context: for an effect that runs in another thread or task."""
-        self._token = _current.set(ref(self.held))
+        self._token = current_hold.set(ref(self.held))
         return self
 
     def __exit__(self, *_: object) -> None:
         token, self._token = self._token, None
         if token is not None:
-            _current.reset(token)
+            current_hold.reset(token)
+
+    def _check_part(self) -> None:
+        if self._performer.call.terms.checked:
+            self._performer.check_part(self.held)
 
     def _begin_end(self) -> Any:
         self.held.leave()
@@ -235,9 +240,14 @@ class Running(_Running):
 
     held: Held
 
-    def succeed(self, result: Any = None) -> Ended:
-        """The effect happened, and this is what the key answers from now on."""
-        return self._end(Returned(result), None)
+    def succeed(self, result: Any = None, *, happened: bool = True) -> Ended:
+        """The effect happened, and this is what the key answers from now on.
+
+        `happened=False`: an answer that is kept although it is no success, such as a page for an error.
+        """
+        if happened:
+            self._check_part()
+        return self._end(self.held.returned(result), None)
 
     def fail(self, error: BaseException) -> Ended:
         """The effect raised this. The policy judges it as in a guarded function; it is not raised here."""
@@ -262,7 +272,7 @@ class Running(_Running):
     def _end(self, outcome: Outcome, given: BaseException | None) -> Ended:
         steps = self._begin_end()
         try:
-            ended = self._performer.end(steps, outcome)
+            ended = self._performer.go_on(steps, outcome)
         except SamekeyError as error:
             ended = error
         return self._ended(given, ended)
@@ -273,9 +283,11 @@ class AsyncRunning(_Running):
 
     held: AsyncHeld
 
-    def succeed(self, result: Any = None) -> Awaitable[Ended]:
+    def succeed(self, result: Any = None, *, happened: bool = True) -> Awaitable[Ended]:
         """The effect happened, and this is what the key answers from now on."""
-        return self._end(Returned(result), None)
+        if happened:
+            self._check_part()
+        return self._end(self.held.returned(result), None)
 
     def fail(self, error: BaseException) -> Awaitable[Ended]:
         """The effect raised this. The policy judges it as in a guarded function; it is not raised here."""
@@ -298,7 +310,7 @@ class AsyncRunning(_Running):
     async def _end(self, outcome: Outcome, given: BaseException | None) -> Ended:
         steps = self._begin_end()
         try:
-            ended = await self._performer.end(steps, outcome)
+            ended = await self._performer.go_on(steps, outcome)
         except SamekeyError as error:
             ended = error
         return self._ended(given, ended)
@@ -354,19 +366,11 @@ def patience(wait: float) -> float:
     return as_seconds("wait", wait, zero_allowed=True)
 
 
-def too_late(held: Any) -> Fenced | None:
-    """The error if the lease ended before the claim's reply came; raises if the transaction of the claim has ended."""
-    ended = held._performer.too_late()
-    if ended is not None:
-        held.keep_out()
-        raise ended
-    late: Fenced | None = held.overslept()
-    return late
-
-
 def pairs(ends: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Outcome, BaseException | None]]:
     """Each run with its outcome: an exception is what it ended in, anything else is its result."""
     return [
-        (running, running.held.outcome(end), end) if isinstance(end, BaseException) else (running, Returned(end), None)
+        (running, running.held.outcome(end), end)
+        if isinstance(end, BaseException)
+        else (running, running.held.returned(end), None)
         for running, end in ends
     ]

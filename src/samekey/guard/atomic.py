@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from functools import partial
-from operator import call
 from typing import Any
 from weakref import ref
 
@@ -39,9 +38,8 @@ from samekey.core.commands import (
     Undo,
     Wait,
 )
-from samekey.core.drive import adrive, drive
+from samekey.core.drive import Steps, adrive, do, drive
 from samekey.core.errors import Misconfigured, StoreError, StoreUnavailable, TransactionConflict
-from samekey.core.ports import Hook
 from samekey.core.record import Record
 from samekey.core.transaction import (
     CLAIM,
@@ -67,7 +65,8 @@ from samekey.core.transaction import (
     broken,
     occupied,
 )
-from samekey.guard.hold import AsyncHeld, Held, depth, lineage
+from samekey.guard.facts import Facts
+from samekey.guard.hold import AsyncHeld, Held, lineage
 from samekey.guard.operations import new_attempt
 from samekey.guard.performer import AsyncPerformer, Performer
 from samekey.loops import running
@@ -76,9 +75,6 @@ TRANSACTIONS_MAX = 20  # tries of a whole transaction that we began, while other
 WAIT_MIN_SECONDS = 0.001  # a database takes 0 for "for ever"
 
 _log = logging.getLogger("samekey")
-
-Steps = Generator[Any, Any, Any]  # yields what is to be called
-do: Any = call  # as the `perform` of such steps
 
 # The innermost guarded call on each connection, by the connection's id, which is valid as long as its performer lives.
 _on_connection: dict[int, ref[_InTransaction]] = {}
@@ -96,6 +92,9 @@ class _InTransaction:
     _patience_ends: float
     _run_effect: Any
     _surely: Any
+    end_in: Callable[[BaseException], None]
+    end_later: Callable[[str, str], None]
+    note_answered: Callable[[Record | None], None]
     handed_out: Any
     perform: Any
 
@@ -106,12 +105,12 @@ class _InTransaction:
         transaction: Transaction | AsyncTransaction,
         *,
         begins: bool,
-        hooks: tuple[Hook, ...],
+        facts: Facts,
     ) -> None:
-        super().__init__(call, effect, None, None, None, hooks)  # type: ignore[call-arg]  # of Performer or AsyncPerformer
+        super().__init__(call, effect, None, None, None, facts)  # type: ignore[call-arg]  # of Performer or AsyncPerformer
         self._transaction: Any = transaction
         self._begins = begins  # a transaction of its own, where the caller has none open
-        self._depth = depth()  # the effects around us may have savepoints on the same connection
+        self._depth = len(lineage())  # the effects around us may have savepoints on the same connection
 
     # -- one call at a time on a connection --------------------------------------------------------------------
     # Savepoints are a stack. Rolling back to one of them undoes what other calls did on top of it, and two calls that
@@ -283,6 +282,7 @@ class _InTransaction:
             "a hold of %s was never entered, and stays claimed: roll its transaction back", self.call.key.operation
         )
         self._depart(Phase.AWAY)
+        self.end_later("released", "released")
 
     def abandon(self) -> None:
         """The garbage collector found a hold in the middle of its block."""
@@ -291,6 +291,7 @@ class _InTransaction:
             self.call.key.operation,
         )
         self._depart(Phase.UNDONE if self._phase in OWN_OPEN else Phase.AWAY)
+        self.end_later("abandoned", "released")
 
     def finish(self) -> None:
         """There is no flight in here that another caller could wait for."""
@@ -303,7 +304,9 @@ class _InTransaction:
         """`core.drive.drive`, with the store's commands as acts on the caller's connection."""
         try:
             command = steps.send(reply)
-            while type(command) is not until:
+            while True:
+                if type(command) is until:
+                    return command
                 try:
                     if isinstance(command, Wait):
                         reply = command.seen  # work that others have not committed cannot be waited for in here
@@ -320,7 +323,6 @@ class _InTransaction:
                     command = steps.throw(error)
                 else:
                     command = steps.send(reply)
-            return command
         except StopIteration as stop:
             return stop.value
         except BaseException:
@@ -349,6 +351,7 @@ class _InTransaction:
             record = yield self._trip(*acts)
         except TransactionAborted as error:
             raise aborted() from error
+        self.note_answered(record)
         if marks:
             self._phase = MOVE[self._phase, Phase.MARKED]
         return record
@@ -376,7 +379,7 @@ class _InTransaction:
             except (SavepointGone, TransactionAborted) as error:
                 outcome = Raised(Misconfigured(broken(self.call.key, error, lost=self._transaction.lost)))
             except Exception as error:
-                outcome = Raised(error)
+                outcome = Raised(error, notes=outcome.notes, terms=outcome.terms)
         self._outcome = outcome
         self._phase = MOVE[self._phase, Phase.RAN]
         return outcome
@@ -416,6 +419,9 @@ class _InTransaction:
                 outcome.error, f"samekey: {broken(self.call.key, None, lost=self._transaction.lost)}"
             )  # `with connection:` rolls back on every error
 
+    def _straight(self, command: Any) -> Any:
+        return self._trip(command)()
+
     def _trip(self, *acts: Act) -> Callable[[], Any]:
         patience = max(WAIT_MIN_SECONDS, self._patience_ends - time.monotonic())
         return partial(self._transaction.carry_out, *acts, patience=patience)
@@ -424,35 +430,28 @@ class _InTransaction:
 class AtomicPerformer(_InTransaction, Performer):
     """Carries out commands on the caller's connection."""
 
-    def whole(self) -> Answer[Any] | Failed:
-        """The attempt in the caller's transaction, or in one of our own."""
-        ended: Answer[Any] | Failed = self._go(self._whole())
-        return ended
+    def go_on(self, steps: Generator[Command, Any, Any] | None = None, reply: Any = None) -> Any:
+        """The attempt in the caller's transaction, or in one of our own; or the rest of it, after its effect."""
+        return self._go(self._whole() if steps is None else self._rest(steps, reply))
 
-    def hold(self) -> Held | Answer[Any]:
+    def hold(self, steps: Any = None, reply: Any = None) -> Held | Answer[Any]:
         held: Held | Answer[Any] = self._go(self._hold())
         return held
-
-    def end(self, steps: Generator[Command, Any, Any], outcome: Outcome) -> Any:
-        return self._go(self._rest(steps, outcome))
 
     def perform(self, command: Any) -> Any:
         if isinstance(command, StoreCommand):  # of held.sending()
             return drive(self._ask(command), do)
         return super().perform(command)
 
-    def _straight(self, command: Any) -> Record | None:
-        record: Record | None = self._trip(command)()
-        return record
-
     def _go(self, steps: Steps) -> Any:
         try:
             return drive(steps, do)
-        except BaseException:
+        except BaseException as error:
             try:
                 drive(self._leave(), do)
             finally:
                 drive(self._leave(), do)  # the first one may have been interrupted; done twice is done once
+            self.end_in(error)
             raise
 
     def _surely(self, steps: Steps) -> Any:
@@ -462,32 +461,25 @@ class AtomicPerformer(_InTransaction, Performer):
 class AsyncAtomicPerformer(_InTransaction, AsyncPerformer):
     """The same, awaited."""
 
-    async def whole(self) -> Answer[Any] | Failed:
-        """The attempt in the caller's transaction, or in one of our own."""
-        ended: Answer[Any] | Failed = await self._go(self._whole())
-        return ended
+    async def go_on(self, steps: Generator[Command, Any, Any] | None = None, reply: Any = None) -> Any:
+        """The attempt in the caller's transaction, or in one of our own; or the rest of it, after its effect."""
+        return await self._go(self._whole() if steps is None else self._rest(steps, reply))
 
-    async def hold(self) -> AsyncHeld | Answer[Any]:
+    async def hold(self, steps: Any = None, reply: Any = None) -> AsyncHeld | Answer[Any]:
         held: AsyncHeld | Answer[Any] = await self._go(self._hold())
         return held
-
-    async def end(self, steps: Generator[Command, Any, Any], outcome: Outcome) -> Any:
-        return await self._go(self._rest(steps, outcome))
 
     async def perform(self, command: Any) -> Any:
         if isinstance(command, StoreCommand):
             return await adrive(self._ask(command), do)
         return await super().perform(command)
 
-    async def _straight(self, command: Any) -> Record | None:
-        record: Record | None = await self._trip(command)()
-        return record
-
     async def _go(self, steps: Steps) -> Any:
         try:
             return await adrive(steps, do)
-        except BaseException:
+        except BaseException as error:
             await self._surely(self._leave())
+            self.end_in(error)
             raise
 
     async def _surely(self, steps: Steps) -> Any:
@@ -501,11 +493,6 @@ class AsyncAtomicPerformer(_InTransaction, AsyncPerformer):
 
 
 # -- whose transaction ---------------------------------------------------------------------------------------------
-
-
-def join(store: Any, connection: Any) -> Any:
-    """The store inside this connection's transactions: a Transaction, or an AsyncTransaction of an async store."""
-    return store.join(connection)
 
 
 _warned: set[str] = set()  # operations, once each: their next calls are as this one

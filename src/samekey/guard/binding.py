@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from samekey.core.attributes import Pairs, fitted_to
 from samekey.core.errors import KeyMissing, Misconfigured
 from samekey.core.fingerprint import Intent, declared_ignore
 from samekey.core.key import as_text, key_text, part_text
@@ -43,8 +44,22 @@ class Content:
 
 CONTENT = Content()
 
+
+def apart_of(key: Any) -> tuple[str, ...] | None:
+    """The paths of the payload that a key rule names; None where it may use anything."""
+    if isinstance(key, str):
+        return (key,)
+    return tuple(key) if isinstance(key, (tuple, list)) else None
+
+
+def apart_by_hand(key: Any) -> tuple[str, ...] | None:
+    """The same for a key that is given as a value: it names nothing of the payload."""
+    return None if isinstance(key, Content) else ()
+
+
 KeyRule = str | tuple[str, ...] | list[str] | Callable[..., Any] | Content
 TenantRule = str | Callable[..., Any]
+AttributeRule = Collection[str] | Callable[..., Mapping[str, Any]]
 
 
 class Bound(NamedTuple):
@@ -54,6 +69,7 @@ class Bound(NamedTuple):
     tenant: str | None
     payload: dict[str, Any]
     connection: Any = None
+    attributes: Pairs | None = None
 
 
 class Binding:
@@ -70,9 +86,9 @@ class Binding:
     ) -> None:
         self._signature = _signature(function)
         parameters = list(self._signature.parameters.values())
-        self._skip_first = is_method(function, parameters)
+        skips_first = is_method(function, parameters)
         self._atomic = atomic
-        self._own = parameters[1 if self._skip_first else 0 :]
+        self._own = parameters[1 if skips_first else 0 :]
         names = [one.name for one in self._own]
         if atomic is not None and atomic not in names:
             known = ", ".join(names) or "none"
@@ -82,13 +98,14 @@ class Binding:
         for path in self.ignore:
             self._known(path, "ignore=", function)
         self._key = self._rule(key, "key=", function)
+        self.apart = apart_of(key)
         self._tenant = None if tenant is None else self._rule(tenant, "tenant=", function)
         self._plain = not any(one.kind in (_MANY, _NAMED, _ONLY) for one in parameters)
         self._positions = [one.name for one in parameters if one.kind in (_ONLY, _EITHER)]
         self._defaults = {one.name: one.default for one in parameters if one.default is not _EMPTY}
         # How many arguments are all of them, where all can be given by position; -1: never.
         self._all = len(parameters) if self._plain and len(self._positions) == len(parameters) else -1
-        self._first = parameters[0].name if self._skip_first else None
+        self._first = parameters[0].name if skips_first else None
         self._names = self._signature.parameters.keys()
         self._count = len(self._names)
 
@@ -103,7 +120,7 @@ class Binding:
         connection = payload.pop(self._atomic) if self._atomic is not None else None
         key = self._key(payload, connection)
         tenant = None if self._tenant is None else part_text(self._tenant(payload, connection), "tenant")
-        return _new(Bound, (key, tenant, payload, connection))
+        return _new(Bound, (key, tenant, payload, connection, None))
 
     def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         if self._plain and len(args) <= len(self._positions):
@@ -157,6 +174,27 @@ class Binding:
         return (first, *rest)
 
 
+class LabelledBinding(Binding):
+    """The same for a function whose calls keep attributes. They are labels: one that is not there is left out."""
+
+    def __init__(self, function: Callable[..., Any], attributes: AttributeRule, **rules: Any) -> None:
+        super().__init__(function, **rules)
+        what = "attributes="
+        if callable(attributes):
+            # Of the payload: a connection is where the call happens, not what a person would look for.
+            own = [one for one in self._own if one.name != self._atomic]
+            self._attributes = fitted(attributes, own, f"{what} of {_name(function)}")
+            return
+        if isinstance(attributes, (str, bytes)) or not isinstance(attributes, Collection):
+            raise TypeError(f"{what} of {_name(function)} takes names in a tuple, or a function, not {attributes!r}")
+        paths = {path: self._known(path, what, function) for path in attributes}
+        self._attributes = lambda payload: {name: _found(payload, path) for name, path in paths.items()}
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Bound:
+        bound = super().bind(args, kwargs)
+        return bound._replace(attributes=fitted_to(self._attributes(bound.payload)))
+
+
 def is_method(function: Callable[..., Any], parameters: list[inspect.Parameter]) -> bool:
     """Whether the first parameter is the instance or class: defined in a class body, and called that."""
     if not parameters or parameters[0].name not in ("self", "cls"):
@@ -187,9 +225,8 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
     try:
         return inspect.signature(function)
     except ValueError:  # written in C
-        raise Misconfigured(
-            f"{function!r} has no readable parameters: call it from a function of your own, and guard that"
-        ) from None
+        why = "has no readable parameters: call it from a function of your own, and guard that"
+        raise Misconfigured(f"{function!r} {why}") from None
 
 
 def _follow(payload: Mapping[str, Any], path: tuple[str, ...], what: str) -> Any:
@@ -200,6 +237,13 @@ def _follow(payload: Mapping[str, Any], path: tuple[str, ...], what: str) -> Any
         except (KeyError, AttributeError):
             raise KeyMissing(f"the {what.rstrip('=')} {'.'.join(path)!r} is not there: no {step!r}") from None
     return value
+
+
+def _found(payload: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+    try:
+        return _follow(payload, path, "attributes=")
+    except KeyMissing:
+        return None
 
 
 def _name(function: Any) -> str:
@@ -223,88 +267,52 @@ Arguments = Mapping[str, Any]
 
 def fitted(rule: Callable[..., Any], own: Sequence[inspect.Parameter], what: str) -> Callable[[Arguments], Any]:
     """`rule` as a function of the bound arguments of a function with the parameters `own`."""
-    taken = _parameters(rule)
-    asks = _Asks(own, taken, what)
+    taken, names = _parameters(rule), [one.name for one in own]
     single = [one for one in taken if one.kind not in (_MANY, _NAMED)]
-    many = any(one.kind is _MANY for one in taken)
-    sources = [(one, asks.source(index, one)) for index, one in enumerate(single)]
-    by_position = [source for one, source in sources if one.kind is _ONLY or (many and one.kind is _EITHER)]
-    by_name = [(one.name, source) for one, source in sources[len(by_position) :]]
-    rest = asks.rest_of_positions(len(by_position)) if many else None
-    others = asks.rest_of_names() if any(one.kind is _NAMED for one in taken) else None
+    asked = {one.name for one in single}
+    many, others = (any(one.kind is kind for one in taken) for kind in (_MANY, _NAMED))
+    positions = [one.name for one in own if one.kind in (_ONLY, _EITHER)]
+    items, options = (next((one.name for one in own if one.kind is kind), "") for kind in (_MANY, _NAMED))
+
+    for index, one in enumerate(single):
+        positional = one.kind in (_ONLY, _EITHER)
+        there = positions[index] if positional and index < len(positions) else None
+        if one.name in names:
+            if many and positional and one.name != there:
+                raise TypeError(f"{what}: with *args it is called by position, and {one.name!r} has another")
+        elif there is not None and there not in asked:
+            if one.default is not _EMPTY or options:
+                raise TypeError(
+                    f"{what}: is its parameter {one.name!r} the function's {there!r}? Then call it so; "
+                    "if it is a constant of its own, make it keyword-only"
+                )
+        elif one.default is _EMPTY and not options and not (positional and items):
+            known = ", ".join(names) or "none"
+            raise TypeError(f"{what}: it asks for {one.name!r}, and there is no such parameter (there are: {known})")
 
     def call(bound: Arguments) -> Any:
-        args = [source(bound) for source in by_position]
-        named = {name: source(bound) for name, source in by_name}
-        if rest is not None:
-            args += rest(bound)
-        if others is not None:
-            named = {**others(bound, positions_too=rest is None), **named}
+        in_order = [bound[name] for name in positions] + list(bound.get(items, ()))
+        by_name = {**bound, **bound.get(options, {})}
+        args, named = [], {}
+        for index, one in enumerate(single):
+            value = by_name.get(one.name, one.default)
+            renamed = index >= len(positions) or positions[index] not in asked  # the rule has another name for it
+            if one.name not in by_name and one.kind in (_ONLY, _EITHER) and index < len(in_order) and renamed:
+                value = in_order[index]
+            if value is _EMPTY:
+                raise TypeError(f"{what}: it asks for {one.name!r}, and this call has none")
+            if one.kind is _ONLY or (many and one.kind is _EITHER):
+                args.append(value)
+            else:
+                named[one.name] = value
+        if many:
+            args += in_order[len(args) :]
+        if others:
+            left_out = {*asked, items, options, *(positions if many else ())}
+            named.update((name, value) for name, value in by_name.items() if name not in left_out)
         return rule(*args, **named)
 
     return call
-
-
-class _Asks:
-    """Where each parameter of a rule gets its value from."""
-
-    def __init__(self, own: Sequence[inspect.Parameter], taken: Sequence[inspect.Parameter], what: str) -> None:
-        self._what = what
-        self._names = [one.name for one in own]
-        self._positions = [one.name for one in own if one.kind in (_ONLY, _EITHER)]
-        self._items = next((one.name for one in own if one.kind is _MANY), None)
-        self._options = next((one.name for one in own if one.kind is _NAMED), None)
-        self._taken = {one.name for one in taken if one.kind not in (_MANY, _NAMED)}
-        self._in_order = any(one.kind is _MANY for one in taken)
-
-    def source(self, index: int, one: inspect.Parameter) -> Callable[[Arguments], Any]:
-        positional = one.kind in (_ONLY, _EITHER)
-        there = self._positions[index] if positional and index < len(self._positions) else None
-        if one.name in self._names:
-            if self._in_order and positional and one.name != there:
-                raise TypeError(f"{self._what}: with *args it is called by position, and {one.name!r} has another")
-            return lambda bound: bound[one.name]
-        if there is not None and there not in self._taken:
-            if one.default is _EMPTY and self._options is None:
-                return lambda bound: bound[there]
-            raise TypeError(
-                f"{self._what}: is its parameter {one.name!r} the function's {there!r}? Then call it so; "
-                "if it is a constant of its own, make it keyword-only"
-            )
-        if self._options is not None or (positional and self._items is not None):
-            return self._as_it_came(index - len(self._positions) if positional else None, one)
-        if one.default is not _EMPTY:
-            return lambda bound: one.default
-        known = ", ".join(self._names) or "none"
-        raise TypeError(f"{self._what}: it asks for {one.name!r}, and there is no such parameter (there are: {known})")
-
-    def rest_of_positions(self, count: int) -> Callable[[Arguments], list[Any]]:
-        names, items, skip = self._positions[count:], self._items, max(0, count - len(self._positions))
-        return lambda bound: [bound[name] for name in names] + list(bound.get(items or "", ()))[skip:]
-
-    def rest_of_names(self) -> Callable[..., dict[str, Any]]:
-        variadic, positions, taken = (self._items, self._options), self._positions, self._taken
-        names = [name for name in self._names if name not in taken and name not in variadic]
-
-        def rest(bound: Arguments, *, positions_too: bool) -> dict[str, Any]:
-            options = bound.get(self._options or "", {})
-            found = {name: value for name, value in options.items() if name not in taken}
-            return found | {name: bound[name] for name in names if positions_too or name not in positions}
-
-        return rest
-
-    def _as_it_came(self, item: int | None, one: inspect.Parameter) -> Callable[[Arguments], Any]:
-        def source(bound: Arguments) -> Any:
-            options, items = bound.get(self._options or "", {}), bound.get(self._items or "", ())
-            if one.name in options:
-                return options[one.name]
-            if item is not None and 0 <= item < len(items):
-                return items[item]
-            if one.default is not _EMPTY:
-                return one.default
-            raise TypeError(f"{self._what}: it asks for {one.name!r}, and this call has none")
-
-        return source
 
 
 def _parameters(rule: Callable[..., Any]) -> list[inspect.Parameter]:

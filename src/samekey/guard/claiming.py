@@ -1,25 +1,32 @@
 """How a call gets its key: by a claim of its own, from another caller in this process, or after another hold ended.
 
-`Claiming` and `AsyncClaiming` are twins, method by method; the performers are made of them.
+`Claiming` and `AsyncClaiming` are twins; the performers are made of them. What is not on the way of every call is
+written once for both colours, as steps that `drive` or `adrive` takes.
 
-One rule for interrupts (Ctrl-C, a cancelled task, a signal handler that raises): a claim that was interrupted is asked
-about once more by its attempt id, and let go if it got through. The effect has not run, so the key is free.
+One rule for interrupts (Ctrl-C, a cancelled task, a signal handler that raises): what the store has not answered is
+asked once more, by its attempt id. A claim that got through is let go: its effect has not run, so the key is free. An
+outcome is written again, and recognises itself. `unanswered` is that command, and `ask_again` is the rule: the code
+that drives an attempt, or many of them, calls it when the attempt was interrupted. All else that an interrupted call
+leaves in this process (its flight, its hold) counts only while its performer lives and its hold is not over.
 """
 
 from __future__ import annotations
 
+import logging
 import math
+import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any
 
-from samekey.core.attempt import withdraw
-from samekey.core.call import Call, open_command
-from samekey.core.commands import Open, Read, Take, Wait
-from samekey.core.drive import adrive, drive
-from samekey.core.errors import Fenced, InProgress, SamekeyError, StoreBusy
-from samekey.core.ports import AsyncStore, Store
+from samekey.core.attempt import last_word, withdraw
+from samekey.core.call import Call, in_progress, open_command
+from samekey.core.commands import CallLookup, Command, Open, Read, Settle, Take, Testify, Wait
+from samekey.core.drive import Steps, adrive, do, drive
+from samekey.core.errors import InProgress, StoreBusy
 from samekey.core.record import Record
+from samekey.core.recovery import stop_asking
 from samekey.core.states import SETTLED
 from samekey.guard.batch import given_up
 from samekey.guard.hold import is_inside, lineage
@@ -27,7 +34,32 @@ from samekey.guard.lease_timer import Leases
 from samekey.guard.single_flight import Batch, Flight, Flights
 from samekey.loops import ThreadBell, running
 
+_log = logging.getLogger("samekey")
+
 BUSY_PAUSE_SECONDS = 0.1  # before a claim is tried again whose record is locked by another transaction
+
+_NOT_SETTLED = "a record of %s could not be settled: it is in doubt when its lease ends"
+
+Asked = Open | Take | CallLookup | Settle | Testify
+
+
+class Crowd:
+    """The callers of a process that wait for other holders of their keys, counted: they occupy its threads."""
+
+    def __init__(self) -> None:
+        self._mutex, self._waiting = threading.Lock(), 0
+
+    def enter(self, most: int) -> bool:
+        """Whether one more may wait, where `most` may."""
+        with self._mutex:
+            if self._waiting >= most:
+                return False
+            self._waiting += 1
+            return True
+
+    def leave(self) -> None:
+        with self._mutex:
+            self._waiting -= 1
 
 
 class _Claiming:
@@ -35,6 +67,8 @@ class _Claiming:
 
     call: Call
     leases: Leases | None
+    unanswered: Asked | None = None  # removed when the write was answered, and when the effect begins
+    last: Record | None = None  # the record as the store last returned it to a write or a wait
     _guard: Any
     _flights: Flights | None
     _asked_at: float
@@ -43,8 +77,24 @@ class _Claiming:
     _followed: Flight | None = None  # of another caller, which we follow
     _registered: Batch | None = None  # shows close() that we are in flight, where we claim without a flight of our own
     _settled: Record | None = None
-    last: Record | None = None  # the record as the store last returned it to a write or a wait
+    crowd: tuple[Crowd, int] | None = None  # the callers that wait with us, and how many may
+    waited_seconds = 0.0  # for another holder of the key
+    ran = False  # the effect began; not set for one that returned, until its outcome is known to be lost
     _early: Any = None  # the hold of a claim made in a batch, renewed until its turn comes
+    end_interrupted: Callable[[Asked | None], None]
+    note_answered: Callable[[Record | None], None]
+    # These three have a colour: under AsyncGuard they return something to await, and so does what is made of them.
+    _drive: Any
+    _claim: Callable[..., Any]
+    _bell: Callable[[], Any]
+
+    @property
+    def store(self) -> Any:
+        """Opened when it is first needed: a store that cannot be opened counts as one that is down."""
+        return self._guard.store
+
+    def _straight(self, command: Any) -> Any:
+        return self.store.carry_out(command)
 
     def finish(self) -> None:
         """The call is over, however it ended: the callers that follow it go on."""
@@ -57,6 +107,62 @@ class _Claiming:
             self._flight = None
         self._registered = None
 
+    # -- interrupts ----------------------------------------------------------------------------------------------
+
+    @property
+    def unwritten(self) -> bool:
+        """Whether the store has not acknowledged the last write: its outcome may not be on record."""
+        return isinstance(self.unanswered, Settle | Testify)
+
+    def ask_again(self) -> Any:
+        """The rule for interrupts: ask once more about what the store has not answered, and end the call."""
+        return self._drive(self._asking_again(), self._straight)
+
+    def withdraw(self) -> Any:
+        """Let a claim go whose effect never ran, and end the call."""
+        self.unanswered = open_command(self.call)
+        return self.ask_again()
+
+    def _asking_again(self) -> Generator[Command, Any, None]:
+        asked = self.unanswered
+        try:
+            if isinstance(asked, Open | Take):
+                yield from withdraw(self.call, asked)
+            elif isinstance(asked, CallLookup):
+                yield from stop_asking(self.call, asked.record)
+            elif asked is not None:
+                self._note((yield from last_word(self.call, asked)))
+        except Exception:  # still it is the interrupt that must come out; a claim ends with its lease
+            if self.unwritten:
+                _log.warning(_NOT_SETTLED, self.call.key.operation)
+                self.ran, asked = True, None
+        self.unanswered = None
+        self.finish()
+        self.end_interrupted(asked)
+
+    # -- claiming ------------------------------------------------------------------------------------------------
+
+    def _open(self, command: Open) -> Any:
+        flights = self._flights
+        if flights is None or self._flight is not None:
+            return self._claim(command)
+        ours = self._flight = Flight(self)  # known before it is under way: an interrupt from here on lands it
+        flight = flights.board(command.key.digest, ours)
+        if flight is ours:
+            return self._claim(command, boards=True)
+        self._flight, self._followed = None, flight
+        return self._drive(self._following(flight, command), do)
+
+    def _following(self, flight: Flight, command: Open) -> Steps:
+        budget, start = self._guard._budget, time.monotonic()
+        seconds = math.inf if budget is None or budget.seconds_left is None else budget.seconds_left
+        record = yield from self._watching(flight, lambda: flight.held is not None, seconds)
+        waited = time.monotonic() - start
+        self.waited_seconds += waited
+        if budget is not None:
+            budget.spend(waited)  # the store did not answer the other caller either
+        return record or (yield partial(self._claim, command))
+
     def _register(self, flights: Flights) -> None:
         """Register this call as in flight before checking whether the guard is closed.
 
@@ -67,7 +173,7 @@ class _Claiming:
             self._registered = flights.batch()
         self._guard._require_open()
 
-    def _show_followers(self, record: Record | None) -> Record | None:
+    def _show_followers(self, record: Record | None) -> None:
         """The store replied to the claim that other callers of this process wait for."""
         if record is not None and self._flight is not None and self._flights is not None:
             if record.attempt == self.call.attempt or record.lease_live:
@@ -77,18 +183,50 @@ class _Claiming:
                 self._settled = record
             else:
                 self.finish()  # neither held nor settled: each follower asks the store itself
-        return record
 
-    def _seen_in_flight(self, flight: Flight) -> Record | None:
-        if flight.settled is not None:
-            return flight.settled
-        return None if flight.landed else flight.held
+    # -- waiting -------------------------------------------------------------------------------------------------
 
     def _patience_left(self) -> float:
         return self._patience_ends - time.monotonic()
 
-    def _after_wait(self, seen: Record, record: Record | None) -> Record | None:
-        """The record after a wait, unless it is held by an effect that makes this very call."""
+    def _wait(self, command: Wait) -> Any:
+        self.unanswered = None  # another caller holds the key
+        return self._drive(self._waiting(command), do)
+
+    def _waiting(self, command: Wait) -> Steps:
+        start = time.monotonic()
+        try:
+            return (yield from self._waiting_in_crowd(command))
+        finally:
+            self.waited_seconds += time.monotonic() - start
+
+    def _waiting_in_crowd(self, command: Wait) -> Steps:
+        if self.crowd is None:
+            return (yield from self._waiting_for(command))
+        crowd, most = self.crowd
+        if not crowd.enter(most):
+            raise in_progress(command.seen)
+        try:
+            return (yield from self._waiting_for(command))
+        finally:
+            crowd.leave()
+
+    def _waiting_for(self, command: Wait) -> Steps:
+        seen, patience = command.seen, None
+        claim = given_up(seen.attempt)
+        if claim is not None:
+            yield partial(self._drive, claim.performer._asking_again(), self._straight)
+            return (yield partial(self._straight, Read(seen.key)))
+        if is_inside(seen.attempt):
+            patience = 0.0  # that hold cannot end before we return: look, and do not wait
+        flight = self._followed
+        if patience is None and flight is not None and flight.held is not None and flight.held.fence == seen.fence:
+            yield from self._watching(flight, lambda: flight.landed, seen.lease_left)
+            self._followed = None  # it landed, or its lease is over as far as this process knows: ask the store
+            if flight.settled is not None:
+                return flight.settled
+        patience = max(0.0, self._patience_left()) if patience is None else patience
+        record: Record | None = yield partial(self.store.wait, command, patience)
         if record is not None and record.fence == seen.fence and record.lease_live and record.attempt in lineage():
             raise InProgress(
                 f"{record.key} is held by the very effect that makes this call: it would wait for itself. "
@@ -99,212 +237,81 @@ class _Claiming:
             )
         return self._note(record)
 
+    def _watching(self, flight: Flight, enough: Callable[[], bool], seconds: float = math.inf) -> Steps:
+        """Wait for this flight, at most as long as our patience; the record that it shows then."""
+        flights = self._flights
+        if flights is not None and not enough() and not flight.landed:
+            bell = self._bell()
+            flights.listen(flight, bell)
+            ends = min(self._patience_ends, time.monotonic() + seconds)
+            try:
+                while True:
+                    left = ends - time.monotonic()
+                    if left <= 0 or enough() or flight.landed:
+                        break
+                    yield partial(bell.wait, left)
+            finally:
+                flights.leave(flight, bell)
+        return flight.settled or (None if flight.landed else flight.held)
+
     def _note(self, record: Record | None) -> Record | None:
         self.last = record
         if record is not None and record.state in SETTLED:
             self._settled = record
         return record
 
-    def _lease_over(self, held: Any) -> Fenced | None:
-        """Whether the lease ended before the effect could begin: another caller may have the key by now."""
-        if held.record is None or self.leases is None or held.deadline > time.monotonic():
-            return None
-        return Fenced(
-            f"the claim of {self.call.key} was answered so late that its lease had ended: nothing was run, and the key "
-            "was let go. Ask again with the same key",
-            key=self.call.key.text,
-            token=held.token,
-        )
-
 
 class Claiming(_Claiming):
     """In the calling thread."""
 
-    @property
-    def store(self) -> Store:
-        """Opened when it is first needed: a store that cannot be opened counts as one that is down."""
-        store: Store = self._guard.store
-        return store
-
-    def _open(self, command: Open) -> Record | None:
-        flights = self._flights
-        if flights is None or self._flight is not None:
-            return self._claim(command)
-        ours = self._flight = Flight(self)  # known before it is under way: an interrupt from here on lands it
-        flight = flights.board(command.key.digest, ours)
-        if flight is ours:
-            return self._claim(command, boards=True)
-        self._flight, self._followed = None, flight
-        return self._watch(flight, lambda: flight.held is not None) or self._claim(command)
+    _drive = staticmethod(drive)
+    _bell = ThreadBell
 
     def _claim(self, command: Open | Take, boards: bool = False) -> Record | None:
         if self._flights is not None and (self._flight is None or self._guard._closed):
             self._register(self._flights)
+        self.unanswered = command
         while True:
             try:
                 store = self._guard.store  # opened by the first call, which may take longer than a lease
                 self._asked_at = time.monotonic()
                 record: Record | None = store.carry_out(command)
-                return self._show_followers(record) if boards else record
             except StoreBusy:
                 if self._patience_left() < BUSY_PAUSE_SECONDS:
                     raise
-            except (Exception, GeneratorExit):
-                raise
-            except BaseException:  # Ctrl-C in the middle of the claim: nothing ran, so let it go
-                self.withdraw(command)
-                raise
-            time.sleep(BUSY_PAUSE_SECONDS)
-
-    def withdraw(self, command: Any) -> None:
-        """Let a claim go whose effect never ran."""
-        try:
-            drive(withdraw(self.call, command), self._straight)
-        except SamekeyError:
-            pass  # the store cannot be reached: the claim ends with its lease
-        self.finish()
-
-    def _straight(self, command: Any) -> Any:
-        return self.store.carry_out(command)
-
-    def _require_lease(self, held: Any) -> None:
-        fenced = self._lease_over(held)
-        if fenced is not None:
-            self.withdraw(open_command(self.call))
-            raise fenced
-
-    def _wait(self, command: Wait) -> Record | None:
-        claim = given_up(command.seen.attempt)
-        if claim is not None:
-            claim.performer.finish()
-            try:
-                drive(withdraw(claim.performer.call, claim.command), self._straight)
-            except Exception:
-                raise
-            except BaseException:  # once more: no other caller knows of this claim any more
-                drive(withdraw(claim.performer.call, claim.command), self._straight)
-                raise
-            found: Record | None = self.store.carry_out(Read(command.seen.key))
-            return found
-        if is_inside(command.seen.attempt):  # that hold cannot end before we return: look, and do not wait
-            return self._after_wait(command.seen, self.store.wait(command, 0.0))
-        flight = self._followed
-        if flight is not None and flight.held is not None and flight.held.fence == command.seen.fence:
-            self._watch(flight, lambda: flight.landed, command.seen.lease_left)
-            settled = flight.settled
-            self._followed = None  # it landed, or its lease is over as far as this process knows: ask the store
-            if settled is not None:
-                return settled
-        return self._after_wait(command.seen, self.store.wait(command, max(0.0, self._patience_left())))
-
-    def _watch(self, flight: Flight, enough: Callable[[], bool], seconds: float = math.inf) -> Record | None:
-        flights = self._flights
-        if flights is None or enough() or flight.landed:
-            return self._seen_in_flight(flight)
-        bell = ThreadBell()
-        flights.listen(flight, bell)
-        ends = min(self._patience_ends, time.monotonic() + seconds)
-        try:
-            while not (enough() or flight.landed):
-                left = ends - time.monotonic()
-                if left <= 0:
-                    break
-                bell.wait(left)
-        finally:
-            flights.leave(flight, bell)
-        return self._seen_in_flight(flight)
+                time.sleep(BUSY_PAUSE_SECONDS)
+            else:
+                if boards:
+                    self._show_followers(record)
+                else:
+                    self.note_answered(record)
+                return record
 
 
 class AsyncClaiming(_Claiming):
     """In the running event loop."""
 
-    @property
-    def store(self) -> AsyncStore:
-        store: AsyncStore = self._guard.store
-        return store
+    _drive = staticmethod(adrive)
 
-    def _open(self, command: Open) -> Awaitable[Record | None]:
-        flights = self._flights
-        if flights is None or self._flight is not None:
-            return self._claim(command)
-        ours = self._flight = Flight(self)  # known before it is under way: an interrupt from here on lands it
-        flight = flights.board(command.key.digest, ours)
-        if flight is ours:
-            return self._claim(command, boards=True)
-        self._flight, self._followed = None, flight
-        return self._follow(flight, command)
-
-    async def _follow(self, flight: Flight, command: Open) -> Record | None:
-        return await self._watch(flight, lambda: flight.held is not None) or await self._claim(command)
+    def _bell(self) -> Any:
+        return running().bell()
 
     async def _claim(self, command: Open | Take, boards: bool = False) -> Record | None:
         if self._flights is not None and (self._flight is None or self._guard._closed):
             self._register(self._flights)
+        self.unanswered = command
         while True:
             try:
                 store = self._guard.store  # opened by the first call, which may take longer than a lease
                 self._asked_at = time.monotonic()
                 record: Record | None = await store.carry_out(command)
-                return self._show_followers(record) if boards else record
             except StoreBusy:
                 if self._patience_left() < BUSY_PAUSE_SECONDS:
                     raise
-            except (Exception, GeneratorExit):
-                raise
-            except BaseException:  # cancelled in the middle of the claim: nothing ran, so let it go
-                await running().shielded(lambda: self.withdraw(command))
-                raise
-            await running().sleep(BUSY_PAUSE_SECONDS)
-
-    async def withdraw(self, command: Any) -> None:
-        """Let a claim go whose effect never ran."""
-        try:
-            await adrive(withdraw(self.call, command), self._straight)
-        except SamekeyError:
-            pass  # the store cannot be reached: the claim ends with its lease
-        self.finish()
-
-    async def _straight(self, command: Any) -> Any:
-        return await self.store.carry_out(command)
-
-    async def _require_lease(self, held: Any) -> None:
-        fenced = self._lease_over(held)
-        if fenced is not None:
-            await running().shielded(lambda: self.withdraw(open_command(self.call)))
-            raise fenced
-
-    async def _wait(self, command: Wait) -> Record | None:
-        claim = given_up(command.seen.attempt)
-        if claim is not None:
-            claim.performer.finish()
-            letting_go = withdraw(claim.performer.call, claim.command)
-            await running().shielded(lambda: adrive(letting_go, self._straight))  # no other caller knows of this claim
-            found: Record | None = await self.store.carry_out(Read(command.seen.key))
-            return found
-        if is_inside(command.seen.attempt):  # that hold cannot end before we return: look, and do not wait
-            return self._after_wait(command.seen, await self.store.wait(command, 0.0))
-        flight = self._followed
-        if flight is not None and flight.held is not None and flight.held.fence == command.seen.fence:
-            await self._watch(flight, lambda: flight.landed, command.seen.lease_left)
-            settled = flight.settled
-            self._followed = None  # it landed, or its lease is over as far as this process knows: ask the store
-            if settled is not None:
-                return settled
-        return self._after_wait(command.seen, await self.store.wait(command, max(0.0, self._patience_left())))
-
-    async def _watch(self, flight: Flight, enough: Callable[[], bool], seconds: float = math.inf) -> Record | None:
-        flights = self._flights
-        if flights is None or enough() or flight.landed:
-            return self._seen_in_flight(flight)
-        bell = running().bell()
-        flights.listen(flight, bell)
-        ends = min(self._patience_ends, time.monotonic() + seconds)
-        try:
-            while not (enough() or flight.landed):
-                left = ends - time.monotonic()
-                if left <= 0:
-                    break
-                await bell.wait(left)
-        finally:
-            flights.leave(flight, bell)
-        return self._seen_in_flight(flight)
+                await running().sleep(BUSY_PAUSE_SECONDS)
+            else:
+                if boards:
+                    self._show_followers(record)
+                else:
+                    self.note_answered(record)
+                return record

@@ -6,43 +6,33 @@ which rules), let the core decide step by step, and raise or return what the cor
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from time import monotonic
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
-from samekey.core.attempt import attempt
+from samekey.core.attributes import Attributes
 from samekey.core.boundary import ATOMIC, Boundary, Opaque
-from samekey.core.call import Answer, Call, open_command
+from samekey.core.call import Answer, Call
 from samekey.core.commands import Read
-from samekey.core.drive import adrive, drive
 from samekey.core.errors import StoreUnavailable
 from samekey.core.key import as_text, make_key
 from samekey.core.policy import Policy
-from samekey.core.ports import AsyncStore, Health, Hook, Store
+from samekey.core.ports import AsyncStore, Health, Store
 from samekey.core.record import Record
 from samekey.guard import off_switch
-from samekey.guard.adapter_batches import abegin_many, asettle_many, begin_many, settle_many
-from samekey.guard.adapters import (
-    AsyncOpened,
-    AsyncRunning,
-    Ended,
-    Opened,
-    Running,
-    patience,
-    too_late,
-    unopened,
-)
-from samekey.guard.atomic import AsyncAtomicPerformer, AtomicPerformer, join
+from samekey.guard.adapter_batches import BeginSome, SettleSome
+from samekey.guard.adapters import AsyncOpened, AsyncRunning, Ended, Opened, Running, pairs, patience, unopened
+from samekey.guard.atomic import AsyncAtomicPerformer, AtomicPerformer
 from samekey.guard.base import BaseGuard
-from samekey.guard.batch import arun_some, chunks, key_of, run_some
-from samekey.guard.binding import Bound, Content, KeyRule, TenantRule
+from samekey.guard.batch import Many, Rules, ato_the_end, chunks, to_the_end
+from samekey.guard.binding import AttributeRule, Bound, Content, KeyRule, TenantRule, apart_by_hand, apart_of
+from samekey.guard.claiming import Crowd
+from samekey.guard.deadline import Bounded
 from samekey.guard.decorated import AsyncGuarded, Guarded, needs_parentheses
 from samekey.guard.hold import AsyncHeld, Held
-from samekey.guard.lease_timer import Leases, renew_with
 from samekey.guard.on_connection import AsyncOnConnection, OnConnection
-from samekey.guard.operations import Attributes, Operation, as_key, no_effect
+from samekey.guard.operations import Operation, as_key, no_effect
 from samekey.guard.performer import AsyncPerformer, Performer
 
 P = ParamSpec("P")
@@ -50,7 +40,7 @@ T = TypeVar("T")
 S = TypeVar("S")
 
 
-class Guard(BaseGuard):
+class Guard(BaseGuard[Store]):
     """The guard for sync code.
 
     >>> guard = Guard("memory://")
@@ -66,18 +56,6 @@ class Guard(BaseGuard):
     """
 
     _asynchronous = False
-    store: Store
-
-    def __init__(
-        self,
-        store: str | Store,
-        *,
-        policy: Policy = Policy(),  # noqa: B008 - frozen
-        secret: str | bytes | Collection[str | bytes] | None = None,
-        hooks: Iterable[Hook] = (),
-    ) -> None:
-        super().__init__(store, policy=policy, secret=secret, hooks=hooks)
-        self._leases = Leases(lambda lease: renew_with(self.store, lease))
 
     @needs_parentheses
     def once(
@@ -90,6 +68,7 @@ class Guard(BaseGuard):
         boundary: Boundary = Opaque(),  # noqa: B008 - frozen
         policy: Policy | None = None,
         aliases: Collection[str] = (),
+        attributes: AttributeRule = (),
     ) -> Callable[[Callable[P, T]], Guarded[P, T]]:
         """Decorate a function: one effect per key, and the same answer for every caller with that key.
 
@@ -101,6 +80,7 @@ class Guard(BaseGuard):
         boundary    what may be done after a crash: Atomic, Keyed, Asks, Repeatable, or Opaque (a person decides)
         policy      lease, patience, retention, and what the effect's exceptions mean; otherwise the guard's policy
         aliases     earlier names of the operation: keys that were used under them are still found
+        attributes  parameters and paths to keep with the record as labels, or a function that returns a mapping
 
         The arguments are compared too: the same key with other arguments raises KeyReused. An exception of the function
         says nothing about its effect, so the key is in doubt, unless the exception is NotDone or Refused, or is listed
@@ -120,14 +100,7 @@ class Guard(BaseGuard):
 
         def decorate(function: Callable[P, T]) -> Guarded[P, T]:
             binding, operation = self._decorated(
-                function,
-                key=key,
-                name=name,
-                tenant=tenant,
-                ignore=ignore,
-                boundary=boundary,
-                policy=policy,
-                aliases=aliases,
+                function, key, name, tenant, ignore, boundary, policy, aliases, attributes
             )
             return Guarded(function, binding, operation, guard=self, answer=self._answer, peek=self.peek)
 
@@ -147,10 +120,10 @@ class Guard(BaseGuard):
         attributes: Attributes | None = None,
     ) -> Answer[T]:
         """Run `effect()` once for this key; every other call with it gets the same answer."""
-        operation = self._by_hand(name, effect, ignore, boundary, policy)
-        return self._carry_out(
-            self.new_call(operation, as_key(key, payload, operation), payload, tenant, attributes), effect
-        )
+        operation = self._by_hand(name, effect, ignore, boundary, policy, apart_by_hand(key))
+        call = self.new_call(operation, as_key(key, payload, operation), payload, tenant, attributes)
+        performer = self._performer(call, effect)
+        return performer.conclude(performer.go_on())
 
     def run_many(
         self,
@@ -163,15 +136,16 @@ class Guard(BaseGuard):
         ignore: Collection[str] = (),
         boundary: Boundary = Opaque(),  # noqa: B008 - frozen
         policy: Policy | None = None,
+        attributes: Attributes | Callable[[S], Mapping[str, Any]] | None = None,
     ) -> list[Answer[T] | Exception]:
         """`effect(payload)` once for each payload's key; answers and errors in the order of the payloads.
 
         Claims are made together, up to 64 in one round trip; effects run one after the other.
         """
-        operation = self._by_hand(name, effect, ignore, boundary, policy)
+        operation = self._by_hand(name, effect, ignore, boundary, policy, apart_of(key))
         answers: list[Answer[T] | Exception] = []
         for some in chunks(payloads):
-            answers += self._run_some(operation, effect, some, key, tenant)
+            answers += self._run_some(operation, effect, some, Rules(key, tenant, attributes))
         return answers
 
     def hold(
@@ -187,26 +161,35 @@ class Guard(BaseGuard):
         attributes: Attributes | None = None,
     ) -> Held | Answer[Any]:
         """Take the key by hand: a `Held` to enter with `with` and `complete()`, or the `Answer` there already is."""
-        operation = self._by_hand(name, no_effect, ignore, boundary, policy, "hold")
+        operation = self._by_hand(name, no_effect, ignore, boundary, policy, apart_by_hand(key), "hold")
         call = self.new_call(operation, as_key(key, payload, operation), payload, tenant, attributes)
         return self._performer(call, no_effect).hold()
 
-    def begin(self, call: Call, *, wait: float | None = None, decides: bool = False) -> Opened:
+    def begin(
+        self,
+        call: Call,
+        *,
+        wait: float | None = None,
+        decides: bool = False,
+        crowd: tuple[Crowd, int] | None = None,
+    ) -> Opened:
         """For adapters (docs/adapters.md): claim the key of this call, and answer with a value.
 
         `wait` is how long to wait for another holder, in place of the policy's patience. `decides`: the effect may call
-        `current().release()` and `.keep()`, and the adapter obeys `running.decision`.
+        `current().release()` and `.keep()`, and the adapter obeys `running.decision`. `crowd`: where so many calls wait
+        already, this one does not.
         """
         performer = self._performer(call, no_effect)
+        performer.crowd = crowd
         if wait is not None:
             performer.wait_at_most(patience(wait))
         try:
             held = performer.hold()
             if isinstance(held, Answer):
                 return held
-            late = too_late(held) if performer.leases is None or held.deadline <= monotonic() else None
+            late = held.too_late() if performer.leases is None or held.deadline <= monotonic() else None
             if late is not None:
-                performer.withdraw(open_command(call))
+                performer.withdraw()
                 raise late
         except Exception as error:
             return unopened(error, call)
@@ -217,11 +200,19 @@ class Guard(BaseGuard):
 
         None of them is `current()` yet: run each effect inside `with running:`.
         """
-        return begin_many(self, calls, wait)
+        seconds, opened = patience(wait), list[Opened]()
+        for some in chunks(calls):
+            begin = BeginSome(self, seconds)
+            opened += to_the_end(self, begin.run(some), begin.let_go)
+        return opened
 
     def settle_many(self, ends: Iterable[tuple[Running, Any]]) -> list[Ended]:
         """End many runs, up to 64 in one round trip: each with its result, or with the exception that it ended in."""
-        return settle_many(ends)
+        ended: list[Ended] = []
+        for some in chunks(pairs(ends)):
+            settle = SettleSome()
+            ended += to_the_end(self, settle.run(some), settle.let_go)
+        return ended
 
     def on(self, connection: Any) -> Guard:
         """This guard inside the caller's transaction: record and effect commit together, or not at all."""
@@ -246,10 +237,19 @@ class Guard(BaseGuard):
             return None
 
     def close(self) -> None:
-        """Take no more calls, and close the store: now, or as soon as the last effect that is running was settled."""
+        """Take no more calls, and close the store: now, or as soon as the last effect that is running was settled.
+
+        Waits for outcomes that are written in the background, at most until their leases end.
+        """
         self._closed = True
+        self._settling.finish()
+        self._shut_if_idle()
+
+    def _shut_if_idle(self) -> None:
+        """Close the store of a closed guard, unless a call or an outcome still needs it: that closes it then."""
         store = self._to_be_shut()
         if store is not None:
+            self._facts.books.close(store)
             store.close()
 
     def __enter__(self) -> Guard:
@@ -261,67 +261,30 @@ class Guard(BaseGuard):
         self.close()
 
     def _answer(self, operation: Operation, bound: Bound, effect: Callable[[], Any]) -> Answer[Any]:
-        call = self.new_call(operation, bound.key, bound.payload, bound.tenant)
+        call = self.new_call(operation, bound.key, bound.payload, bound.tenant, bound.attributes)
         if operation.terms.kind is ATOMIC and not call.unguarded:
-            return self._carry_out_atomic(call, effect, bound.connection)
-        return self._carry_out(call, effect)
-
-    def _carry_out(self, call: Call, effect: Callable[[], Any]) -> Answer[Any]:
-        performer = self._performer(call, effect)
-        try:
-            ended = drive(attempt(call), performer.perform)
-        finally:
-            try:
-                performer.finish()
-            except BaseException:
-                performer.finish()  # interrupted; and an error that was raised in here may keep the performer for long
-                raise
-            if self._closed:
-                self.close()
-        return performer.conclude(ended)
+            performer = self._in_transaction(call, effect, bound.connection)
+        else:
+            performer = self._performer(call, effect)
+        return performer.conclude(performer.go_on())
 
     def _performer(self, call: Call, effect: Callable[[], Any]) -> Performer:
-        return Performer(call, effect, self, self._flights, self._leases, self._hooks)
+        guard = Bounded(self, call) if call.policy.bounded and not self._in_process else self
+        return Performer(call, effect, guard, self._flights, self._leases, self._facts)
 
-    def _carry_out_atomic(self, call: Call, effect: Callable[[], Any], connection: Any) -> Answer[Any]:
-        transaction = join(self.store, connection)
-        performer = AtomicPerformer(call, effect, transaction, begins=True, hooks=self._hooks)
-        return performer.conclude(performer.whole())
+    def _in_transaction(self, call: Call, effect: Callable[[], Any], connection: Any) -> Performer:
+        return AtomicPerformer(call, effect, self.store.join(connection), begins=True, facts=self._facts)
 
-    def _run_some(
-        self, operation: Operation, effect: Callable[[Any], Any], some: list[Any], key: Any, tenant: str | None
-    ) -> list[Any]:
-        def new_call(payload: Any) -> Call:
-            return self.new_call(operation, key_of(payload, key, operation), payload, tenant)
-
-        def new_performer(call: Call, payload: Any) -> Performer:
-            return Performer(call, functools.partial(effect, payload), self, None, self._leases, self._hooks)
-
-        under_way = self._flights.batch()
-        try:
-            return run_some(some, new_call, new_performer)
-        finally:
-            del under_way
-            if self._closed:
-                self.close()
+    def _run_some(self, operation: Operation, effect: Any, some: list[Any], rules: Rules) -> list[Any]:
+        many = Many(self, operation, effect, rules)
+        answers: list[Any] = to_the_end(self, many.run(some), many.let_go)
+        return answers
 
 
-class AsyncGuard(BaseGuard):
+class AsyncGuard(BaseGuard[AsyncStore]):
     """The guard for async code: the same names, awaited. asyncio, and trio on memory, SQLite and MySQL."""
 
     _asynchronous = True
-    store: AsyncStore
-
-    def __init__(
-        self,
-        store: str | AsyncStore,
-        *,
-        policy: Policy = Policy(),  # noqa: B008 - frozen
-        secret: str | bytes | Collection[str | bytes] | None = None,
-        hooks: Iterable[Hook] = (),
-    ) -> None:
-        super().__init__(store, policy=policy, secret=secret, hooks=hooks)
-        self._leases = Leases(lambda lease: renew_with(self.store, lease))
 
     @needs_parentheses
     def once(
@@ -334,6 +297,7 @@ class AsyncGuard(BaseGuard):
         boundary: Boundary = Opaque(),  # noqa: B008 - frozen
         policy: Policy | None = None,
         aliases: Collection[str] = (),
+        attributes: AttributeRule = (),
     ) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], AsyncGuarded[P, T]]:
         """Decorate an async function: one effect per key, and the same answer for every caller with that key.
 
@@ -342,14 +306,7 @@ class AsyncGuard(BaseGuard):
 
         def decorate(function: Callable[P, Coroutine[Any, Any, T]]) -> AsyncGuarded[P, T]:
             binding, operation = self._decorated(
-                function,
-                key=key,
-                name=name,
-                tenant=tenant,
-                ignore=ignore,
-                boundary=boundary,
-                policy=policy,
-                aliases=aliases,
+                function, key, name, tenant, ignore, boundary, policy, aliases, attributes
             )
             return AsyncGuarded(function, binding, operation, guard=self, answer=self._answer, peek=self.peek)
 
@@ -369,9 +326,10 @@ class AsyncGuard(BaseGuard):
         attributes: Attributes | None = None,
     ) -> Answer[T]:
         """Run `await effect()` once for this key; every other call with it gets the same answer."""
-        operation = self._by_hand(name, effect, ignore, boundary, policy)
+        operation = self._by_hand(name, effect, ignore, boundary, policy, apart_by_hand(key))
         call = self.new_call(operation, as_key(key, payload, operation), payload, tenant, attributes)
-        return await self._carry_out(call, effect)
+        performer = self._performer(call, effect)
+        return performer.conclude(await performer.go_on())
 
     async def run_many(
         self,
@@ -384,12 +342,13 @@ class AsyncGuard(BaseGuard):
         ignore: Collection[str] = (),
         boundary: Boundary = Opaque(),  # noqa: B008 - frozen
         policy: Policy | None = None,
+        attributes: Attributes | Callable[[S], Mapping[str, Any]] | None = None,
     ) -> list[Answer[T] | Exception]:
         """`await effect(payload)` once for each payload's key; answers and errors in the order of the payloads."""
-        operation = self._by_hand(name, effect, ignore, boundary, policy)
+        operation = self._by_hand(name, effect, ignore, boundary, policy, apart_of(key))
         answers: list[Answer[T] | Exception] = []
         for some in chunks(payloads):
-            answers += await self._run_some(operation, effect, some, key, tenant)
+            answers += await self._run_some(operation, effect, some, Rules(key, tenant, attributes))
         return answers
 
     async def hold(
@@ -405,22 +364,30 @@ class AsyncGuard(BaseGuard):
         attributes: Attributes | None = None,
     ) -> AsyncHeld | Answer[Any]:
         """Take the key by hand: an `AsyncHeld` to enter with `async with`, or the `Answer` there already is."""
-        operation = self._by_hand(name, no_effect, ignore, boundary, policy, "hold")
+        operation = self._by_hand(name, no_effect, ignore, boundary, policy, apart_by_hand(key), "hold")
         call = self.new_call(operation, as_key(key, payload, operation), payload, tenant, attributes)
         return await self._performer(call, no_effect).hold()
 
-    async def begin(self, call: Call, *, wait: float | None = None, decides: bool = False) -> AsyncOpened:
+    async def begin(
+        self,
+        call: Call,
+        *,
+        wait: float | None = None,
+        decides: bool = False,
+        crowd: tuple[Crowd, int] | None = None,
+    ) -> AsyncOpened:
         """For adapters (docs/adapters.md): claim the key of this call, and answer with a value."""
         performer = self._performer(call, no_effect)
+        performer.crowd = crowd
         if wait is not None:
             performer.wait_at_most(patience(wait))
         try:
             held = await performer.hold()
             if isinstance(held, Answer):
                 return held
-            late = too_late(held) if performer.leases is None or held.deadline <= monotonic() else None
+            late = held.too_late() if performer.leases is None or held.deadline <= monotonic() else None
             if late is not None:
-                await performer.withdraw(open_command(call))
+                await performer.withdraw()
                 raise late
         except Exception as error:
             return unopened(error, call)
@@ -428,11 +395,19 @@ class AsyncGuard(BaseGuard):
 
     async def begin_many(self, calls: Iterable[Call], *, wait: float = 0.0) -> list[AsyncOpened]:
         """`begin` for many calls, in their order; up to 64 keys are claimed in one round trip."""
-        return await abegin_many(self, calls, wait)
+        seconds, opened = patience(wait), list[AsyncOpened]()
+        for some in chunks(calls):
+            begin = BeginSome(self, seconds)
+            opened += await ato_the_end(self, begin.run(some), begin.let_go)
+        return opened
 
     async def settle_many(self, ends: Iterable[tuple[AsyncRunning, Any]]) -> list[Ended]:
         """End many runs, up to 64 in one round trip: each with its result, or with the exception that it ended in."""
-        return await asettle_many(ends)
+        ended: list[Ended] = []
+        for some in chunks(pairs(ends)):
+            settle = SettleSome()
+            ended += await ato_the_end(self, settle.run(some), settle.let_go)
+        return ended
 
     def on(self, connection: Any) -> AsyncGuard:
         """This guard inside the caller's transaction: record and effect commit together, or not at all."""
@@ -455,8 +430,14 @@ class AsyncGuard(BaseGuard):
     async def close(self) -> None:
         """Take no more calls, and close the store: now, or as soon as the last effect that is running was settled."""
         self._closed = True
+        await self._settling.finish()
+        await self._shut_if_idle()
+
+    async def _shut_if_idle(self) -> None:
+        """Close the store of a closed guard, unless a call or an outcome still needs it: that closes it then."""
         store = self._to_be_shut()
         if store is not None:
+            await self._facts.books.aclose(store)
             await store.close()
 
     async def __aenter__(self) -> AsyncGuard:
@@ -468,45 +449,24 @@ class AsyncGuard(BaseGuard):
         await self.close()
 
     async def _answer(self, operation: Operation, bound: Bound, effect: Callable[[], Any]) -> Answer[Any]:
-        call = self.new_call(operation, bound.key, bound.payload, bound.tenant)
+        call = self.new_call(operation, bound.key, bound.payload, bound.tenant, bound.attributes)
         if operation.terms.kind is ATOMIC and not call.unguarded:
-            return await self._carry_out_atomic(call, effect, bound.connection)
-        return await self._carry_out(call, effect)
-
-    async def _carry_out(self, call: Call, effect: Callable[[], Any]) -> Answer[Any]:
-        performer = self._performer(call, effect)
-        try:
-            ended = await adrive(attempt(call), performer.perform)
-        finally:
-            performer.finish()
-            if self._closed:
-                await self.close()
-        return performer.conclude(ended)
+            performer = self._in_transaction(call, effect, bound.connection)
+        else:
+            performer = self._performer(call, effect)
+        return performer.conclude(await performer.go_on())
 
     def _performer(self, call: Call, effect: Callable[[], Any]) -> AsyncPerformer:
-        return AsyncPerformer(call, effect, self, self._flights, self._leases, self._hooks)
+        guard = Bounded(self, call) if call.policy.bounded and not self._in_process else self
+        return AsyncPerformer(call, effect, guard, self._flights, self._leases, self._facts)
 
-    async def _carry_out_atomic(self, call: Call, effect: Callable[[], Any], connection: Any) -> Answer[Any]:
-        transaction = join(self.store, connection)
-        performer = AsyncAtomicPerformer(call, effect, transaction, begins=True, hooks=self._hooks)
-        return performer.conclude(await performer.whole())
+    def _in_transaction(self, call: Call, effect: Callable[[], Any], connection: Any) -> AsyncPerformer:
+        return AsyncAtomicPerformer(call, effect, self.store.join(connection), begins=True, facts=self._facts)
 
-    async def _run_some(
-        self, operation: Operation, effect: Callable[[Any], Any], some: list[Any], key: Any, tenant: str | None
-    ) -> list[Any]:
-        def new_call(payload: Any) -> Call:
-            return self.new_call(operation, key_of(payload, key, operation), payload, tenant)
-
-        def new_performer(call: Call, payload: Any) -> AsyncPerformer:
-            return AsyncPerformer(call, functools.partial(effect, payload), self, None, self._leases, self._hooks)
-
-        under_way = self._flights.batch()
-        try:
-            return await arun_some(some, new_call, new_performer)
-        finally:
-            del under_way
-            if self._closed:
-                await self.close()
+    async def _run_some(self, operation: Operation, effect: Any, some: list[Any], rules: Rules) -> list[Any]:
+        many = Many(self, operation, effect, rules)
+        answers: list[Any] = await ato_the_end(self, many.run(some), many.let_go)
+        return answers
 
 
 class _GuardOn(OnConnection, Guard):

@@ -7,26 +7,27 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Generator
-from contextvars import ContextVar, Token
+from contextvars import Token
 from types import TracebackType
 from typing import Any, Protocol
 from weakref import ref
 
 from samekey.core.attempt import sending
-from samekey.core.call import Answer, Call, open_command
+from samekey.core.call import Answer, Call, hold_seconds
 from samekey.core.commands import Command, Outcome, Raised, Returned
+from samekey.core.context import Effect, current_hold, running_hold
 from samekey.core.drive import adrive, drive
 from samekey.core.errors import Fenced, Misconfigured, SamekeyError
+from samekey.core.notes import Note
 from samekey.core.record import Record, provider_key
 from samekey.guard.lease_timer import Leases
+from samekey.guard.noting import Noted
 from samekey.loops import Loop, in_a_loop
 
 _log = logging.getLogger("samekey")
 
 DEADLINE_PART = 0.9  # a holder treats its lease as over before the store does: it is always the more careful one
 
-# The hold that was entered in this context last, by a weak reference: a hold that the caller dropped is not renewed.
-_current: ContextVar[Any] = ContextVar("samekey_current", default=None)
 _order = itertools.count(1)  # when a hold began, and when an error left a guard: which of them was first
 _process = os.urandom(8).hex()  # which process counts these numbers: an error may come back from another process
 _forked_at: dict[str, int] = {}  # the processes this one was forked from, and their number at the fork
@@ -43,17 +44,22 @@ class Carrier(Protocol):
     @property
     def perform(self) -> Any: ...
     @property
-    def end(self) -> Any: ...
+    def go_on(self) -> Any: ...
     def abandon(self) -> None: ...
+    def check_part(self, held: Any) -> None: ...
     def dropped(self) -> None: ...
     def too_late(self) -> SamekeyError | None: ...
-    def withdraw(self, command: Any) -> Any: ...
+    def withdraw(self) -> Any: ...
     def conclude(self, ended: Any) -> Answer[Any]: ...
+    def tell(self, name: str, record: Record | None) -> None: ...
+    def note_sending(self) -> None: ...
+    def note_effect_over(self) -> None: ...
+    def end_in(self, error: BaseException) -> None: ...
 
 
 def current() -> Hold:
     """The hold whose effect is running here: `Held` under Guard, `AsyncHeld` under AsyncGuard."""
-    held: Hold | None = _running()
+    held: Hold | None = running_hold()
     if held is None:
         raise Misconfigured(
             "no guarded effect is running here: current() works inside an effect only, and in a thread that was given "
@@ -62,27 +68,9 @@ def current() -> Hold:
     return held
 
 
-def _running() -> Any:
-    """The innermost hold of this context that is not over.
-
-    A context outlives the effects that ran in it: it is copied for tasks, and a hold may be left in another context.
-    """
-    known = _current.get()
-    held = None if known is None else known()
-    while held is not None and held.over:
-        around = held._around
-        held = None if around is None else around()
-    return held
-
-
-def depth() -> int:
-    """How many effects the caller is inside of."""
-    return len(lineage())
-
-
 def lineage() -> tuple[str, ...]:
     """The attempts whose effects the caller is inside of, the innermost first."""
-    held = _running()
+    held = running_hold()
     return () if held is None else held.lineage
 
 
@@ -91,18 +79,18 @@ def is_inside(attempt: str) -> bool:
 
     A thread or task that the effect started has a copy of its context, and the effect may end while it goes on.
     """
-    known = _current.get()
-    held = _running()
+    known = current_hold.get()
+    held = running_hold()
     while held is not None and held.attempt != attempt:
         held = None if held._around is None else held._around()
     if held is None or held._was is None:
         return False
     try:
-        _current.reset(held._was)  # only in the context in which the hold was entered
+        current_hold.reset(held._was)  # only in the context in which the hold was entered
     except ValueError:
         return False
-    held._was = _current.set(ref(held))
-    _current.set(known)
+    held._was = current_hold.set(ref(held))
+    current_hold.set(known)
     return True
 
 
@@ -127,21 +115,16 @@ class _HandedOut:
     Only this object has a finalizer: most holds are never handed out, and a finalizer on the hold would run for each.
     """
 
-    __slots__ = ("_performer", "_process", "_steps", "used")
+    __slots__ = ("_performer", "_process", "steps", "used")
 
     def __init__(self, performer: Carrier, steps: Generator[Command, Any, Any]) -> None:
         self._performer = performer
         self._process = _process  # a forked child has a copy, and must not let go what its parent holds
         self.used = False  # entered, or asked for something that an effect needs: the effect may have begun
-        self._steps: Generator[Command, Any, Any] | None = steps
-
-    def taken_back(self) -> Generator[Command, Any, Any]:
-        steps, self._steps = self._steps, None
-        assert steps is not None  # noqa: S101 - the caller of this method drops its reference first
-        return steps
+        self.steps: Generator[Command, Any, Any] | None = steps
 
     def __del__(self) -> None:
-        if getattr(self, "_steps", None) is None:  # taken back; or interrupted as it was made
+        if getattr(self, "steps", None) is None:  # taken back; or interrupted as it was made
             return
         if self.used or self._process != _process:
             self._performer.abandon()
@@ -162,11 +145,12 @@ class Hold:
     _began = 0
     _judged: tuple[int, bool] | None = None  # the error that the block ended with, and whether it left an inner guard
     _around: ref[Any] | None = None  # the hold inside whose effect this one was entered
-    _gave_key = False
+    gave_key = False
     _entered = False
     _result: Any = None
     _complete = False
     _handed_out: _HandedOut | None = None
+    noted: Noted | None = None  # what the effect noted about itself so far
     _was: Token[Any] | None = None
 
     def __init__(self, performer: Carrier, record: Record | None, asked_at: float) -> None:
@@ -177,6 +161,10 @@ class Hold:
         self.lease_seconds = lease = call.policy.lease_seconds
         self.deadline = asked_at + lease * DEADLINE_PART
         self.begun = record is not None and record.begun_at is not None
+
+    @property
+    def retain_seconds(self) -> float:
+        return hold_seconds(self._call)
 
     @property
     def key(self) -> str:
@@ -191,6 +179,13 @@ class Hold:
         return 0 if self.record is None else self.record.token
 
     @property
+    def effect(self) -> Effect:
+        """For `core.context`: what runs here."""
+        call, attributes = self._call, dict(self._call.attributes)
+        known = attributes.get("request_id", ""), attributes.get("trace_id", "")
+        return Effect(call.key.operation, call.key.short, *known)
+
+    @property
     def lineage(self) -> tuple[str, ...]:
         """This hold and those it runs inside."""
         around = None if self._around is None else self._around()
@@ -203,17 +198,44 @@ class Hold:
 
     def provider_key(self, label: str = "") -> str:
         """The key to send to the provider: the same for every attempt at this intent, in every process."""
-        self._gave_key = True
+        self.gave_key = True
         if self._handed_out is not None:
             self._handed_out.used = True
+        if label:
+            self._notes().took(label)
         if self.record is None:
             return provider_key(self._call.key, 0, label)
         return self.record.provider_key(label)
 
+    def note(
+        self,
+        *,
+        amount_minor: int | None = None,
+        currency: str | None = None,
+        party: str | None = None,
+        provider_ref: str | None = None,
+        **more: Note,
+    ) -> None:
+        """Write this into the record when the effect ends, however it ends: our side of the ledger.
+
+        `amount_minor` counts the smallest unit (cents). Several calls add up; a name that comes again is replaced.
+        At most 16 names with a str, an int or a bool each. Never the payload.
+        """
+        if self.over:
+            raise Misconfigured("the effect is over: nothing more is written into its record")
+        named = {"amount_minor": amount_minor, "currency": currency, "party": party, "provider_ref": provider_ref}
+        self._notes().add({**named, **more})
+
+    def _notes(self) -> Noted:
+        noted = self.noted
+        if noted is None:
+            noted = self.noted = Noted()
+        return noted
+
     @property
     def reached_out(self) -> bool:
         """Whether this attempt may have called its provider: it marked a sending, or took the provider's key."""
-        return self.begun or self._gave_key
+        return self.begun or self.gave_key
 
     def sending(self) -> Any:
         """Write the mark right before the provider is called; awaited under AsyncGuard. Raises Fenced if lost."""
@@ -255,6 +277,8 @@ class Hold:
             for renew in self.also_renew:
                 renew()
             return True
+        if not (self.lost or self.over):
+            self._performer.tell("lease_lost", self.record)
         self.lost = True
         return False
 
@@ -269,13 +293,29 @@ class Hold:
             self._judged = id(error), raised.inner
             return raised
         if self._complete:
-            return Returned(self._result)
+            return self.returned(self._result)
         return self.raised(
             Misconfigured("the block ended without held.complete(result): whether it happened is unknown")
         )
 
+    def _block_ended(self, error: BaseException | None) -> Outcome:
+        outcome = self.outcome(error)
+        if type(outcome) is Returned and self._call.terms.checked:
+            self._performer.check_part(self)
+        return outcome
+
+    def returned(self, value: Any) -> Returned:
+        return Returned(value) if self.noted is None else Returned(value, *self._kept(self.noted))
+
     def raised(self, error: BaseException) -> Raised:
-        return Raised(error, inner=self._is_inner(error), begun=self.begun)
+        notes, terms = (None, ()) if self.noted is None else self._kept(self.noted)
+        return Raised(error, inner=self._is_inner(error), begun=self.begun, notes=notes, terms=terms)
+
+    def _kept(self, noted: Noted) -> tuple[bytes | None, tuple[bytes, ...]]:
+        if self.record is None:
+            return None, ()
+        call = self._call
+        return noted.kept(self.record, call.intent.secret, call.keeping and call.keeping.sealer)
 
     def meaning(self, error: BaseException) -> str:
         """What the policy makes of an error of this effect: "closes", "releases" or "unknown"."""
@@ -305,11 +345,11 @@ class Hold:
         self._entered = True
         if self._handed_out is not None:
             self._handed_out.used = True
-        if _current.get() is not None and (around := _running()) is not None:
+        if current_hold.get() is not None and (around := running_hold()) is not None:
             self._around = ref(around)
         self._began = next(_order)
         if here:
-            self._was = _current.set(ref(self))
+            self._was = current_hold.set(ref(self))
         leases = self._performer.leases
         if leases is not None and self.record is not None:
             leases.join(self)
@@ -317,27 +357,38 @@ class Hold:
     def keep_out(self) -> None:
         """The hold may not be entered any more."""
         self.over = True
-        handed_out, self._handed_out = self._handed_out, None
-        if handed_out is not None:
-            handed_out.taken_back().close()
+        if self._handed_out is not None:
+            self.take_back().close()
 
     def overslept(self) -> Fenced | None:
-        """The error if the lease ended before the hold was entered: another attempt may hold the key by now."""
+        """The error if the lease ended before the effect could begin: another attempt may hold the key by now."""
         if self.record is None or self._performer.leases is None or self.seconds_left > 0:
             return None
+        late = "the claim of {} was answered" if self._handed_out is None else "the hold on {} was entered"
         self.keep_out()
-        return Fenced(
-            f"the hold on {self._call.key} was entered when its lease had ended, so nothing may be done with it any "
-            "more; ask again with the same key",
+        fenced = Fenced(
+            f"{late.format(self._call.key)} so late that its lease had ended: nothing was run, and the key was let go. "
+            "Ask again with the same key",
             key=self.key,
             token=self.token,
         )
+        self._performer.end_in(fenced)
+        return fenced
+
+    def too_late(self) -> Fenced | None:
+        """The same for a hold that was handed out; raises if the transaction of its claim has ended."""
+        ended = self._performer.too_late()
+        if ended is not None:
+            self.keep_out()
+            self._performer.end_in(ended)
+            raise ended
+        return self.overslept()
 
     def leave(self) -> None:
         self.over = True
         if self._was is not None:
             try:
-                _current.reset(self._was)
+                current_hold.reset(self._was)
             except ValueError:
                 pass  # left in another context than it was entered in: there it is not current
             self._was = None
@@ -362,10 +413,23 @@ class Hold:
         handed_out, self._handed_out = self._handed_out, None
         if handed_out is None:
             raise Misconfigured(f"this attempt at {self._call.key} has ended already")
-        steps = handed_out._steps
-        handed_out._steps = None
+        steps, handed_out.steps = handed_out.steps, None
         assert steps is not None  # noqa: S101 - taken back once: the reference to `handed_out` is gone
+        self._performer.note_effect_over()
         return steps
+
+    def _to_be_entered(self) -> Fenced | None:
+        """At the start of the block: the error if its lease has ended. Then the caller lets the claim go."""
+        if self._handed_out is None or self._entered:
+            raise Misconfigured("this hold is not to be entered: it is running, or it is over")
+        late = self.too_late()
+        if late is None:
+            try:
+                self.enter()
+            except BaseException:
+                self.over = True  # interrupted: the block will not run, so it will not be left either
+                raise
+        return late
 
     def _ended(self, ended: Any, error: BaseException | None) -> None:
         try:
@@ -393,30 +457,21 @@ class Held(Hold):
         if self.record is not None:
             self.record = drive(sending(self._call, self.record), self._performer.perform)  # type: ignore[assignment]
             self.begun = True
+            self._performer.note_sending()
 
     def __enter__(self) -> Held:
-        if self._handed_out is None or self._entered:
-            raise Misconfigured("this hold is not to be entered: it is running, or it is over")
-        if (ended := self._performer.too_late()) is not None:
-            self.keep_out()
-            raise ended
-        if (fenced := self.overslept()) is not None:
-            self._performer.withdraw(open_command(self._call))
-            raise fenced
-        try:
-            self.enter()
-        except BaseException:
-            self.over = True  # interrupted: the block will not run, so it will not be left either
-            raise
+        late = self._to_be_entered()
+        if late is not None:
+            self._performer.withdraw()
+            raise late
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.leave()
-        handed_out, self._handed_out = self._handed_out, None
-        if handed_out is not None:
-            self._ended(self._performer.end(handed_out.taken_back(), self.outcome(error)), error)
+        if self._handed_out is not None:
+            self._ended(self._performer.go_on(self.take_back(), self._block_ended(error)), error)
 
 
 class _Done:
@@ -464,6 +519,7 @@ class AsyncHeld(Hold):
             raise
         finally:
             self._unwritten = False
+        self._performer.note_sending()
 
     def leave(self) -> None:
         super().leave()
@@ -475,28 +531,18 @@ class AsyncHeld(Hold):
             )
 
     async def __aenter__(self) -> AsyncHeld:
-        if self._handed_out is None or self._entered:
-            raise Misconfigured("this hold is not to be entered: it is running, or it is over")
-        if (ended := self._performer.too_late()) is not None:
-            self.keep_out()
-            raise ended
-        if (fenced := self.overslept()) is not None:
-            await self._performer.withdraw(open_command(self._call))
-            raise fenced
-        try:
-            self.enter()
-        except BaseException:
-            self.over = True  # interrupted: the block will not run, so it will not be left either
-            raise
+        late = self._to_be_entered()
+        if late is not None:
+            await self._performer.withdraw()
+            raise late
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.leave()
-        handed_out, self._handed_out = self._handed_out, None
-        if handed_out is not None:
-            self._ended(await self._performer.end(handed_out.taken_back(), self.outcome(error)), error)
+        if self._handed_out is not None:
+            self._ended(await self._performer.go_on(self.take_back(), self._block_ended(error)), error)
 
 
 if hasattr(os, "register_at_fork"):

@@ -41,6 +41,10 @@ class Lease(Protocol):
     renew_at: float
     over: bool
 
+    @property
+    def retain_seconds(self) -> float:
+        """How long the hold is remembered after a renewal, if it is never settled."""
+
     def renewed(self, record: Record | None, at: float) -> bool:
         """Note the reply to a renewal that was sent at `at`; False ends the renewing."""
 
@@ -179,7 +183,7 @@ def renew_with(store: Any, lease: Any) -> Record | None | Future[Record | None]:
     """How the timer thread extends a lease: with the sync store, the sync twin of an async one, or in its loop."""
     if lease.record is None or lease.stranded():
         return None
-    command = Renew(lease.record, lease.lease_seconds)
+    command = Renew(lease.record, lease.lease_seconds, lease.retain_seconds)
     straight = store if not inspect.iscoroutinefunction(store.carry_out) else getattr(store, "sync", None)
     if straight is not None:
         record: Record | None = straight.carry_out(command)

@@ -43,10 +43,8 @@ class Origin:
     module: Mapping[str, Any]
     spec: Any
 
-    def is_same(self, other: Origin) -> bool:
-        return self._is_same(other, set())
-
-    def _is_same(self, other: Origin, compared: set[tuple[int, int]]) -> bool:
+    def is_same(self, other: Origin, compared: set[tuple[int, int]]) -> bool:
+        """Whether it is the same function; `compared` are the pairs that are being compared, or were."""
         if self.place != other.place:
             return False
         if self.module is not other.module or self.spec is not other.spec:
@@ -100,9 +98,9 @@ def _same(one: Any, other: Any, compared: set[tuple[int, int]]) -> bool:
     if isinstance(one, (types.FunctionType, types.MethodType, functools.partial)):
         pair = (id(one), id(other))
         if pair in compared:
-            return True  # functions that carry each other: this pair is being compared, or was
+            return True  # functions that carry each other
         compared.add(pair)
-        return origin_of(one)._is_same(origin_of(other), compared)
+        return origin_of(one).is_same(origin_of(other), compared)
     try:
         return hash(one) == hash(other) and bool(one == other)
     except Exception:  # without a hash it can change; and what cannot be compared is not known to be the same

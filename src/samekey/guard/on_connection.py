@@ -12,17 +12,11 @@ from typing import Any
 
 from samekey.core.attempt import note
 from samekey.core.boundary import Boundary, Kind, Terms
-from samekey.core.call import Answer, Call
+from samekey.core.call import Call
 from samekey.core.policy import Policy
 from samekey.core.transaction import AsyncTransaction, Transaction
-from samekey.guard.atomic import (
-    AsyncAtomicPerformer,
-    AtomicPerformer,
-    join,
-    require_same_database,
-    require_transaction,
-)
-from samekey.guard.batch import key_of
+from samekey.guard.atomic import AsyncAtomicPerformer, AtomicPerformer, require_same_database, require_transaction
+from samekey.guard.batch import Rules
 from samekey.guard.operations import DeclaredBy, Operation, check_effect
 
 _BATCH_OVER = (
@@ -37,7 +31,7 @@ class _OfGuard:
     """The guard's own attributes, read from it each time: after `close()` it is closed here, too."""
 
     _asynchronous: bool
-    _hooks: tuple[Any, ...]
+    _facts: Any
     _require_open: Callable[[], None]
     operation: Callable[..., Operation]
     new_call: Callable[..., Call]
@@ -50,18 +44,25 @@ class _OfGuard:
         return getattr(self._guard, name)
 
     def _by_hand(
-        self, name: str, effect: Any, ignore: Any, boundary: Boundary, policy: Policy | None, by: DeclaredBy = "run"
+        self,
+        name: str,
+        effect: Any,
+        ignore: Any,
+        boundary: Boundary,
+        policy: Policy | None,
+        apart: tuple[str, ...] | None,
+        by: DeclaredBy = "run",
     ) -> Operation:
         self._require_open()
         check_effect(effect, asynchronous=self._asynchronous)
-        return self.operation(name, ignore=ignore, boundary=boundary, policy=policy, by=by)
+        return self.operation(name, ignore=ignore, boundary=boundary, policy=policy, apart=apart, by=by)
 
 
 class OnConnection(_OfGuard):
     """What `Guard` does differently inside the caller's transaction."""
 
     def __init__(self, guard: Any, connection: Any) -> None:
-        transaction: Transaction = join(guard.store, connection)
+        transaction: Transaction = guard.store.join(connection)
         super().__init__(guard, transaction)
         if transaction.stale and not transaction.in_transaction:
             transaction.look_again()
@@ -71,25 +72,20 @@ class OnConnection(_OfGuard):
     def close(self) -> None:
         """Does nothing: the store is the guard's, and the transaction the caller's."""
 
+    _shut_if_idle = close
+
     def _performer(self, call: Call, effect: Callable[[], Any]) -> AtomicPerformer:
         require_transaction(self._transaction)
-        return AtomicPerformer(atomic_call(call), effect, self._transaction, begins=False, hooks=self._hooks)
+        return AtomicPerformer(atomic_call(call), effect, self._transaction, begins=False, facts=self._facts)
 
-    def _carry_out(self, call: Call, effect: Callable[[], Any]) -> Answer[Any]:
-        performer = self._performer(call, effect)
-        return performer.conclude(performer.whole())
+    def _run_some(self, operation: Operation, effect: Any, some: list[Any], rules: Rules) -> list[Any]:
+        return [self._run_one(operation, effect, payload, rules) for payload in some]
 
-    def _run_some(
-        self, operation: Operation, effect: Callable[[Any], Any], some: list[Any], key: Any, tenant: str | None
-    ) -> list[Any]:
-        return [self._run_one(operation, effect, payload, key, tenant) for payload in some]
-
-    def _run_one(self, operation: Operation, effect: Any, payload: Any, key: Any, tenant: str | None) -> Any:
+    def _run_one(self, operation: Operation, effect: Any, payload: Any, rules: Rules) -> Any:
         performer = None
         try:
-            call = self.new_call(operation, key_of(payload, key, operation), payload, tenant)
-            performer = self._performer(call, functools.partial(effect, payload))
-            return performer.conclude(performer.whole())
+            performer = self._performer(rules.call(self, operation, payload), functools.partial(effect, payload))
+            return performer.conclude(performer.go_on())
         except Exception as error:
             return batch_item(error, performer)
 
@@ -98,32 +94,27 @@ class AsyncOnConnection(_OfGuard):
     """The same for `AsyncGuard`."""
 
     def __init__(self, guard: Any, connection: Any) -> None:
-        transaction: AsyncTransaction = join(guard.store, connection)
+        transaction: AsyncTransaction = guard.store.join(connection)
         super().__init__(guard, transaction)
         require_transaction(transaction)  # whether it is the same database, the first call asks
 
     async def close(self) -> None:
         """Does nothing: the store is the guard's, and the transaction the caller's."""
 
+    _shut_if_idle = close
+
     def _performer(self, call: Call, effect: Callable[[], Any]) -> AsyncAtomicPerformer:
         require_transaction(self._transaction)
-        return AsyncAtomicPerformer(atomic_call(call), effect, self._transaction, begins=False, hooks=self._hooks)
+        return AsyncAtomicPerformer(atomic_call(call), effect, self._transaction, begins=False, facts=self._facts)
 
-    async def _carry_out(self, call: Call, effect: Callable[[], Any]) -> Answer[Any]:
-        performer = self._performer(call, effect)
-        return performer.conclude(await performer.whole())
+    async def _run_some(self, operation: Operation, effect: Any, some: list[Any], rules: Rules) -> list[Any]:
+        return [await self._run_one(operation, effect, payload, rules) for payload in some]
 
-    async def _run_some(
-        self, operation: Operation, effect: Callable[[Any], Any], some: list[Any], key: Any, tenant: str | None
-    ) -> list[Any]:
-        return [await self._run_one(operation, effect, payload, key, tenant) for payload in some]
-
-    async def _run_one(self, operation: Operation, effect: Any, payload: Any, key: Any, tenant: str | None) -> Any:
+    async def _run_one(self, operation: Operation, effect: Any, payload: Any, rules: Rules) -> Any:
         performer = None
         try:
-            call = self.new_call(operation, key_of(payload, key, operation), payload, tenant)
-            performer = self._performer(call, functools.partial(effect, payload))
-            return performer.conclude(await performer.whole())
+            performer = self._performer(rules.call(self, operation, payload), functools.partial(effect, payload))
+            return performer.conclude(await performer.go_on())
         except Exception as error:
             return batch_item(error, performer)
 
@@ -151,4 +142,5 @@ def atomic_call(call: Call) -> Call:
         call.attributes,
         call.store_name,
         call.unguarded,
+        call.keeping,
     )

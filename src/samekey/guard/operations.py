@@ -7,20 +7,21 @@ import inspect
 import os
 import re
 import struct
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, get_type_hints
 
+from samekey.core.attributes import Attributes, Pairs, check_attributes
 from samekey.core.boundary import Atomic, Boundary, Keyed, Lookup, Terms
 from samekey.core.call import Call
 from samekey.core.errors import Misconfigured
 from samekey.core.fingerprint import Intent, declared_ignore
 from samekey.core.key import Key, as_text, make_key
 from samekey.core.policy import Policy
-from samekey.core.record import ATTRIBUTE_MAX_CHARS, ATTRIBUTES_MAX
+from samekey.core.sealing import Keeping, Sealer
 from samekey.core.shapes import data_types, storable_type
 from samekey.guard import off_switch
-from samekey.guard.binding import Binding, Content, KeyRule, TenantRule, check_function
+from samekey.guard.binding import AttributeRule, Binding, Content, KeyRule, LabelledBinding, TenantRule, check_function
 from samekey.guard.names import Origin, default_name, origin_of
 
 OPERATIONS_MAX = 1000  # operations a guard remembers; a program that has more makes their names of data
@@ -28,7 +29,6 @@ IDS_AHEAD = 64
 
 _IDS = struct.Struct("16s" * IDS_AHEAD)
 
-Attributes = Mapping[str, str]
 DeclaredBy = Literal["decorator", "run", "hold", "http", "webhook", "adapter"]
 
 
@@ -44,6 +44,8 @@ class Operation:
     policy: Policy
     types: tuple[type, ...] = ()
     aliases: tuple[str, ...] = ()
+    apart: tuple[str, ...] | None = ()  # paths of the payload that make the key; None where they are not known
+    keeping: Keeping | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +92,10 @@ class Operations:
     _asynchronous: bool
     _closed: bool
 
-    def __init__(self, policy: Policy, secrets: tuple[bytes, ...]) -> None:
+    def __init__(self, policy: Policy, secrets: tuple[bytes, ...], sealer: Sealer | None = None) -> None:
         self.policy = policy
-        self._secrets = secrets
+        self._secrets, self._sealer = secrets, sealer
+        keeping_of(policy, sealer)
         self._opened: Any = None  # the store, once it is open
         self._origins: dict[str, Origin] = {}
         self._declared: dict[str, Declared] = {}
@@ -133,6 +136,7 @@ class Operations:
         policy: Policy | None = None,
         types: tuple[type, ...] = (),
         aliases: tuple[str, ...] = (),
+        apart: tuple[str, ...] | None = (),
         by: DeclaredBy = "adapter",
         named: bool = True,
     ) -> Operation:
@@ -140,7 +144,7 @@ class Operations:
         asked: Any = None
         try:
             ignore = ignore if isinstance(ignore, str) else tuple(ignore)  # once: a generator gives its names once
-            asked = (name, ignore, boundary, policy, types, aliases)
+            asked = (name, ignore, boundary, policy, types, aliases, apart)
             return self._operations[asked]
         except (KeyError, TypeError):
             pass
@@ -165,6 +169,8 @@ class Operations:
             policy=rules,
             types=types,
             aliases=aliases,
+            apart=apart,
+            keeping=keeping_of(rules, self._sealer),
         )
         self.declare(Declared(found.name, by, found, named, aliases))
         try:
@@ -180,7 +186,7 @@ class Operations:
         key: str,
         payload: Any,
         tenant: str | None = None,
-        attributes: Attributes | None = None,
+        attributes: Attributes | Pairs | None = None,
         written: bytes | None = None,
     ) -> Call:
         """One call under rules that were checked before; `written` is the payload in canonical form, if it is known."""
@@ -191,7 +197,7 @@ class Operations:
         return Call(
             whole,
             # By position: it takes half as long.
-            Intent(payload, operation.ignore, self._secrets, _salt(whole), written),
+            Intent(payload, operation.ignore, self._secrets, _salt(whole), written, operation.apart),
             new_attempt(),
             operation.boundary,
             operation.terms,
@@ -202,21 +208,28 @@ class Operations:
             check_attributes(attributes) if attributes else (),
             self.store_name if opened is None else opened.name,
             off_switch.depth > 0,
+            operation.keeping,
         )
 
     def _by_hand(
-        self, name: str, effect: Any, ignore: Any, boundary: Boundary, policy: Policy | None, by: DeclaredBy = "run"
+        self,
+        name: str,
+        effect: Any,
+        ignore: Any,
+        boundary: Boundary,
+        policy: Policy | None,
+        apart: tuple[str, ...] | None,
+        by: DeclaredBy = "run",
     ) -> Operation:
         """The rules of an operation that no decorator has checked."""
         self._require_open()
         check_effect(effect, asynchronous=self._asynchronous)
         refuse_atomic(boundary)
-        return self.operation(name, ignore=ignore, boundary=boundary, policy=policy, by=by)
+        return self.operation(name, ignore=ignore, boundary=boundary, policy=policy, apart=apart, by=by)
 
     def _decorated(
         self,
         function: Callable[..., Any],
-        *,
         key: KeyRule,
         name: str | None,
         tenant: TenantRule | None,
@@ -224,11 +237,14 @@ class Operations:
         boundary: Boundary,
         policy: Policy | None,
         aliases: Collection[str],
+        attributes: AttributeRule,
     ) -> tuple[Binding, Operation]:
         check_function(function, asynchronous=self._asynchronous)
         others = as_names(aliases)
         atomic = boundary.parameter if isinstance(boundary, Atomic) else None
-        binding = Binding(function, key=key, tenant=tenant, ignore=ignore, atomic=atomic)
+        rules: dict[str, Any] = {"key": key, "tenant": tenant, "ignore": ignore, "atomic": atomic}
+        # Labels are for the calls that have them: the others do not look for any.
+        binding = Binding(function, **rules) if attributes == () else LabelledBinding(function, attributes, **rules)
         annotation = return_annotation(function)
         reason = storable_type(annotation)
         if reason is not None:
@@ -242,6 +258,7 @@ class Operations:
             policy=policy,
             types=data_types(annotation),
             aliases=others,
+            apart=binding.apart,
             by="decorator",
             named=name is not None,
         )
@@ -252,7 +269,7 @@ class Operations:
         own = origin_of(function)
         chosen = default_name(function) if name is None else make_key(name, "checked").operation
         known = self._origins.get(chosen)
-        if known is not None and not known.is_same(own):
+        if known is not None and not known.is_same(own, set()):
             raise Misconfigured(
                 f"two functions are called {chosen!r}: their keys would answer for each other. Give each its own name= "
                 "(with aliases= it still finds the other's keys), or make what differs between them a parameter"
@@ -267,6 +284,13 @@ class Operations:
 def check_boundary(boundary: Any) -> None:
     if not isinstance(boundary, Boundary):
         raise Misconfigured(f"boundary= takes Atomic, Keyed, Asks, Repeatable or Opaque, not {boundary!r}")
+
+
+def keeping_of(policy: Policy, sealer: Sealer | None) -> Keeping | None:
+    """How records keep what is not kept as it is; None where everything is."""
+    if policy.keep_payload and sealer is None:
+        raise Misconfigured("keep_payload=True keeps what a caller sent, which needs keys: Guard(keys=Keyring(...))")
+    return None if sealer is None and policy.redact is None else Keeping(sealer, policy.redact, policy.keep_payload)
 
 
 def _check_window(name: str, window: float, policy: Policy) -> None:
@@ -328,24 +352,6 @@ def return_annotation(function: Any) -> Any:
         return get_type_hints(inner, include_extras=True).get("return", Any)
     except Exception:  # a forward reference that cannot be resolved yet: the first result is checked instead
         return Any
-
-
-def check_attributes(attributes: Attributes | None) -> tuple[tuple[str, str], ...]:
-    if not attributes:
-        return ()
-    if not isinstance(attributes, Mapping):
-        raise Misconfigured(f"attributes map names to strings; a {type(attributes).__name__} does not")
-    if len(attributes) > ATTRIBUTES_MAX:
-        raise Misconfigured(f"{len(attributes)} attributes; {ATTRIBUTES_MAX} is the limit")
-    given: Mapping[Any, Any] = attributes
-    for name, value in given.items():
-        if not (isinstance(name, str) and isinstance(value, str)):
-            raise Misconfigured(f"attributes map names to strings; {name!r} does not")
-        if not (name + value).isprintable():
-            raise Misconfigured(f"the attribute {name[:40]!a} holds what cannot be shown or stored")
-        if max(len(name), len(value)) > ATTRIBUTE_MAX_CHARS:
-            raise Misconfigured(f"the attribute {name[:40]!r} is longer than {ATTRIBUTE_MAX_CHARS} characters")
-    return tuple(sorted(attributes.items()))
 
 
 def as_names(aliases: Any) -> tuple[str, ...]:

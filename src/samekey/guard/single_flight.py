@@ -15,6 +15,7 @@ adds its bell first and looks second; the first caller lands first and rings sec
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from weakref import ref
 
 from samekey.core.record import Record
@@ -27,7 +28,7 @@ class Flight:
     __slots__ = ("bells", "flyer", "held", "landed", "settled")
 
     def __init__(self, flyer: object) -> None:
-        self.flyer = ref(flyer)
+        self.flyer: Callable[[], object | None] = ref(flyer)
         self.held: Record | None = None
         self.settled: Record | None = None
         self.landed = False
@@ -45,6 +46,10 @@ class Batch:
     """
 
     __slots__ = ("__weakref__",)
+
+
+def _gone() -> None:
+    """The caller of a flight that was abandoned."""
 
 
 class Flights:
@@ -92,6 +97,7 @@ class Flights:
 
     def abandon(self, digest: bytes, flight: Flight) -> None:
         """For the garbage collector, which may run anywhere: only note it. The next caller of any key lands it."""
+        flight.flyer = _gone  # the caller's object may live on until the fact is reported
         self._abandoned.append((digest, flight))
 
     def listen(self, flight: Flight, bell: Bell) -> None:
