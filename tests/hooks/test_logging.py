@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from prometheus_client import CollectorRegistry, generate_latest
 
 from samekey import (
     Asks,
@@ -14,6 +20,7 @@ from samekey import (
     Happened,
     Held,
     InDoubt,
+    KeyReused,
     NotDone,
     Opaque,
     Policy,
@@ -23,8 +30,12 @@ from samekey import (
     StillUnknown,
     StoreUnavailable,
 )
+from samekey.core.events import EVENTS
+from samekey.core.key import make_key
 from samekey.core.ports import Event
-from samekey.hooks.logging import LoggingHook
+from samekey.hooks.logging import LoggingHook, SamekeyFilter
+from samekey.hooks.opentelemetry import OpenTelemetryHook
+from samekey.hooks.prometheus import PrometheusHook
 from samekey.stores.memory import MemoryStore
 from tests.ops.scene import LEASE_SECONDS, Clock, Scene
 
@@ -38,12 +49,23 @@ CANARIES = {
 
 
 LEVELS = {
-    logging.DEBUG: ["claimed", "completed", "replayed", "released", "raised"],
-    logging.INFO: ["taken_over", "resolved"],
-    logging.WARNING: ["in_doubt", "late", "not_kept", "not_recorded", "unguarded"],
-    logging.ERROR: ["conflicting", "store_lost_memory", "unmarked"],
+    logging.DEBUG: [
+        "claimed",
+        "completed",
+        "replayed",
+        "waited",
+        "closed",
+        "released",
+        "raised",
+        "in_progress",
+        "looked_up",
+        "unguarded",
+    ],
+    logging.INFO: ["taken_over", "resolved", "key_reused", "lease_lost", "fenced", "abandoned"],
+    logging.WARNING: ["in_doubt", "late", "not_kept", "not_recorded", "store_down", "store_unreachable"],
+    logging.ERROR: ["conflicting", "store_lost_memory", "unmarked", "unkeyed"],
 }
-EVENTS = {name for names in LEVELS.values() for name in names}
+NOT_PLAYED = {"store_lost_memory", "lease_lost", "abandoned", "store_unreachable", "unkeyed", "waited", "in_progress"}
 
 
 class DeadStore(MemoryStore):
@@ -67,12 +89,12 @@ class Play:
         self.hooks = hooks
         self.guard = Guard(self.store, policy=Policy(lease=LEASE_SECONDS), hooks=hooks)
 
-    def run(self, effect, *, key="", guard=None, **options):
+    def run(self, effect, *, key="", guard=None, payload=None, **options):
         return (guard or self.guard).run(
             "charge",
             effect,
             key=f"{CANARIES['key']}{key}",
-            payload={CANARIES["payload"]: CANARIES["payload"]},
+            payload=payload or {CANARIES["payload"]: CANARIES["payload"]},
             tenant=CANARIES["tenant"],
             attributes={"who": CANARIES["payload"]},
             **options,
@@ -90,6 +112,10 @@ class Play:
         self.run(lambda: result)
         self.run(lambda: result)
         self.fail(Refused(error), key="refused")
+        with pytest.raises(KeyReused):
+            self.run(lambda: result, payload=CANARIES["payload"])
+        with pytest.raises(StoreUnavailable):
+            self.run(lambda: result, guard=Guard(DeadStore(), hooks=self.hooks))
         self.fail(NotDone(error), key="not done")
         self.fail(TimeoutError(error), key="doubt", boundary=Opaque())
         self.fail(TimeoutError(error), key="again", boundary=Repeatable())
@@ -151,11 +177,96 @@ def test_no_line_ever_holds_a_key_payload_result_or_error_text(caplog):
     Play([LoggingHook()]).everything()
 
     names = {getattr(record, "samekey_event", "") for record in caplog.records}
-    assert names >= EVENTS - {"store_lost_memory"}
+    assert names >= EVENTS.keys() - NOT_PLAYED
     assert any(record.name == "samekey" for record in caplog.records)  # the core's own
     for record in caplog.records:
         for what, canary in CANARIES.items():
             assert canary not in everything_in(record), f"a {what} in {record.getMessage()!r}"
+
+
+def test_no_hook_shows_what_belongs_to_a_customer(caplog):
+    """All hooks at once: their log lines, metrics and spans, and the findings they lead to."""
+    caplog.set_level(logging.DEBUG)
+    registry, exporter, provider = CollectorRegistry(), InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    play = Play([LoggingHook(), PrometheusHook(registry), OpenTelemetryHook(provider)])
+    play.everything()
+    spans = exporter.get_finished_spans()
+    shown = [everything_in(record) for record in caplog.records]
+    shown += [generate_latest(registry).decode(), *(span.to_json() for span in spans)]
+
+    assert len(spans) > 20
+    assert 'samekey_attempts_total{operation="charge",outcome="reused",source=""} 1.0' in shown[-len(spans) - 1]
+    assert [what for what, canary in CANARIES.items() if any(canary in text for text in shown)] == []
+
+
+def test_what_needs_a_person_is_logged_without_a_hook(caplog):
+    caplog.set_level(logging.DEBUG)
+    play = Play([])
+    play.everything()
+    lines = [record for record in caplog.records if " operation=charge digest=" in record.getMessage()]
+    events = {record.getMessage().partition(" operation=")[0].rpartition(": ")[2] for record in lines}
+
+    assert events == {"in_doubt", "late", "not_kept", "not_recorded", "store_down", "conflicting", "unmarked"}
+    assert {record.name for record in lines} == {"samekey"}
+    assert min(record.levelno for record in lines) == logging.WARNING
+    assert [canary for canary in CANARIES.values() for record in lines if canary in everything_in(record)] == []
+
+
+def test_a_logging_hook_takes_the_place_of_those_lines(caplog):
+    """One line for each fact, not two."""
+    scene = Scene(MemoryStore(Clock()), hooks=[LoggingHook()])
+    scene.in_doubt()
+
+    assert [record.name for record in caplog.records] == ["samekey.events"]
+
+
+def test_without_any_configuration_they_reach_stderr():
+    program = """
+from samekey import Guard
+def effect():
+    raise TimeoutError("canary")
+try:
+    Guard("memory://").run("charge", effect, key="canary", payload="canary")
+except TimeoutError:
+    pass
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+
+    assert ran.stderr.startswith("it is unknown whether the effect happened: in_doubt operation=charge digest=")
+    assert ran.stderr.count("\n") == 1
+    assert "canary" not in ran.stderr
+
+
+def test_a_store_that_is_down_does_not_fill_the_log(caplog):
+    guard = Guard(DeadStore())
+    for _ in range(20):
+        with pytest.raises(StoreUnavailable):
+            guard.run("charge", lambda: "done", key="o-1", payload=1)
+
+    assert 1 <= caplog.text.count("store_down operation=charge") <= 5
+
+
+def test_the_filter_puts_the_effect_on_the_application_s_own_lines(caplog):
+    caplog.handler.addFilter(SamekeyFilter())
+    caplog.set_level(logging.INFO)
+    own = logging.getLogger("shop")
+
+    def effect():
+        own.info("inside")
+
+    attributes = {"request_id": "r-1", "trace_id": "t-1"}
+    guard = Guard("memory://")
+    guard.run("charge", effect, key="o-1", payload=1, attributes=attributes)
+    own.info("outside")
+    inside, outside = caplog.records
+
+    digest = make_key("charge", "o-1").short
+    assert [getattr(inside, f"samekey_{name}") for name in FIELDS] == ["charge", digest, "r-1", "t-1"]
+    assert [getattr(outside, f"samekey_{name}") for name in FIELDS] == [""] * 4
+
+
+FIELDS = ("operation", "digest", "request_id", "trace_id")
 
 
 @pytest.mark.parametrize(("level", "name"), [(level, name) for level, names in LEVELS.items() for name in names])
@@ -195,6 +306,9 @@ def test_the_fields_are_there_for_structured_logs(caplog):
         "samekey_state": "in_doubt",
         "samekey_token": 7,
         "samekey_attempt": "ffffffff",
+        "samekey_outcome": "",
+        "samekey_error": "",
+        "samekey_seconds": 0,
         "samekey_detail": "TimeoutError",
     }
 
@@ -208,11 +322,12 @@ def test_the_fields_are_there_for_structured_logs(caplog):
         ("in_doubt", "could not charge card 4242", False),
         ("in_doubt", "x" * 81, False),
         ("in_doubt", "two\nlines", False),
-        ("unguarded", "o_1", False),  # may be a key
+        ("taken_over", "o_1", False),  # may be a key
         ("not_kept", "email", False),  # may be part of a result
     ],
 )
 def test_a_detail_is_logged_only_where_it_can_be_nothing_but_a_name(caplog, name, detail, told):
+    caplog.set_level(logging.DEBUG)
     LoggingHook()(Event(name, "charge", "1a2b3c4d", detail=detail))
 
     assert (detail in caplog.text) is told
