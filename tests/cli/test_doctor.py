@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import sys
 from contextlib import closing
 
 import pytest
 
+from samekey import Repeatable
 from samekey.stores.sqlite import SqliteStore
 
 APP = """
@@ -86,6 +88,19 @@ def test_what_waits_is_a_finding(shell, gone, clock):
     assert len(printed["findings"]) == 2
 
 
+def test_ordinary_failures_of_a_repeatable_operation_leave_nothing_to_do(shell, scene):
+    """A consumer that fails all day is no work for a person."""
+    failures = 10_000 if os.environ.get("SAMEKEY_BUDGET") == "full" else 50
+    for number in range(failures):
+        assert scene.in_doubt(f"m-{number}", boundary=Repeatable()).error == "TimeoutError"
+    scene.store.close()
+    result = shell("doctor", "--json", "--store", f"{shell.store}?synchronous=full")
+
+    printed = report(result)
+    assert (printed["states"]["in_doubt"], printed["states"]["released"]) == (0, failures)
+    assert (result.exit_code, printed["findings"]) == (0, [])
+
+
 def test_the_report_is_also_printed_for_people(shell, gone):
     gone.in_doubt()
     result = shell("doctor")
@@ -127,27 +142,30 @@ def test_a_damaged_record_is_named_and_the_others_are_counted(shell, scene, dama
     assert (report(result)["states"]["in_doubt"], report(result)["states"]["completed"]) == (1, 1)
 
 
-def drop_audit_table(shell):
+def drop_two_tables(shell):
     with closing(sqlite3.connect(shell.path, timeout=30)) as connection, connection:
         connection.execute("DROP TABLE samekey_audit")
+        connection.execute("DROP TABLE samekey_counts")
 
 
-def test_a_missing_audit_table_is_a_finding(shell, scene):
+def test_a_missing_table_is_a_finding(shell, scene):
     """Without it resolve, redact and free fail: an operator learns that before a doubt has to be resolved."""
     scene.store.close()
     assert report(shell("doctor", "--json"))["facts"]["audit table"] == "present"
-    drop_audit_table(shell)
+    drop_two_tables(shell)
     result = shell("doctor")
 
     assert result.exit_code == 1
-    assert "audit table   missing" in result.stdout
+    assert "audit table    missing" in result.stdout
     assert "found: the table samekey_audit is missing: resolve, redact and free fail" in result.stderr
+    assert "found: the table samekey_counts is missing: attempts are not counted" in result.stderr
 
 
 @pytest.mark.parametrize(("records", "statements"), [(3, 2), (25, 4)])
 def test_it_sends_few_list_statements(shell, scene, monkeypatch, records, statements):
     """One for the unsettled records and one for each page of all records: none only to learn whether there are more."""
-    monkeypatch.setattr("samekey.ops.LIST_MAX", 10)
+    monkeypatch.setattr("samekey.ops.listing.LIST_MAX", 10)
+    monkeypatch.setattr("samekey.ops.counting.LIST_MAX", 10)
     for number in range(records):
         scene.completed(f"o-{number}")
     sent = []

@@ -31,9 +31,9 @@ def test_the_table_of_exit_codes_is_this_one():
     }
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [*(name for name in COMMANDS if name != "db"), "db audit"])
 def test_every_command_has_help_with_an_example_and_json(shell, command):
-    result = shell(command, "--help")
+    result = shell(*command.split(), "--help")
 
     assert result.exit_code == 0
     assert "Example" in result.stdout
@@ -53,7 +53,7 @@ def test_version(shell):
     assert shell("--version").stdout == f"samekey {__version__}\n"
 
 
-@pytest.mark.parametrize("words", [["nonsense"], ["ls", "--nonsense"], []])
+@pytest.mark.parametrize("words", [["nonsense"], ["ls", "--nonsense"], ["db"], ["db", "nonsense"], []])
 def test_usage(shell, words):
     result = shell(*words)
 
@@ -117,7 +117,7 @@ def test_a_store_that_goes_away(shell, scene, monkeypatch):
     def gone(self, query):
         raise StoreUnavailable("the disk is full")
 
-    monkeypatch.setattr(Ops, "list_records", gone)
+    monkeypatch.setattr(Ops, "search", gone)
     result = shell("ls")
 
     assert (result.exit_code, result.stderr) == (3, "samekey: the disk is full\n")
@@ -139,7 +139,7 @@ def bug(monkeypatch):
     def broken(self, query):
         raise KeyError("quoting-a-result")
 
-    monkeypatch.setattr(Ops, "list_records", broken)
+    monkeypatch.setattr(Ops, "search", broken)
 
 
 def test_a_bug_of_ours_is_one_line_and_says_so(shell, scene, bug):
@@ -202,7 +202,7 @@ def test_without_click_one_line_says_what_to_install(shell):
 
 
 def test_a_bug_leaves_the_process_with_70(shell, scene):
-    code = "import samekey.ops as o; del o.Ops.list_records; from samekey.cli import main; main()"
+    code = "import samekey.ops as o; del o.Ops.search; from samekey.cli import main; main()"
     result = run_python(shell, code, "ls")
 
     assert result.returncode == 70

@@ -266,10 +266,10 @@ def test_two_at_once_are_one_after_the_other(server, url):
         first.execute(b"SELECT pg_advisory_xact_lock(%d)" % MIGRATION_LOCK)
         second = pool.submit(driver.migrate, url)
         third = pool.submit(driver.migrate, url)
-        waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+        waiting = """SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
+                     AND clock_timestamp() - waitstart > '100 ms'"""
         while server.sql(waiting) != "2":
             assert not second.done()
-        server.sql("SELECT pg_sleep(0.1)")
         first.rollback()
 
         assert sorted([numbers(second.result(30)), numbers(third.result(30))]) == [[], [1]]

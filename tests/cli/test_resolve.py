@@ -8,7 +8,8 @@ import json
 import pytest
 
 from samekey.core.states import State
-from samekey.ops import Ops, Resolution, mark
+from samekey.ops import Ops
+from samekey.ops.story import Resolution, mark
 
 
 def test_it_writes_the_word_with_name_and_reason(shell, scene):
@@ -118,7 +119,7 @@ def test_without_a_terminal_and_without_yes_it_refuses_at_once(shell, scene):
 
 @pytest.fixture
 def terminal(monkeypatch):
-    monkeypatch.setattr("samekey.cli.resolve.someone_to_ask", lambda: True)
+    monkeypatch.setattr("samekey.cli._decision.someone_to_ask", lambda: True)
 
 
 def test_on_a_terminal_the_story_comes_before_the_question(shell, scene, terminal):

@@ -51,7 +51,7 @@ def test_what_is_past_retention_is_gone(scene, ops, clock):
 
     assert [record.key.text for record in ops.list_records(Query()).records] == ["doubt"]
     assert ops.find("old").records == []
-    assert ops.sweep() == 1
+    assert ops.store.sweep(10) == 1
 
 
 def test_find_looks_through_operations_and_tenants(scene, ops):

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from samekey import Asks, Misconfigured, Opaque, Refused, Repeatable, ResultNotKept, State, StillUnknown
-from samekey.core.commands import Read, Settle, Take, Testify
+from samekey import Asks, Keyed, Misconfigured, Opaque, Refused, ResultNotKept, State, StillUnknown
+from samekey.core.commands import Read, Renew, Settle, Take, Testify
 from samekey.core.states import Role
-from samekey.ops import CannotResolve, MovedOn, NoSuchKey, Ops, Resolution, mark
+from samekey.ops import CannotResolve, MovedOn, NoSuchKey, Ops
+from samekey.ops.story import Resolution, mark
 from samekey.stores.memory import MemoryStore
 from samekey.stores.sqlite import SqliteStore
 from tests.ops.scene import LEASE_SECONDS, Clock, Scene
 
-WHO = {"who": "ann", "why": "on the statement"}
+WHO: dict[str, Any] = {"who": "ann", "why": "on the statement"}
 
 
 @pytest.fixture
@@ -200,7 +203,7 @@ def test_a_holder_that_settles_in_the_last_moment_wins(scene):
 
 
 def test_an_attempt_that_takes_over_in_the_last_moment_wins(scene):
-    seen = scene.in_doubt(boundary=Repeatable())
+    seen = scene.in_doubt(boundary=Keyed())
     take = Take(seen, "b" * 32, seen.boundary, LEASE_SECONDS, sends=False)
 
     with pytest.raises(MovedOn, match="started"):
@@ -344,3 +347,44 @@ def test_a_persons_word_outlives_the_usual_retention(scene, ops, clock):
     clock.advance(29 * 24 * 3600)
 
     assert scene.peek().state is State.COMPLETED
+
+
+# -- over a lease ----------------------------------------------------------------------------------------------------
+
+
+def test_an_operator_may_declare_a_living_lease_over(scene, ops):
+    """A server's clock was set back: the lease of a dead holder would live for hours."""
+    held = scene.held()
+    with pytest.raises(CannotResolve, match="the holder is alive"):
+        ops.resolve(held, Resolution.NOT_DONE, who="ann", why="the pod is gone")
+    after = ops.resolve(held, Resolution.NOT_DONE, who="ann", why="the pod is gone", lease_is_over=True)
+
+    assert [(move.after, move.who) for move in after.moves[1:]] == [
+        ("in_doubt", "operator:ann"),
+        ("released", "operator:ann"),
+    ]
+    (entry,) = scene.store.audit(10)
+    assert entry.why.startswith("over a lease of ")
+    assert entry.why.endswith(": the pod is gone")
+
+
+def test_a_holder_that_was_alive_after_all_is_fenced_and_leaves_evidence(scene, ops):
+    held = scene.held()
+    ops.resolve(held, Resolution.REFUSED, who="ann", why="gone", lease_is_over=True)
+    with pytest.raises(Refused), scene.holds[0] as hold:
+        hold.complete("paid after all")
+
+    record = scene.peek()
+    assert record.state is State.CLOSED
+    assert [one.state for one in record.evidence] == [State.COMPLETED]
+
+
+def test_a_renewed_lease_is_not_over(scene, ops):
+    """The holder renewed it since the operator looked, so the holder is alive."""
+    held = scene.held()
+    scene.store.carry_out(Renew(held, 30.0))
+    before = scene.peek()
+    with pytest.raises(MovedOn, match="renewed its lease"):
+        ops.resolve(held, Resolution.NOT_DONE, who="ann", why="w", lease_is_over=True)
+
+    assert scene.peek().version == before.version

@@ -20,10 +20,11 @@ from samekey import (
     StillUnknown,
     current,
 )
-from samekey.core.commands import Ask, Testify
+from samekey.core.commands import Ask, Settle, Testify
 from samekey.core.record import Move
-from samekey.core.states import State
-from samekey.ops import Ops, Resolution, Whose, explain, span, when, whose_turn
+from samekey.core.states import Role, State
+from samekey.ops import Ops
+from samekey.ops.story import Resolution, Whose, explain, span, when, whose_turn
 from samekey.stores.memory import MemoryStore
 from tests.ops.scene import LEASE_SECONDS, Clock, Scene
 
@@ -125,9 +126,9 @@ def test_a_released_key_is_the_next_callers(scene):
 
 
 def test_a_take_over_is_told(scene, clock):
-    scene.in_doubt(boundary=Repeatable())
+    scene.in_doubt(boundary=Keyed())
     clock.advance(5)
-    scene.run("o-1", lambda: 1, boundary=Repeatable())
+    scene.run("o-1", lambda: 1, boundary=Keyed())
 
     assert "taken over by attempt" in told(scene.peek())
     assert "out of in_doubt" in told(scene.peek())
@@ -244,7 +245,7 @@ def test_the_next_caller_does_what_was_said(scene, clock, boundary, age, begin, 
         scene.holds[0].sending()
     clock.advance(age)
     if written and scene.peek().state is State.STARTED:  # somebody has already put it in doubt
-        Ops(scene.store)._doubt(scene.peek(), "ann")
+        scene.store.carry_out(Settle(scene.peek(), Role.PASSER_BY, State.IN_DOUBT, by="b" * 32))
     turn = whose_turn(scene.peek())
     ran = []
 

@@ -1,4 +1,4 @@
-"""The command line: `samekey ls | show | explain | resolve | doctor | sweep | migrate | prove | demo`.
+"""The command line: `samekey ls | show | explain | resolve | doctor | sweep | migrate | prove | db | demo`.
 
 The commands parse arguments and print. `ops` decides what an operator may do, and a store does it. Nothing in this file
 needs click or rich, so that a missing one is reported in one line.

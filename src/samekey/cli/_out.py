@@ -6,8 +6,8 @@ import json
 import os
 import sys
 import unicodedata
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import click
@@ -42,9 +42,12 @@ def _spelled(char: str) -> str:
     return f"\\x{ord(char):02x}" if ord(char) < 0x100 else f"\\u{ord(char):04x}"
 
 
-def data(value: Any) -> None:
-    """One JSON document on one line. ASCII: it may end up on a terminal too."""
-    click.echo(json.dumps(value, ensure_ascii=True, allow_nan=False))
+JSON_VERSION = 1  # raised when a field changes its meaning or goes; a new field does not raise it
+
+
+def data(value: dict[str, Any]) -> None:
+    """One JSON object on one line, with the version of its shape. ASCII: it may end up on a terminal too."""
+    click.echo(json.dumps({"v": JSON_VERSION, **value}, ensure_ascii=True, allow_nan=False))
 
 
 def line(text: str = "", *, style: str = "") -> None:
@@ -73,6 +76,16 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     for row in rows:
         drawn.add_row(*(Text(clean(cell), style=_COLOURS.get(cell.split(" ")[0], "")) for cell in row))
     _console().print(drawn)
+
+
+@contextmanager
+def progress(length: int, label: str) -> Iterator[Callable[[int], Any]]:
+    """A progress bar on a terminal's stderr, and nothing elsewhere; the function that is given moves it on."""
+    if not sys.stderr.isatty():
+        yield lambda steps: None
+        return
+    with click.progressbar(length=length, label=label, file=sys.stderr) as bar:
+        yield bar.update
 
 
 def is_terminal() -> bool:

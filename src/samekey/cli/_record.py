@@ -3,17 +3,42 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from samekey.cli import _out as out
+from samekey.cli._keys import sealer, with_plain_notes
 from samekey.core.boundary import parse_terms
 from samekey.core.errors import RecordUnreadable
+from samekey.core.fingerprint import ADOPTED
+from samekey.core.notes import decode
 from samekey.core.record import Record
+from samekey.core.sealing import RESULT, unseal
+from samekey.core.shapes import Unreadable
 from samekey.core.states import State
-from samekey.ops import mark, overdue, since, span, when
+from samekey.ops.story import mark, overdue, since, span, when
 
-COLUMNS = ("STATE", "OPERATION", "KEY", "TENANT", "CREATED", "AGE", "ATTEMPTS", "ERROR")
+COLUMNS = ("STATE", "AGE", "OPERATION", "KEY", "TENANT", "ERROR")
+
+
+def print_list(entries: Sequence[Record | RecordUnreadable]) -> None:
+    """Columns that fit 80 characters on a terminal; every column on a pipe, separated by tabs."""
+    if out.is_terminal():
+        rows = [as_short_row(entry) for entry in entries]
+        empty = {number for number in (4, 5) if not any(row[number] for row in rows)}
+        rows = [tuple(cell for number, cell in enumerate(row) if number not in empty) for row in rows]
+        out.table([name for number, name in enumerate(COLUMNS) if number not in empty], rows)
+    else:
+        out.table((), [as_row(entry) for entry in entries])
+
+
+def as_short_row(record: Record | RecordUnreadable) -> tuple[str, ...]:
+    if isinstance(record, RecordUnreadable):
+        return ("unreadable", "-", "-", "-", "", record.message)
+    key = record.key
+    state = "lease over" if overdue(record) else record.state.value
+    return (state, span(record.now - record.created_at), key.operation, key.text, key.tenant or "", record.error or "")
 
 
 def as_row(record: Record | RecordUnreadable) -> tuple[str, ...]:
@@ -61,10 +86,13 @@ def as_object(record: Record, *, reveal: bool = False) -> dict[str, Any]:
         "retain_until": _iso(record.retain_until),
         "provider_key": record.provider_key(),
         "round": record.round,
-        "result": _envelope(record.result, reveal=reveal),
+        "result": _envelope(record, record.result, reveal=reveal),
         "error": record.error,
         "asker": record.asker if record.being_asked else None,
         "attributes": dict(record.attributes),
+        "notes": _notes(record),
+        "content": None if record.content is None else record.content.hex(),
+        "compared": record.form != ADOPTED,
         "fingerprint": record.fingerprint.hex(),
         "form": record.form,
         "fields": [name for name, _ in record.fields],
@@ -75,7 +103,7 @@ def as_object(record: Record, *, reveal: bool = False) -> dict[str, Any]:
                 "attempt": one.attempt,
                 "state": one.state.value,
                 "why": one.why,
-                "result": _envelope(one.result, reveal=reveal),
+                "result": _envelope(record, one.result, reveal=reveal),
             }
             for one in record.evidence
         ],
@@ -126,11 +154,16 @@ def _entry(entry: dict[str, Any]) -> str:
 # -- results -----------------------------------------------------------------------------------------------------
 
 
-def _envelope(envelope: bytes | None, *, reveal: bool) -> dict[str, Any] | None:
+def _envelope(record: Record, envelope: bytes | None, *, reveal: bool) -> dict[str, Any] | None:
     if envelope is None:
         return None
     kept: dict[str, Any] = {"bytes": len(envelope), "masked": not reveal}
-    return {**kept, "value": _value(envelope)} if reveal else kept
+    if not reveal:
+        return kept
+    try:
+        return {**kept, "value": _value(unseal(sealer(), envelope, RESULT, record.key))}
+    except Unreadable as unreadable:
+        return {**kept, "value": None, "unreadable": str(unreadable)}
 
 
 def _value(envelope: bytes) -> Any:
@@ -146,7 +179,19 @@ def _value(envelope: bytes) -> Any:
 def _result_text(kept: dict[str, Any]) -> str:
     if kept["masked"]:
         return f"kept, {kept['bytes']} bytes, masked (--reveal shows it)"
+    if "unreadable" in kept:
+        return f"kept, {kept['bytes']} bytes, and cannot be shown: {kept['unreadable']}"
     return json.dumps(kept["value"], ensure_ascii=False)
+
+
+def _notes(record: Record) -> dict[str, Any]:
+    """What the effect noted about itself; {"sealed": true} where it is encrypted and no key is at hand."""
+    if record.notes is None:
+        return {}
+    try:
+        return dict(decode(with_plain_notes(record).notes or b""))
+    except RecordUnreadable:
+        return {"sealed": True}
 
 
 def _truth(record: Record) -> str | None:

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
-import os
 import sys
 from dataclasses import dataclass, field
-from importlib import import_module
+from time import time as clock
 from typing import Any
 
 import click
 
-from samekey import AsyncGuard, Guard
 from samekey.cli import _out as out
+from samekey.cli._app import load, store_of
 from samekey.cli._asking import Asked, common, open_there
-from samekey.cli.exits import Exit, NoStore
-from samekey.core.errors import Misconfigured, RecordUnreadable, StoreError
+from samekey.cli._checkup import achieved, check_clock, check_operations, unguarded_routes
+from samekey.cli.exits import Exit
+from samekey.core.books import FINDINGS_MAX, SEVERITIES
+from samekey.core.errors import RecordUnreadable, SamekeyError
 from samekey.core.ports import Health
 from samekey.core.record import Record
 from samekey.core.states import State
 from samekey.guard.operations import Declared
-from samekey.ops import STATS_MAX, Ops, Stats, since, span
+from samekey.ops import STATS_MAX, Ops, Stats
+from samekey.ops.story import since, span
 
 SHOWN_MAX = 5  # records named in a finding; `samekey ls` has the rest
 
@@ -41,8 +42,10 @@ def doctor(ctx: click.Context, store: str | None, app: str | None, limit: int, a
 
     The guarantee the store reaches, what weakens it, how many records are in which state, the oldest doubt, what
     is held past its lease. With --app also the operations of your guard: those without a name= of their own (a
-    renamed function forgets yesterday's keys), and records of operations that it no longer has. Then the guard's
-    own store is looked at, unless --store is given.
+    renamed function forgets yesterday's keys), records of operations that it no longer has, rules that let an effect
+    run twice, leases shorter than the effects took, and POST routes of a web application in the same module that no
+    rules cover. What is worth knowing and no fault is a note. The guard's own store is looked at, unless --store is
+    given.
 
     \b
     Example:
@@ -54,6 +57,8 @@ def doctor(ctx: click.Context, store: str | None, app: str | None, limit: int, a
     opened = open_there(store) if guard is None or on_command_line else store_of(guard)
     try:
         report = examine(Ops(Asked(opened)), None if guard is None else guard.declared(), limit)
+        if guard is not None and app is not None:
+            _check_app(report, app)
     finally:
         opened.close()
     if as_json:
@@ -63,6 +68,8 @@ def doctor(ctx: click.Context, store: str | None, app: str | None, limit: int, a
             out.line(text)
     for text in report.findings:
         out.note(f"found: {text}")
+    for text in report.notes:
+        out.note(f"note: {text}")
     for text in report.missing:
         out.note(f"incomplete: {text}")
     if report.missing:
@@ -81,6 +88,10 @@ class Report:
     unnamed: list[str] = field(default_factory=list)
     orphaned: list[str] = field(default_factory=list)  # live records, and no function
     findings: list[str] = field(default_factory=list)
+    unguarded: list[str] = field(default_factory=list)  # routes of a web application
+    notes: list[str] = field(default_factory=list)  # worth knowing, and no fault
+    open_findings: int = 0
+    achieved: str = ""
     missing: list[str] = field(default_factory=list)  # what could not be read
 
     def lines(self) -> list[str]:
@@ -95,6 +106,9 @@ class Report:
             named.append(("operations", ", ".join(one.name for one in self.operations) or "none"))
             named.append(("without name=", ", ".join(self.unnamed) or "none"))
             named.append(("without function", ", ".join(self.orphaned) or "none"))
+            named.append(("unguarded routes", ", ".join(self.unguarded) or "none"))
+            named.append(("achieved", self.achieved))
+        named.append(("open findings", str(self.open_findings)))
         width = max(len(name) for name, _ in named)
         return [f"{name:<{width}}  {text}" for name, text in named]
 
@@ -104,6 +118,8 @@ class Report:
             "operations": None if self.operations is None else [one.name for one in self.operations],
             "without_name": self.unnamed,
             "without_function": self.orphaned,
+            "unguarded_routes": self.unguarded,
+            "achieved": self.achieved,
         }
         return {
             "store": health.store,
@@ -117,7 +133,9 @@ class Report:
             "lease_over": len(stats.overdue),
             "lease_over_first": [_named(record) for record in stats.overdue[:SHOWN_MAX]],
             **(app if self.operations is not None else {}),
+            "open_findings": self.open_findings,
             "findings": self.findings,
+            "notes": self.notes,
             "missing": self.missing,
         }
 
@@ -138,13 +156,43 @@ def examine(ops: Ops, operations: list[Declared] | None, limit: int) -> Report:
     if stats.by_state[State.IN_DOUBT]:
         report.findings.append(
             f"{stats.by_state[State.IN_DOUBT]} in doubt, the oldest for {_age(stats.oldest_doubt)}: "
-            "samekey ls --state in_doubt"
+            "samekey ls --waiting --oldest-first"
         )
     if stats.overdue:
-        report.findings.append(f"{len(stats.overdue)} held past their lease: samekey ls --state started")
+        report.findings.append(f"{len(stats.overdue)} held past their lease: samekey ls --waiting --oldest-first")
+    off = check_clock(stats.clock, clock())
+    if off is not None:
+        report.findings.append(off)
+    _count_findings(report, ops)
     if operations is not None:
         _compare(report, operations, limit)
     return report
+
+
+def _count_findings(report: Report, ops: Ops) -> None:
+    """The open findings of programs; a store without that table was named by its self-check."""
+    try:
+        found = ops.findings.list(accepted=False, limit=FINDINGS_MAX)
+    except SamekeyError:
+        return
+    report.open_findings = len(found)
+    if found:
+        worst = sorted(found, key=lambda one: -SEVERITIES.index(one.severity))[0]
+        report.findings.append(f"{len(found)} open findings, among them ({worst.severity}): {worst.title}")
+
+
+def _check_app(report: Report, app: str) -> None:
+    """Rules, times and routes of the user's application."""
+    operations = report.operations or []
+    checked = check_operations(operations, report.stats.longest)
+    report.findings += checked.findings
+    report.notes += checked.notes
+    report.unguarded = unguarded_routes(sys.modules[app.partition(":")[0]], operations)
+    if report.unguarded:
+        report.findings.append(
+            f"not guarded: {', '.join(report.unguarded)}; @rules(None) declares that a route needs no guard"
+        )
+    report.achieved = achieved(report.health.guarantee, operations, report.findings)
 
 
 def _compare(report: Report, operations: list[Declared], limit: int) -> None:
@@ -185,38 +233,3 @@ def _named(record: Record) -> dict[str, Any]:
         "tenant": key.tenant,
         "seconds": round(record.now - since(record), 3),
     }
-
-
-# -- the user's guard ------------------------------------------------------------------------------------------------
-
-
-def load(app: str) -> Guard | AsyncGuard:
-    """The guard that `module:name` means; modules of the current folder count, as they do for `python -m`."""
-    module, colon, path = app.partition(":")
-    if not (module and colon and path):
-        raise click.UsageError(f"--app takes module:guard, not {app!r}.")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        found: Any = import_module(module)
-    except Exception as error:  # the user's own code runs here: show whatever it raises
-        raised = f"importing {module} raised {type(error).__name__}: {error}"
-        raise Misconfigured(raised, hint="--debug shows where") from error
-    for name in path.split("."):
-        found = getattr(found, name, None)
-    if not isinstance(found, (Guard, AsyncGuard)):
-        raise Misconfigured(f"{app} is {'missing' if found is None else type(found).__name__}, not a guard")
-    return found
-
-
-def store_of(guard: Guard | AsyncGuard) -> Any:
-    """The guard's own store, in the colour that a command needs."""
-    try:
-        store: Any = guard.store
-    except (Misconfigured, StoreError, OSError) as error:
-        raise NoStore(f"the guard's store cannot be opened: {error}") from error
-    if inspect.iscoroutinefunction(store.carry_out):
-        store = getattr(store, "sync", None)
-    if store is None:
-        raise click.UsageError("the guard's store is for async code only: give --store URL as well.")
-    return store

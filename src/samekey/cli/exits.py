@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from samekey.core.errors import CallerError, RecordUnreadable, SamekeyError
+from samekey.core.errors import CallerError, InDoubt, RecordUnreadable, SamekeyError
 from samekey.ops import CannotResolve, MovedOn, NoSuchKey
 
 
@@ -25,7 +25,7 @@ class NoStore(SamekeyError):
 
 def exit_of(error: SamekeyError) -> Exit:
     match error:
-        case MovedOn() | CannotResolve():
+        case MovedOn() | CannotResolve() | InDoubt():
             return Exit.MOVED_ON
         case NoSuchKey():
             return Exit.NO_SUCH_KEY

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict
+from typing import Any
 
 import click
 
 from samekey.cli import _out as out
 from samekey.cli._asking import common, find, one_record, opened
-from samekey.cli._record import COLUMNS, as_lines, as_object, as_row
+from samekey.cli._filters import digest_of, filters, search_of
+from samekey.cli._keys import with_plain_notes
+from samekey.cli._record import as_lines, as_object, print_list
 from samekey.cli.exits import Exit
 from samekey.core.key import make_key
-from samekey.core.ports import LIST_MAX, Query
-from samekey.core.states import State
-from samekey.ops import explain as explained
-from samekey.ops import waits
+from samekey.core.ports import LIST_MAX, waits
+from samekey.ops import Page
+from samekey.ops.story import explain as explained
 
-STATES = click.Choice([state.value for state in State])
 LIMIT = 100  # records of one page: as many as a person reads
 _DIGEST_BYTES = len(make_key("any", "any").digest)
 
@@ -38,53 +39,58 @@ def _cursor(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
 
 
 @click.command()
-@click.option("--state", "states", type=STATES, multiple=True, help="Only these; may be given several times.")
-@click.option("--operation", metavar="NAME", help="Only this operation.")
-@click.option("--tenant", metavar="T", help="Only this tenant.")
+@click.argument("start", required=False, metavar="[DIGEST]")
+@filters
 @click.option("--limit", type=click.IntRange(1, LIST_MAX), default=LIMIT, help="Records at most.")
 @click.option("--before", callback=_cursor, metavar="CURSOR", help="Continue after an earlier page.")
 @common
-def ls(
-    store: str | None,
-    states: tuple[str, ...],
-    operation: str | None,
-    tenant: str | None,
-    limit: int,
-    before: tuple[float, bytes] | None,
-    as_json: bool,
-) -> Exit:
-    """List records, newest first.
+def ls(store: str | None, start: str | None, as_json: bool, **given: Any) -> Exit:
+    """List records, newest first; DIGEST is the beginning of a key's digest, as log lines and alerts have it.
 
     Exits with 1 if a listed record needs a person: in doubt, or held past its lease. On a pipe the columns are
     separated by tabs; --json prints one object per line. If there are more records, stderr shows how to continue.
     A record that is damaged, or of a newer version, is listed as "unreadable" in its place (not in --json) and named
-    on stderr, and the exit code is 4.
+    on stderr, and the exit code is 4. It is also 4 if a store could not look at every record.
+
+    Indexed are digest, state, time of creation, --provider-key, --request-id, and the notes party and provider_ref.
+    With other notes, --attribute or --error alone every record of a span of time is read, and stderr names that span.
 
     \b
     Example:
-      samekey ls --state in_doubt --state started --operation charge
+      samekey ls --waiting --oldest-first --operation charge
+      samekey ls --note party=cus_17 --since 2026-05-03 --until 2026-05-04
+      samekey ls 3f9c01ab
     """
-    make_key(
-        "any" if operation is None else operation, "any", tenant
-    )  # no record can have an invalid name: usage error
-    query = Query(states=tuple(map(State, states)), operation=operation, tenant=tenant, limit=limit, before=before)
+    if start is not None:
+        if given["digest"]:
+            raise click.UsageError("give the digest as an argument or with --digest, not both.")
+        given["digest"] = digest_of(start)
+    filtered = search_of(**given)
     with opened(store) as ops:
-        page = ops.list_records(query)
+        page = ops.search(filtered.search)
+    filtered.report()
     if as_json:
         for record in page.records:
             out.data(as_object(record))
     elif page.entries:
-        out.table(COLUMNS, [as_row(entry) for entry in page.entries])
+        print_list(page.entries)
     else:
         out.note("no records")
     if page.before is not None:
         at, digest = page.before
         out.note(f"there are more records: --before {at!r}/{digest.hex()}")
+    return _complete(page) or (Exit.FOUND if any(waits(record) for record in page.records) else Exit.FINE)
+
+
+def _complete(page: Page) -> Exit | None:
+    """Name what is missing from a page."""
     for unreadable in page.unreadable:
         out.note(f"incomplete: {unreadable}")
-    if page.unreadable:
-        return Exit.INCOMPLETE
-    return Exit.FOUND if any(waits(record) for record in page.records) else Exit.FINE
+    if page.cut:
+        out.note("incomplete: the store did not look at every record; narrow it down with --since and --until")
+    if page.sealed:
+        out.note(f"incomplete: the notes of {page.sealed} records are encrypted and could not be compared")
+    return Exit.INCOMPLETE if page.unreadable or page.cut or page.sealed else None
 
 
 @click.command()
@@ -128,7 +134,7 @@ def explain(ctx: click.Context, store: str | None, names: tuple[str, ...], tenan
     with opened(store) as ops:
         record = find(ops, names, tenant)
         # The name of the store has no password in it. An address from the environment need not be printed.
-        story = explained(record, store=ops.store.name if given else "")
+        story = explained(with_plain_notes(record), store=ops.store.name if given else "")
     if as_json:
         key = {"operation": record.key.operation, "tenant": record.key.tenant, "key": record.key.text}
         shown = {name: value for name, value in asdict(story).items() if name != "title"}

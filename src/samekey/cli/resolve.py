@@ -1,22 +1,22 @@
-"""samekey resolve: a person writes how a doubt ended."""
+"""samekey resolve: a person writes how a doubt ended, or how all doubts of a filter ended."""
 
 from __future__ import annotations
 
-import getpass
-import sys
+import json
 from typing import Any
 
 import click
 
 from samekey.cli import _out as out
-from samekey.cli._asking import find, one_record, opened
+from samekey.cli._asking import common, find, opened
+from samekey.cli._bulk import resolve_all
+from samekey.cli._decision import ask_about, decision, need_an_answer, signed, tell_about
+from samekey.cli._filters import FILTERS, filters, given_filters, search_of
 from samekey.cli._record import as_object
 from samekey.cli.exits import Exit
 from samekey.core.errors import PayloadRefused
 from samekey.core.json_text import parse_json
-from samekey.core.record import Record
-from samekey.ops import NOT_GIVEN, Resolution, explain
-from samekey.ops import mark as mark_of
+from samekey.ops import NOT_GIVEN, Resolution
 
 
 def _json(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[Any] | None:
@@ -30,41 +30,71 @@ def _json(ctx: click.Context, param: click.Parameter, value: str | None) -> tupl
 
 
 @click.command()
+@click.argument("names", nargs=-1, metavar="[[OPERATION] KEY]")
 @click.option("--happened", is_flag=True, help="The effect happened: the key is completed.")
 @click.option("--refused", is_flag=True, help="It was refused for good: the key is closed.")
 @click.option("--not-done", is_flag=True, help="It did not happen: the key is free to run again.")
 @click.option("--result", callback=_json, metavar="JSON", help="With --happened: the result that callers get.")
-@click.option("--why", required=True, metavar="TEXT", help="How you know. Kept for ever in the audit log.")
-@click.option("--who", metavar="NAME", help="Your name.  [default: your login name]")
-@click.option("--seen", metavar="MARK", help="Refuse if the record changed since `explain` printed this mark.")
-@click.option("--yes", is_flag=True, help="Do not ask: for scripts.")
-@one_record
-def resolve(
-    names: tuple[str, ...], result: tuple[Any] | None, why: str, who: str | None, yes: bool, as_json: bool, **given: Any
-) -> Exit:
+@click.option(
+    "--status", type=click.IntRange(200, 599), metavar="N", help="With --happened: the status of an HTTP answer."
+)
+@click.option("--lease-is-over", is_flag=True, help="The holder is gone, although its lease lives (a clock was set).")
+@decision
+@filters
+@common
+def resolve(names: tuple[str, ...], result: tuple[Any] | None, as_json: bool, **given: Any) -> Exit:
     """Write how a doubt ended: --happened, --refused or --not-done.
 
     Look it up at the provider first; `samekey explain` prints its reference. The outcome is written only if the
     record is still the one you were shown, and is kept with your name and reason. A record whose holder is alive is
     not changed. With --result, later callers get the plain JSON value, also where the function would have returned
-    an object of a class. Without it they get the evidence of a late attempt, or else ResultNotKept.
+    an object of a class; with --status it is the body of an HTTP answer. Without it they get the evidence of a late
+    attempt, or else ResultNotKept.
+
+    Without a KEY the filters of `samekey ls` choose the records, among those that wait for a decision. The command
+    shows the first of them and their number, and writes only if you confirm that number. It may be stopped at any
+    time: run again, it leaves out what is resolved already.
 
     \b
     Example:
       samekey resolve charge order-17 --happened --result '{"id": "ch_1"}' --why 'on the statement of May 3'
+      samekey resolve --operation charge --since 2h --not-done --why 'outage, no charge arrived' --yes 300
     """
     outcome = _outcome(given)
-    if result is not None and outcome is not Resolution.HAPPENED:
-        raise click.UsageError("--result goes with --happened.")
-    who = _login() if who is None else who
-    if not yes and not someone_to_ask():
-        raise click.UsageError("stdin is no terminal, so this command cannot ask: add --yes to write without asking.")
+    if (result is not None or given["status"] is not None) and outcome is not Resolution.HAPPENED:
+        raise click.UsageError("--result and --status go with --happened.")
+    who, why = signed(given["who"], given["why"], dry_run=given["dry_run"])
+    chosen = given_filters(given)
+    if names and chosen:
+        raise click.UsageError("give a KEY, or filters for many records, not both.")
+    if not names and not chosen:
+        raise click.UsageError("which records? Give [OPERATION] KEY, or filters such as --operation and --since.")
+    if not names:
+        return _many(outcome, who, why, result, as_json, given)
+    need_an_answer(given["yes"], dry_run=given["dry_run"])
+    kept = NOT_GIVEN if result is None else result[0]
+    if given["status"] is not None:
+        kept = _answer(given["status"], result)
+    return _one(names, outcome, who, why, kept, as_json, given)
+
+
+def _one(
+    names: tuple[str, ...], outcome: Resolution, who: str, why: str, result: Any, as_json: bool, given: dict[str, Any]
+) -> Exit:
+    over = given["lease_is_over"]
+    # A key may have an operation in front of it; --operation is a filter of many.
     with opened(given["store"]) as ops:
         record = find(ops, names, given["tenant"])
-        ops.check(record, outcome, mark_seen=given["seen"])
-        if not yes:
-            _ask(record, outcome, who)
-        after = ops.resolve(record, outcome, who=who, why=why, result=NOT_GIVEN if result is None else result[0])
+        ops.check(record, outcome, mark_seen=given["seen"], lease_is_over=over)
+        if given["dry_run"]:
+            tell_about(record)
+            out.note(f"dry run: {record.key} would become {outcome.state}; nothing was written")
+            if as_json:
+                out.data(as_object(record))
+            return Exit.FINE
+        if given["yes"] is None:
+            ask_about(record, f"Write '{outcome.value}' in the name of {who}?")
+        after = ops.resolve(record, outcome, who=who, why=why, result=result, lease_is_over=over)
     if as_json:
         out.data(as_object(after))
     else:
@@ -74,29 +104,34 @@ def resolve(
     return Exit.FINE
 
 
+def _many(
+    outcome: Resolution, who: str, why: str, result: tuple[Any] | None, as_json: bool, given: dict[str, Any]
+) -> Exit:
+    if result is not None or given["status"] is not None:
+        raise click.UsageError("--result and --status are for one KEY: many callers would get one and the same result.")
+    for option in ("seen", "lease_is_over"):
+        if given[option]:
+            raise click.UsageError(f"--{option.replace('_', '-')} is for one KEY.")
+    need_an_answer(given["yes"], dry_run=given["dry_run"])
+    wanted = {name: given[name] for name in FILTERS}
+    wanted["waiting"] = wanted["waiting"] or not wanted["states"]
+    filtered = search_of(**wanted)
+    with opened(given["store"]) as ops:
+        filtered.report()
+        return resolve_all(
+            ops, filtered.search, outcome, who, why, yes=given["yes"], dry_run=given["dry_run"], as_json=as_json
+        )
+
+
+def _answer(status: int, result: tuple[Any] | None) -> bytes:
+    """An answer as an HTTP endpoint keeps it."""
+    from samekey.http import answer
+
+    return answer(status, "" if result is None else json.dumps(result[0]))
+
+
 def _outcome(given: dict[str, Any]) -> Resolution:
     named = [name for name in ("happened", "refused", "not_done") if given[name]]
     if len(named) != 1:
         raise click.UsageError("give one of --happened, --refused, --not-done.")
     return Resolution(named[0])
-
-
-def _login() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        raise click.UsageError("you have no login name here: give --who NAME.") from None
-
-
-def someone_to_ask() -> bool:
-    return sys.stdin.isatty()
-
-
-def _ask(record: Record, outcome: Resolution, who: str) -> None:
-    """Print the story first, then ask: the person decides about the record that was shown, and only that changes."""
-    for text in explain(record).lines():
-        if text == "What to do next":
-            break
-        out.note(text)
-    out.note(f"mark: {mark_of(record)}")
-    click.confirm(out.clean(f"Write '{outcome.value}' in the name of {who}?"), abort=True, err=True)

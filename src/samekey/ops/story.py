@@ -16,7 +16,10 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import NamedTuple, assert_never
 
+from samekey.core import notes
 from samekey.core.boundary import Kind, Terms, parse_terms
+from samekey.core.errors import RecordUnreadable
+from samekey.core.fingerprint import ADOPTED
 from samekey.core.next_step import within_window
 from samekey.core.policy import LEASE_SECONDS
 from samekey.core.record import Evidence, Move, Record
@@ -72,6 +75,7 @@ class Explanation:
     boundary: str
     turn: Turn
     truth: str
+    details: tuple[str, ...]  # what it can be found by at the provider, and what the call and its effect noted
     warnings: tuple[str, ...]
     next: tuple[str, ...]
 
@@ -80,6 +84,7 @@ class Explanation:
         lines += [f"  {line}" for line in self.story]
         lines += ["", "State", f"  boundary: {self.boundary}"]
         lines += [f"  whose turn: {self.turn.whose}: {self.turn.says}", f"  truth: {self.truth}"]
+        lines += [f"  {line}" for line in self.details]
         lines += [f"  warning: {line}" for line in self.warnings]
         lines += ["", "What to do next"]
         return lines + [f"  {line}" for line in self.next]
@@ -96,6 +101,7 @@ def explain(record: Record, *, store: str = "") -> Explanation:
         boundary=f"{record.boundary}: {_described(terms)}",
         turn=turn,
         truth=terms.truth,
+        details=tuple(_details(record, terms)),
         warnings=tuple(_warnings(record, terms)),
         next=tuple(_next(record, terms, turn, store)),
     )
@@ -113,6 +119,22 @@ _MEANING = {
     State.RELEASED: "known not to have happened, free to take",
     State.IN_DOUBT: "it is unknown whether it happened",
 }
+
+
+def _details(record: Record, terms: Terms) -> Iterator[str]:
+    if terms.kind not in (Kind.ATOMIC, Kind.REPEATABLE):
+        yield f"provider key: {record.provider_key()}"
+    if record.attributes:
+        yield "attributes: " + ", ".join(f"{name}={value}" for name, value in record.attributes)
+    if record.notes is not None:
+        try:
+            noted = notes.decode(record.notes)
+        except RecordUnreadable:
+            yield "notes: encrypted"
+        else:
+            yield "notes: " + ", ".join(f"{name}={value}" for name, value in noted.items())
+    if record.form == ADOPTED:
+        yield "adopted from another table of keys: its payload cannot be compared, so every payload gets its answer"
 
 
 # -- whose turn it is --------------------------------------------------------------------------------------------
@@ -300,9 +322,12 @@ def resolve_line(record: Record, resolution: Resolution, *, store: str = "") -> 
     return shlex.join(["samekey", "resolve", *([*options, "--", *names] if dashed else [*names, *options])])
 
 
-def objection(record: Record, resolution: Resolution) -> str | None:
-    """Why an operator may not decide this about the record; None if it is allowed."""
-    if record.lease_live:
+def objection(record: Record, resolution: Resolution, *, lease_is_over: bool = False) -> str | None:
+    """Why an operator may not decide this about the record; None if it is allowed.
+
+    `lease_is_over`: the operator knows that the holder is gone. A clock that was set back keeps a lease alive for long.
+    """
+    if record.lease_live and not lease_is_over:
         until = when(record.now + record.lease_left)
         return f"the holder is alive until {until}, or longer if it renews: wait for it to settle"
     before = State.IN_DOUBT if record.state is State.STARTED else record.state
@@ -332,11 +357,6 @@ def mark(record: Record) -> str:
 def overdue(record: Record) -> bool:
     """Held past its lease: the holder is gone, or too slow to be relied on."""
     return record.state is State.STARTED and not record.lease_live
-
-
-def waits(record: Record) -> bool:
-    """Whether it is unknown how it ended: a doubt, written down or not yet."""
-    return record.state is State.IN_DOUBT or overdue(record)
 
 
 def since(record: Record) -> float:

@@ -1,0 +1,154 @@
+"""samekey db: look at a database of your own, whether or not samekey guards it."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from samekey import __version__
+from samekey.cli import _out as out
+from samekey.cli.exits import Exit
+from samekey.detect.audit import Audit, Result, Shown
+from samekey.detect.audit import audit as run_audit
+from samekey.detect.baseline import Baseline, load
+from samekey.detect.confirm import described
+from samekey.detect.findings import Severity
+from samekey.detect.report import as_object, as_sarif
+from samekey.detect.rules import TITLES
+
+BUDGET_MAX_SECONDS = 86_400.0  # a day: more is a typing error
+OBJECT_MAX, EVIDENCE_MAX = 32, 30  # columns of 80; the details and --json have the whole text
+BASELINE = click.Path(exists=True, dir_okay=False, path_type=Path)
+FAIL_ON = click.Choice(["never", "confirmed", "critical", "high", "medium", "low"])
+
+
+class Span(click.ParamType[float]):
+    """A time such as 90, 90s, 5m or 1h, in seconds."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|h|)", str(value))
+        seconds = float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]] if found else 0.0
+        if not 0 < seconds <= BUDGET_MAX_SECONDS:
+            self.fail(f"{value!r} is no time up to a day: write 90, 90s, 5m or 1h.", param, ctx)
+        return seconds
+
+
+@click.group(invoke_without_command=True)  # so that the help is printed with exit code 2
+@click.pass_context
+def db(ctx: click.Context) -> None:
+    """Look at a database of your own, whether or not samekey guards it."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help(), err=True)
+        ctx.exit(Exit.USAGE)
+
+
+@db.command()
+@click.argument("dsn")
+@click.option("--confirm", is_flag=True, help="Also count the duplicate rows.")
+@click.option(
+    "--budget", type=Span(), default="60s", metavar="TIME", help="With --confirm: time for all counts together."
+)
+@click.option("--tables", multiple=True, metavar="PATTERN", help="Only these tables, such as 'pay*'; repeatable.")
+@click.option("--fail-on", type=FAIL_ON, default="critical", help="Exit with 1 from this latent severity on.")
+@click.option("--baseline", type=BASELINE, metavar="FILE", help="Accepted findings, each with a reason and a last day.")
+@click.option("--show-values", is_flag=True, help="With --json: show key values. Otherwise they are keyed hashes.")
+@click.option("--sarif", is_flag=True, help="Print SARIF 2.1.0.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def audit(
+    dsn: str,
+    confirm: bool,
+    budget: float,
+    tables: tuple[str, ...],
+    fail_on: str,
+    baseline: Path | None,
+    show_values: bool,
+    sarif: bool,
+    as_json: bool,
+) -> Exit:
+    """Find the gaps in a schema that admit duplicate rows.
+
+    DSN is postgresql://..., mysql://... or sqlite:///... It reads the catalog only, and with --confirm also the rows:
+    in read-only transactions over one connection, with a time limit, and it never waits for a lock. A count that does
+    not fit into --budget looks at one key of a hundred, or is skipped; the report shows which. A finding is confirmed
+    when rows show it, and latent otherwise. A confirmed finding always gives exit code 1, unless --fail-on is never.
+
+    \b
+    Example:
+      samekey db audit sqlite:///shop.db --confirm
+      samekey db audit postgresql://monitor@db/shop --tables 'pay*' --confirm --budget 5m
+
+    \b
+    Exit codes: 0 nothing that fails, 1 found, 2 usage, 3 cannot connect, 4 not everything could be looked at.
+    """
+    if sarif and as_json:
+        raise click.UsageError("give one of --json and --sarif, not both.")
+    if show_values and not (as_json and confirm):
+        raise click.UsageError("--show-values goes with --json and --confirm.")
+    accepted = load(baseline, datetime.now(UTC).date()) if baseline else Baseline()
+    report = run_audit(dsn, confirm=confirm, budget_seconds=budget, tables=tables)
+    if as_json:
+        out.data(as_object(report, Shown(values=show_values), accepted))
+    elif sarif:
+        out.data(as_sarif(report, __version__, accepted))
+    else:
+        _print(report, accepted, confirm=confirm)
+    for remark in accepted.remarks(report.results):
+        out.note(f"baseline: {remark}")
+    for reason in report.incomplete:
+        out.note(f"incomplete: {reason}")
+    if report.incomplete:
+        return Exit.INCOMPLETE
+    if fail_on == "never":
+        return Exit.FINE
+    least = None if fail_on == "confirmed" else Severity[fail_on.upper()]
+    failing = [one for one in report.failing(least) if accepted.entry(one) is None]
+    return Exit.FOUND if failing else Exit.FINE
+
+
+def _print(report: Audit, accepted: Baseline, *, confirm: bool) -> None:
+    """A table of everything, then why and how to close it for what is confirmed or grave."""
+    rows = [
+        (
+            one.finding.rule,
+            one.severity.label,
+            _short(one.finding.object, OBJECT_MAX),
+            _short(_seen(one, accepted), EVIDENCE_MAX),
+        )
+        for one in report.results
+    ]
+    out.table(("rule", "severity", "object", "rows"), rows)
+    for one in report.results:
+        if accepted.entry(one) is None and (one.confirmed or one.severity >= Severity.HIGH):
+            _details(one)
+    confirmed = sum(one.confirmed for one in report.results)
+    counted = f"{confirmed} confirmed, " if confirm else ""
+    out.line()
+    out.line(f"{report.tables} tables: {counted}{len(report.results) - confirmed} latent")
+
+
+def _seen(one: Result, accepted: Baseline) -> str:
+    entry = accepted.entry(one)
+    if entry is not None:
+        return f"accepted until {entry.until}"
+    return described(one.evidence) if one.evidence else "latent"
+
+
+def _details(one: Result) -> None:
+    found = one.finding
+    out.line()
+    out.line(f"{found.rule} {found.object}: {TITLES[found.rule]}")
+    out.line(f"  {found.why}")
+    if one.evidence is not None and one.confirmed:
+        out.line(f"  {described(one.evidence)}")
+    for statement in found.fix:
+        out.line(f"  {statement}")
+
+
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 3] + "..."
