@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from samekey import Atomic, Keyed, KeyMalformed, Misconfigured, Opaque
+from samekey import CONTENT, Atomic, Keyed, KeyMalformed, Misconfigured, Opaque
 from samekey.core.canonical import canonical
 from samekey.core.key import make_key
 from samekey.http import Endpoint, Reply, Request, answer, rules
@@ -506,3 +506,19 @@ def test_problem_types_may_be_addresses_of_another_page():
 
     assert isinstance(refused, Reply)
     assert json.loads(refused.body or b"")["type"] == "https://api.example/p#key-missing"
+
+
+def test_rules_for_a_key_that_cannot_work_are_refused():
+    async def later(request: Request) -> str:
+        return "k"
+
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"key": "order_id"}, "CONTENT or a function"),
+        ({"key": later}, "not an async one"),
+        ({"key": CONTENT, "required": True}, "no header is read"),
+        ({"key": CONTENT, "strict": True}, "no header is read"),
+        ({"attributes": {"a": "b"}}, "function of the request"),
+    ]
+    for given_rules, why in wrong:
+        with pytest.raises(Misconfigured, match=why):
+            Endpoint(boundary=Opaque(), single_tenant=True, **given_rules)

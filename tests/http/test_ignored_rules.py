@@ -182,14 +182,20 @@ def test_an_application_that_makes_up_attributes_is_not_looked_through():
 # -- FastAPI: routes that the route class does not see
 
 
-def shop(*, given: bool) -> Any:
-    """One guarded route; one that came before the route class, one of a plain router, and two that are no surprise."""
+def shop(given: str) -> Any:
+    """A guarded route; one that came before the route class, one of a plain router, and two that need no guard."""
     app, guard = FastAPI(), AsyncGuard("memory://")
     app.post("/late")(strict_handler_of("late"))
-    route_class = samekey_route(guard=guard, endpoint=ENDPOINT, app=app if given else None)
-    if not given:
-        app.router.route_class = route_class
-    app.post("/charges")(strict_handler_of("charges"))
+    guarded: Any = APIRouter() if "router" in given else app
+    if given in ("app", "router"):
+        samekey_route(guard=guard, endpoint=ENDPOINT, **{given: guarded})
+    else:
+        getattr(guarded, "router", guarded).route_class = samekey_route(guard=guard, endpoint=ENDPOINT)
+    guarded.post("/charges")(strict_handler_of("charges"))
+    if "router" in given:
+        outer = APIRouter()
+        outer.include_router(guarded)
+        app.include_router(outer)
     app.get("/read")(strict_handler_of("read"))
     router = APIRouter()
     router.patch("/plain/{number}")(strict_handler_of("plain"))
@@ -209,18 +215,22 @@ def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING and one.name == "samekey"]
 
 
-def test_unguarded_routes_are_named_when_the_application_starts(caplog: pytest.LogCaptureFixture):
-    app = shop(given=True)
+@pytest.mark.parametrize("given", ["app", "router"])
+def test_unguarded_routes_are_named_when_the_application_starts(given: str, caplog: pytest.LogCaptureFixture):
+    app = shop(given)
     for _ in range(2):
         with TestClient(app) as client:
+            named = warned(caplog)
             client.post("/charges", headers={"Idempotency-Key": "k"})
 
-    (line,) = warned(caplog)
+    assert warned(caplog) == named
+    (line,) = named
     assert line.startswith("samekey does not guard PATCH /v1/plain/{number}, POST /late:")
 
 
-def test_without_the_application_they_are_named_with_the_first_request(caplog: pytest.LogCaptureFixture):
-    client = TestClient(shop(given=False))
+@pytest.mark.parametrize("given", ["route_class of the app", "route_class of a router"])
+def test_a_route_class_by_itself_names_them_with_the_first_request(given: str, caplog: pytest.LogCaptureFixture):
+    client = TestClient(shop(given))
     for key in ("a", "b"):
         client.post("/charges", headers={"Idempotency-Key": key})
 

@@ -15,7 +15,7 @@ from litestar.params import Body as LitestarBody
 from litestar.params import HeaderParameter
 from pydantic import BaseModel
 
-from samekey import AsyncGuard, Opaque, Policy
+from samekey import CONTENT, AsyncGuard, Opaque, Policy
 from samekey.http import Endpoint
 from samekey.http.fastapi import samekey_route
 from samekey.http.litestar import SamekeyPlugin
@@ -223,6 +223,14 @@ def test_problems_and_their_headers_are_described(framework: str) -> None:
         assert ("Retry-After" in responses[status]["headers"]) is (status in ("409", "503"))
     assert responses["409"]["content"][PROBLEM]["schema"]["required"] == ["type", "title", "status", "detail"]
     assert "event" not in responses["400"]["content"][PROBLEM]["schema"]["description"], "webhooks only"
+
+
+@pytest.mark.parametrize("framework", OPERATIONS)
+def test_where_the_content_is_the_key_no_key_header_is_described(framework: str) -> None:
+    made = OPERATIONS[framework](Endpoint(boundary=Opaque(), single_tenant=True, key=CONTENT), status_code=202)
+
+    assert [one for one in made.get("parameters", ()) if one["in"] == "header"] == []
+    assert made["responses"]["202"]["headers"].keys() == {"Idempotent-Replayed", "Idempotency-Stored"}
 
 
 @pytest.mark.parametrize("framework", OPERATIONS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from flask import Flask
 from litestar import Litestar
 
@@ -154,7 +154,7 @@ async def lifespan(app: Any) -> list[Any]:
     return sent
 
 
-@pytest.mark.parametrize("make", ["asgi", "fastapi", "litestar"])
+@pytest.mark.parametrize("make", ["asgi", "fastapi", "fastapi router", "litestar"])
 async def test_an_asgi_application_with_a_broken_store_does_not_start(make: str):
     guard = AsyncGuard(AsyncUntabled())
     app: Any = FastAPI()
@@ -162,6 +162,9 @@ async def test_an_asgi_application_with_a_broken_store_does_not_start(make: str)
         app = AsgiMiddleware(app, guard=guard, endpoint=ENDPOINT)
     elif make == "fastapi":
         samekey_route(guard=guard, endpoint=ENDPOINT, app=app)
+    elif make == "fastapi router":
+        samekey_route(guard=guard, endpoint=ENDPOINT, router=(router := APIRouter()))
+        app.include_router(router)
     else:
         app = Litestar(plugins=[SamekeyPlugin(guard=guard, endpoint=ENDPOINT)])
 

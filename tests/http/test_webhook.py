@@ -186,7 +186,7 @@ def test_a_handler_of_the_wrong_colour_is_not_recorded_as_done():
     assert guard.peek("stripe", "evt_1") is None
     with pytest.raises(Misconfigured, match="AsyncWebhook"):
         hook.receive(event(), lambda request: handled(request))
-    assert getattr(guard.peek("stripe", "evt_1"), "state", None) is State.IN_DOUBT
+    assert getattr(guard.peek("stripe", "evt_1"), "state", None) is State.RELEASED
 
 
 async def test_an_async_webhook_takes_a_plain_handler_too():
@@ -440,3 +440,25 @@ def test_an_event_is_handled_in_a_transaction_of_the_caller(
 def test_atomic_needs_the_connection():
     with pytest.raises(Misconfigured, match=r"guard\.on"):
         Webhook(Guard("memory://"), "stripe", boundary=Atomic("connection"), verify=verify, event_id=event_id)
+
+
+def test_an_event_keeps_its_request_id_and_what_the_webhook_adds():
+    guard = Guard("memory://")
+    hook = Webhook(
+        guard,
+        "stripe",
+        boundary=Repeatable(),
+        verify=verify,
+        event_id=event_id,
+        attributes=lambda request: {"kind": json.loads(request.body)["type"]},
+    )
+    sent = event("evt_1", type="paid")
+    sent = Request("POST", "/hooks", headers=[*sent.headers, (b"x-request-id", b"req-1")], body=sent.body)
+
+    assert hook.receive(sent, lambda request: None).status == 200
+
+    record = guard.peek("stripe", "evt_1")
+    assert record is not None
+    assert record.attributes == (("kind", "paid"), ("request_id", "req-1"))
+    with pytest.raises(Misconfigured, match="function of the request"):
+        Webhook(guard, "x", boundary=Opaque(), verify=verify, event_id=event_id, attributes={"a": "b"})  # type: ignore[arg-type]

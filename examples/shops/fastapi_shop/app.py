@@ -49,7 +49,8 @@ class OneTransaction(samekey_route(guard=guard, endpoint=ATOMIC)):  # type: igno
 
 refusals: Any = {400: {"model": Refusal}, 403: {"model": Refusal}}  # ours are in the document by themselves
 orders = APIRouter(route_class=OneTransaction, responses=refusals)
-money = APIRouter(route_class=samekey_route(guard=guard, endpoint=KEYED), responses=refusals)
+money = APIRouter(responses=refusals)
+samekey_route(guard=guard, endpoint=KEYED, router=money)  # at start it checks the store and names unguarded routes
 
 
 @orders.post("/orders", status_code=201)

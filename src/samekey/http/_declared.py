@@ -57,9 +57,9 @@ def operation_named(given: Any, option: str) -> str:
     return name
 
 
-def size_of(given: Any, option: str) -> int:
+def size_of(given: Any, option: str, of: str = "bytes") -> int:
     if not isinstance(given, int) or given < 0:
-        raise Misconfigured(f"{option}= is a number of bytes, not {given!r}")
+        raise Misconfigured(f"{option}= is a number of {of}, not {given!r}")
     return given
 
 

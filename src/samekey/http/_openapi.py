@@ -45,7 +45,8 @@ def extra(
     """
     made = Extra(own or {})
     made.own = own
-    made["parameters"] = Parameters(made.get("parameters", ()), header_parameter(endpoint, policy))
+    if endpoint.key is None:
+        made["parameters"] = Parameters(made.get("parameters", ()), header_parameter(endpoint, policy))
     made["responses"] = answers = dict(made.get("responses", {}))
     listed = {str(status): response for status, response in described.items()}
     for status in {success, *(status for status in {*listed, *answers} if status[:1] in "23")}:
@@ -91,7 +92,7 @@ def absent_headers(headers: dict[str, Any], theirs: Collection[str]) -> dict[str
 
 def success_headers(endpoint: Endpoint) -> dict[str, Any]:
     return {
-        endpoint.header: text_header("The key, as it was understood."),
+        **key_header(endpoint),
         "Idempotent-Replayed": text_header("`true` on a replay: this answer was made for an earlier request."),
         "Idempotency-Stored": text_header(
             "`false` if a retry will not get this answer again: it was too long to keep."
@@ -99,8 +100,12 @@ def success_headers(endpoint: Endpoint) -> dict[str, Any]:
     }
 
 
+def key_header(endpoint: Endpoint) -> dict[str, Any]:
+    return {} if endpoint.key is not None else {endpoint.header: text_header("The key, as it was understood.")}
+
+
 def problem_headers(endpoint: Endpoint, status: str) -> dict[str, Any]:
-    made = {endpoint.header: text_header("The key, as it was understood.")}
+    made = key_header(endpoint)
     if any(problem.retry and str(problem.status) == status for problem in PROBLEMS):
         made["Retry-After"] = {"description": "Seconds to wait before a retry.", "schema": {"type": "integer"}}
     return made

@@ -8,18 +8,32 @@ line.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any, cast
 from weakref import WeakSet, ref
 
 from samekey.core.call import Answer, Call
 from samekey.core.errors import Misconfigured, NotDone, Refused
 from samekey.guard.adapters import AsyncRunning, Ended, Running
+from samekey.guard.claiming import Crowd
 from samekey.guard.guards import AsyncGuard, Guard
 from samekey.guard.operations import OPERATIONS_MAX, Declared, Operation
+from samekey.http._kept import pack, unpack
 from samekey.http._message import Header, Reply, Request, falls_short, is_endless
 from samekey.http._rules import OF_VIEWS
-from samekey.http.endpoint import REPLAYED, Asked, BodyNotKept, Endpoint, Final
+from samekey.http.endpoint import (
+    ALONE_SECONDS,
+    ASYNC_WAITERS_MAX,
+    REPLAYED,
+    WAITERS_MAX,
+    Asked,
+    BodyNotKept,
+    Endpoint,
+    Final,
+    not_held_back,
+)
 
 _log = logging.getLogger("samekey")
 
@@ -28,6 +42,8 @@ PAGE = b'{"title": "Internal Server Error", "status": 500}'
 FAILURE = Reply(500, [(b"content-type", b"application/problem+json")], PAGE)
 
 CLAIMED = "samekey.claimed"  # in the mapping that a request carries: the claim that was made for it, and its visit
+
+THREADS, TASKS = Crowd(), Crowd()  # the requests of this process that wait for other holders of their keys
 
 ENVELOPE_BYTES = 2  # version and codec
 SHORT = "the application's answer is shorter than its Content-Length"
@@ -54,10 +70,12 @@ class Door:
         asked = endpoint.asked(request, key, who)
         if isinstance(asked, Reply):
             return asked
+        key = asked.key
         try:
             guard = self.guard if endpoint.connection is None else self.guard.on(endpoint.connection(request))
             call = once_only(self._rules.call(guard, endpoint, asked), request)
-            opened = guard.begin(call, decides=True)
+            crowd = THREADS, WAITERS_MAX if endpoint.waiters_max is None else endpoint.waiters_max
+            opened = guard.begin(call, wait=patience(call, request), decides=True, crowd=crowd)
         except Exception as error:
             return answered(endpoint, key, error)
         if isinstance(opened, Answer):
@@ -75,7 +93,8 @@ class _Visit:
 
     def __init__(self, endpoint: Endpoint, key: str, running: Any, guard: Any) -> None:
         self.endpoint, self.key, self.running, self.held = endpoint, key, running, running.held
-        self.room = (endpoint.policy or guard.policy).result_max_bytes - ENVELOPE_BYTES  # for an answer as it is kept
+        self.policy = endpoint.policy or guard.policy
+        self.room = self.policy.result_max_bytes - ENVELOPE_BYTES  # for an answer as it is kept
 
 
 class Visit(_Visit):
@@ -95,7 +114,7 @@ class Visit(_Visit):
             raise broken
         self.over = True
         error, kept = judged(self, reply)
-        ended = self.running.succeed(kept) if error is None else self.running.fail(error)
+        ended = self.running.succeed(kept, happened=reply.status < 400) if error is None else self.running.fail(error)
         return settled(self, reply, error, ended)
 
     def fail(self, error: BaseException, made: Reply | None = None) -> Reply | None:
@@ -107,7 +126,7 @@ class Visit(_Visit):
             return None
         self.over = True
         judged_as, kept = failure(self, error, made)
-        ended = self.running.succeed(kept) if judged_as is None else self.running.fail(judged_as)
+        ended = self.running.succeed(kept, happened=False) if judged_as is None else self.running.fail(judged_as)
         return after_failure(self, error, made, judged_as, ended)
 
     def cut(self, reply: Reply) -> None:
@@ -212,10 +231,12 @@ class AsyncDoor:
         asked = endpoint.asked(request, key, who)
         if isinstance(asked, Reply):
             return asked
+        key = asked.key
         try:
             guard = self.guard if endpoint.connection is None else self.guard.on(endpoint.connection(request))
             call = once_only(self._rules.call(guard, endpoint, asked), request)
-            opened = await guard.begin(call, decides=True)
+            crowd = TASKS, ASYNC_WAITERS_MAX if endpoint.waiters_max is None else endpoint.waiters_max
+            opened = await guard.begin(call, decides=True, crowd=crowd)
         except Exception as error:
             return answered(endpoint, key, error)
         if isinstance(opened, Answer):
@@ -238,7 +259,9 @@ class AsyncVisit(_Visit):
             raise broken
         self.over = True
         error, kept = judged(self, reply)
-        ended = await (self.running.succeed(kept) if error is None else self.running.fail(error))
+        ended = await (
+            self.running.succeed(kept, happened=reply.status < 400) if error is None else self.running.fail(error)
+        )
         return settled(self, reply, error, ended)
 
     async def fail(self, error: BaseException, made: Reply | None = None) -> Reply | None:
@@ -246,7 +269,9 @@ class AsyncVisit(_Visit):
             return None
         self.over = True
         judged_as, kept = failure(self, error, made)
-        ended = await (self.running.succeed(kept) if judged_as is None else self.running.fail(judged_as))
+        ended = await (
+            self.running.succeed(kept, happened=False) if judged_as is None else self.running.fail(judged_as)
+        )
         return after_failure(self, error, made, judged_as, ended)
 
     async def cut(self, reply: Reply) -> None:
@@ -264,14 +289,14 @@ class _Operations:
         self._known: dict[tuple[Endpoint, str], Operation] = {}
 
     def call(self, guard: Any, endpoint: Endpoint, asked: Asked) -> Call:
-        name, tenant, key, payload, written = asked
+        name, tenant, key, payload, written, attributes = asked
         which = (endpoint, name)
         operation = self._known.get(which)
         if operation is None:
             operation = checked(guard, endpoint, name)
             if len(self._known) < OPERATIONS_MAX:
                 self._known[which] = operation
-        call: Call = guard.new_call(operation, key, payload, tenant, None, written)
+        call: Call = guard.new_call(operation, key, payload, tenant, attributes, written)
         return call
 
 
@@ -300,12 +325,16 @@ def names_of(endpoint: Endpoint) -> list[str]:
 
 
 def checked(guard: Any, endpoint: Endpoint, name: str) -> Operation:
+    policy = endpoint.policy or guard.policy
+    if policy.redact is not None:
+        policy = replace(policy, redact=partial(redacted, policy.redact))
     operation: Operation = guard.operation(
         name,
         ignore=endpoint.ignore,
         boundary=endpoint.boundary,
-        policy=endpoint.policy,
+        policy=not_held_back(policy),
         aliases=tuple(alias for alias in endpoint.aliases if alias != name),
+        apart=() if endpoint.key is None else None,  # what a rule takes as the key may be any part of the request
         by="http",
     )
     return operation
@@ -338,6 +367,12 @@ def once_only(call: Call, request: Request) -> Call:
     return call
 
 
+def patience(call: Call, request: Request) -> float | None:
+    """How long a loser waits, if not as long as its policy says: a process without other threads serves no one else."""
+    alone = carried_by(request).get("wsgi.multithread") is False
+    return min(call.policy.patience_seconds, ALONE_SECONDS) if alone else None
+
+
 def answered(endpoint: Endpoint, key: str, error: Any) -> Reply:
     """The answer to an error of the guard, or to the refusal in the record; any other error is raised again."""
     reply = endpoint.answer_to(error, key)
@@ -354,7 +389,29 @@ def judged(visit: Any, reply: Reply) -> tuple[Exception | None, Any]:
     kept = endpoint.packed(reply, visit.room)
     visit.stored = kept is not None
     error: Exception | None = endpoint.error_of(reply, kept, visit.held)
+    if isinstance(error, Final):
+        error.detail = refusal_kept(visit, kept)
     return error, BodyNotKept() if kept is None else kept
+
+
+def redacted(redact: Callable[[Any], Any], result: Any) -> Any:
+    """What `redact` makes of an answer, as it is kept. It is a function of a `Reply`, and gets what would be kept."""
+    reply = redact(unpack(result))
+    if not isinstance(reply, Reply):
+        raise TypeError(f"redact= returned {type(reply).__name__}, not a Reply")
+    return pack(reply, {name.lower() for name, _ in reply.headers})
+
+
+def refusal_kept(visit: Any, kept: bytes | None) -> bytes | None:
+    """What a closed key keeps of its answer: the core redacts results, and does not look into refusals."""
+    redact = visit.policy.redact
+    if kept is None or redact is None:
+        return kept
+    try:
+        return cast(bytes, redacted(redact, kept))
+    except Exception as error:
+        _log.error("the answer of %s is not kept: redact= raised %s", visit.held, type(error).__name__)
+        return None
 
 
 def settled(visit: Any, reply: Reply, error: Exception | None, ended: Ended) -> Reply:
@@ -394,7 +451,7 @@ def failure(visit: Any, error: BaseException, made: Reply | None) -> tuple[BaseE
     if meaning == "closes" and page is not None:
         kept = endpoint.packed(page, visit.room)
         visit.stored = kept is not None
-        return Final(f"{type(error).__name__}, answered {page.status}", detail=kept), None
+        return Final(f"{type(error).__name__}, answered {page.status}", detail=refusal_kept(visit, kept)), None
     if endpoint.remember == "stripe_v1" and meaning == "unknown":
         kept = endpoint.packed(made or FAILURE, visit.room)
         visit.stored = kept is not None

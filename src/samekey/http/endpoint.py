@@ -11,8 +11,10 @@ An adapter only carries these between its framework and the guard (see `_visit.p
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Coroutine
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
+from samekey.core.attributes import Pairs
 from samekey.core.boundary import Atomic, Boundary
 from samekey.core.errors import KeyMalformed, KeyMissing, Misconfigured, NotDone, Refused, ResultUnreadable
 from samekey.core.fingerprint import declared_ignore
@@ -32,12 +34,18 @@ from samekey.http._declared import (
 )
 from samekey.http._kept import pack, unpack
 from samekey.http._key import parse_key
+from samekey.http._labels import LabelRule, check_labels, labels_of
 from samekey.http._message import Header, Reply, Request, new_tuple
 from samekey.http._operation import SHOWN_BYTES, operation_name, short
+from samekey.http._own_key import LATER, KeyRule, check_key_rule, own_key
 from samekey.http._remember import PRESETS, Remember, meaning_of
 
 METHODS = ("POST", "PATCH")  # the others are idempotent by themselves
 BODY_MAX_BYTES = 1 << 20  # of a request: it is held in memory until it is complete
+SETTLE_PATIENCE_SECONDS = 2.0  # for a finished answer: a server kills a worker that is silent for 30 s
+WAITERS_MAX = 3  # threads of a process: of four, waitress' default, one is left for other requests
+ASYNC_WAITERS_MAX = 1000  # tasks of a process: a few KB each
+ALONE_SECONDS = 1.0  # a loser's wait where its process serves one request at a time, and none meanwhile
 
 KEPT_HEADERS = frozenset({
     b"content-type", b"content-language", b"content-disposition", b"content-encoding", b"content-location",
@@ -61,6 +69,7 @@ class Asked(NamedTuple):
     key: str
     payload: Any
     written: bytes  # the payload in canonical form
+    attributes: Pairs | None = None
 
 
 class NotHeld(Exception):
@@ -82,6 +91,9 @@ Settle = Literal["return", "before-send"]
 class Endpoint:
     """The rules of one endpoint, or of all of them; checked here, once.
 
+    A request is guarded by the key in its header; with `key=` every request is, by CONTENT or by what a function makes
+    of it.
+
     `boundary` is required. So is the owner of a key: `principal` returns the authenticated caller's name (with None the
     request is refused), or `single_tenant=True` declares that there is only one caller.
     """
@@ -95,6 +107,7 @@ class Endpoint:
         remember: Remember = "success_only",
         final: Collection[int] = (),
         required: bool = False,
+        key: KeyRule | None = None,
         methods: Collection[str] = METHODS,
         operation: str | None = None,
         aliases: Collection[str] = (),
@@ -104,8 +117,10 @@ class Endpoint:
         header: str = "Idempotency-Key",
         strict: bool = False,
         body_max_bytes: int = BODY_MAX_BYTES,
+        waiters_max: int | None = None,
         settle: Settle = "return",
         connection: Callable[[Request], Any] | None = None,
+        attributes: LabelRule | None = None,
         policy: Policy | None = None,
         problems_at: str = problems.TYPES_AT,
     ) -> None:
@@ -133,14 +148,16 @@ class Endpoint:
         if kept & NEVER_KEPT:
             raise Misconfigured(f"{', '.join(sorted(map(bytes.decode, kept & NEVER_KEPT)))} must never be replayed")
         self.boundary, self.policy, self.ignore = boundary, policy, declared_ignore(ignore)
-        self.principal, self.connection = principal, connection
+        self.principal, self.connection, self.attributes = principal, connection, check_labels(attributes)
         self.remember, self.final = remember, statuses(final)
         self.required, self.strict = required, strict
+        self.key = check_key_rule(key, about_header=required or strict)
         self.methods = methods_of(methods)
         self.operation = None if operation is None else operation_named(operation, "operation")
         self.aliases = tuple(operation_named(name, "aliases") for name in several(aliases, "aliases"))
         self.header = header
         self.body_max_bytes, self.settle = size_of(body_max_bytes, "body_max_bytes"), settle
+        self.waiters_max = None if waiters_max is None else size_of(waiters_max, "waiters_max", "requests")
         self.problems_at = text_of(problems_at, "problems_at")
         self._header = request_header(header, "header")
         self._vary_on = tuple(sorted({request_header(name, "vary_on") for name in several(vary_on, "vary_on")}))
@@ -152,6 +169,8 @@ class Endpoint:
         """The key, the problem with it, or None if the request is not guarded."""
         if request.method not in self.methods:
             return None
+        if self.key is not None:
+            return LATER
         named, name = request.named, self._header
         value = named.get(name)
         if value is None:
@@ -208,7 +227,14 @@ class Endpoint:
             name = self.operation
         elif request.route is not request.path:
             name = operation_name(request.method, request.route)
-        return new_tuple(Asked, (name, tenant, key, payload, written))
+        if self.key is not None:
+            try:
+                key = own_key(self.key, request, name, payload, self.ignore)
+            except KeyMissing as missing:
+                return self.problem(problems.KEY_MISSING, f"A retry of this request cannot be recognised: {missing}.")
+            except KeyMalformed as malformed:
+                return self.problem(problems.KEY_MALFORMED, malformed.message)
+        return new_tuple(Asked, (name, tenant, key, payload, written, labels_of(request, self.attributes)))
 
     # -- meaning: when the application is done ---------------------------------------------------------------------
 
@@ -238,9 +264,9 @@ class Endpoint:
         status, headers, body = reply
         ours, sent = self._header, list(headers)
         for one in headers:
-            if one[0].lower() == ours:  # the application answers with the header itself
+            if one[0].lower() == ours and self.key is None:  # the application answers with the header itself
                 sent.remove(one)
-        sent.append((ours, key_header(key)))
+        sent.extend(self._key_sent(key))
         if not stored:
             sent.append(NOT_STORED)
         return new_tuple(Reply, (status, sent, body))
@@ -253,7 +279,7 @@ class Endpoint:
             return self.problem(
                 problems.NOT_KEPT, "It is done and is not done again, but the kept answer cannot be read.", key=key
             )
-        reply.headers.append((self._header, key_header(key)))
+        reply.headers.extend(self._key_sent(key))
         reply.headers.append(REPLAYED)
         return reply
 
@@ -269,6 +295,10 @@ class Endpoint:
         problem, detail, members, seconds = found
         return self.problem(problem, detail, key=key, members=members, seconds=seconds)
 
+    def _key_sent(self, key: str) -> list[Header]:
+        """The key that the client sent, as it was understood. A key of our own is not the client's to send."""
+        return [(self._header, key_header(key))] if self.key is None else []
+
     def problem(
         self,
         problem: problems.Problem,
@@ -282,8 +312,15 @@ class Endpoint:
         if problem.retry:
             headers.append((b"retry-after", problems.retry_after(seconds).encode()))
         if key is not None:
-            headers.append((self._header, key_header(key)))
+            headers.extend(self._key_sent(key))
         return Reply(problem.status, headers, problems.problem_body(problem, detail, members or {}, self.problems_at))
+
+
+def not_held_back(policy: Any) -> Any:
+    """The policy over HTTP: unless it says otherwise, a finished answer waits only so long for its record."""
+    if not isinstance(policy, Policy) or policy.settle_patience is not None:
+        return policy  # what is no policy is refused with the operation
+    return replace(policy, settle_patience=SETTLE_PATIENCE_SECONDS)
 
 
 def tenant_of(who: Any) -> str | None:

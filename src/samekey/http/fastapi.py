@@ -1,8 +1,8 @@
 """FastAPI: a route class, so that each route may have its own rules, and the header is in the OpenAPI document.
 
-    app = FastAPI()
-    samekey_route(guard=guard, endpoint=Endpoint(...), app=app)             # every route that is added from now on
-    router = APIRouter(route_class=samekey_route(guard=guard, endpoint=Endpoint(...)))
+    app, router = FastAPI(), APIRouter()
+    samekey_route(guard=guard, endpoint=Endpoint(...), app=app)        # guards the routes that are added from here on
+    samekey_route(guard=guard, endpoint=Endpoint(...), router=router)  # a router has its own route class
 
 A guarded route contains everything FastAPI does for it: dependencies, validation, handler, and the `yield` dependencies
 that commit after the answer was made. A replay runs none of them, so authenticate the caller in `principal=` or in a
@@ -23,7 +23,7 @@ from weakref import WeakSet
 import fastapi.routing
 from fastapi import FastAPI
 from fastapi.dependencies.utils import get_flat_params
-from fastapi.routing import APIRoute
+from fastapi.routing import APIRoute, APIRouter
 
 from samekey.guard.guards import AsyncGuard
 from samekey.http._openapi import Extra, extra
@@ -43,12 +43,16 @@ EVERY_ROUTE: Any = getattr(fastapi.routing, "iter_route_contexts", list)
 _named = WeakSet[Any]()  # applications whose unguarded routes are in the log already
 
 
-def samekey_route(*, guard: AsyncGuard, endpoint: Rules, app: FastAPI | None = None) -> type[APIRoute]:
+def samekey_route(
+    *, guard: AsyncGuard, endpoint: Rules, app: FastAPI | None = None, router: APIRouter | None = None
+) -> type[APIRoute]:
     """A route class that guards its routes; `@rules(...)` on a handler gives that one its own.
 
-    With `app` it becomes the route class of that application. When the application starts, the store is checked, and
-    `POST` and `PATCH` routes that are not guarded are named in the log. Without `app` the first request to a guarded
-    route names them.
+    With `app` or `router` it becomes the route class of that application or router, for the routes that are added
+    from then on. When the application starts, the store is checked, and `POST` and `PATCH` routes of the application
+    that are not guarded are named in the log. For a router this needs a version of FastAPI that runs the lifespan of
+    an included router. A class that is given as `route_class=` does not know its application: the first request to a
+    route of it names them, and the store is checked by the first claim.
     """
     passage, default = Passage(guard), check_rules(endpoint)
     passage.declare(default)
@@ -95,23 +99,25 @@ def samekey_route(*, guard: AsyncGuard, endpoint: Rules, app: FastAPI | None = N
             route = template_of(self, scope) if scope.get("path_params") else None
             await passage(super().handle, rules_of(self.endpoint, default), scope, receive, send, route=route)
 
-    if app is not None:
-        app.router.route_class = SamekeyRoute
-        check_at_start(app, passage)
+    for target in (app.router if app is not None else None, router):
+        if target is not None:
+            target.route_class = SamekeyRoute
+            check_at_start(target, passage)
     return SamekeyRoute
 
 
-def check_at_start(app: FastAPI, passage: Passage) -> None:
-    lifespan = app.router.lifespan_context
+def check_at_start(router: APIRouter, passage: Passage) -> None:
+    """Add our check to the router's lifespan. FastAPI runs it with the application that includes the router."""
+    lifespan = router.lifespan_context
 
     @asynccontextmanager
-    async def checked(given: Any) -> AsyncIterator[Any]:
+    async def checked(app: Any) -> AsyncIterator[Any]:
         await passage.start()
         name_unguarded(app)
-        async with lifespan(given) as state:
+        async with lifespan(app) as state:
             yield state
 
-    app.router.lifespan_context = checked
+    router.lifespan_context = checked
 
 
 def name_unguarded(app: Any) -> None:

@@ -106,15 +106,8 @@ class _Described:
 
 
 def describe(operation: Any, endpoint: Endpoint, policy: Policy) -> None:
-    operation.parameters = list(operation.parameters or ())
-    ours = openapi.header_parameter(endpoint, policy)
-    for one in operation.parameters:
-        if getattr(one, "param_in", "") == "header" and one.name.lower() == endpoint.header.lower():
-            one.description = one.description or ours["description"]
-            one.required = one.required or endpoint.required
-            break
-    else:
-        operation.parameters.append(ours)
+    if endpoint.key is None:
+        describe_header(operation, endpoint, policy)
     operation.responses = responses = dict(operation.responses or {})
     for status, response in responses.items():
         if status[:1] in "23":
@@ -125,6 +118,18 @@ def describe(operation: Any, endpoint: Endpoint, policy: Policy) -> None:
         if isinstance(response, OpenAPIResponse):  # not a reference, to which nothing can be added
             response.content = {openapi.PROBLEM_JSON: problem, **(response.content or {})}
             add_headers(response, openapi.problem_headers(endpoint, status))
+
+
+def describe_header(operation: Any, endpoint: Endpoint, policy: Policy) -> None:
+    operation.parameters = list(operation.parameters or ())
+    ours = openapi.header_parameter(endpoint, policy)
+    for one in operation.parameters:
+        if getattr(one, "param_in", "") == "header" and one.name.lower() == endpoint.header.lower():
+            one.description = one.description or ours["description"]
+            one.required = one.required or endpoint.required
+            break
+    else:
+        operation.parameters.append(ours)
 
 
 def add_headers(response: Any, headers: dict[str, Any]) -> None:

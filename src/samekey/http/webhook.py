@@ -25,7 +25,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from samekey.core.boundary import Boundary, Kind, Opaque
-from samekey.core.call import Answer
+from samekey.core.call import Answer, Call
 from samekey.core.errors import Busy, CallerError, Fenced, Misconfigured, NotDone, ResultNotKept, ResultUnreadable
 from samekey.core.key import as_text, make_key
 from samekey.core.policy import Policy
@@ -34,9 +34,10 @@ from samekey.guard import adapters
 from samekey.guard.guards import AsyncGuard, Guard
 from samekey.guard.operations import refuse_atomic
 from samekey.http._key import KEY_MAX_CHARS
+from samekey.http._labels import LabelRule, check_labels, labels_of
 from samekey.http._message import Reply, Request
 from samekey.http._problems import BAD_SIGNATURE, EVENT_ID_MISSING, IN_PROGRESS, NOT_DONE, STORE_UNAVAILABLE, Problem
-from samekey.http.endpoint import Endpoint
+from samekey.http.endpoint import Endpoint, not_held_back
 
 _log = logging.getLogger("samekey")
 
@@ -57,6 +58,7 @@ class _Events:
         boundary: Boundary,
         verify: Verify,
         event_id: EventId,
+        attributes: LabelRule | None = None,
         policy: Policy | None = None,
     ) -> None:
         if not all(map(callable, (verify, event_id))):
@@ -70,13 +72,14 @@ class _Events:
         if is_async(event_id):
             raise Misconfigured("event_id= is a plain function of the request")
         self._guard = cast(Any, guard)
+        self._answers = Endpoint(boundary=Opaque(), single_tenant=True)  # for its problems only
         # Declared now: a mistake in it is raised at start, and not by the first event.
-        self._operation = self._guard.operation(name, boundary=boundary, policy=policy, by="webhook")
+        rules = not_held_back(policy or self._guard.policy)
+        self._operation = self._guard.operation(name, boundary=boundary, policy=rules, by="webhook")
         self._name = name
-        self._verify, self._event_id = verify, event_id
+        self._verify, self._event_id, self._attributes = verify, event_id, check_labels(attributes)
         if type(guard) is self._colour:  # not guard.on(connection)
             refuse_atomic(boundary)
-        self._answers = Endpoint(boundary=Opaque(), single_tenant=True)  # for its problems only
 
     def _key(self, request: Request, verified: Any) -> str | Reply:
         """The key of this event. The signature is checked first: the sender of an unsigned event must learn nothing."""
@@ -93,6 +96,10 @@ class _Events:
             why = type(error).__name__
         _log.warning("an event of %s was refused because it has no usable id: %s", self._name, why)
         return self._answers.problem(EVENT_ID_MISSING, "Send the event with its id: a redelivery is recognised by it.")
+
+    def _call(self, request: Request, key: str) -> Call:
+        call: Call = self._guard.new_call(self._operation, key, None, None, labels_of(request, self._attributes))
+        return call
 
     def _unverified(self, error: Exception) -> bool:
         """Libraries raise on a bad signature. If the check has a bug instead, its type is in the log."""
@@ -142,7 +149,7 @@ class _Events:
                 return event("refused")
             case State.COMPLETED:
                 return event("done")
-            case State.RELEASED:
+            case State.RELEASED if self._expected(error):
                 return self._come_again(NOT_DONE)
         if self._operation.terms.kind is not Kind.OPAQUE:
             if isinstance(error, NotDone):
@@ -154,6 +161,12 @@ class _Events:
             return self._log_and_come_again(error, NOT_DONE)
         _log.error("an event of %s is in doubt: its handler raised", self._name, exc_info=error)
         return event("in doubt")
+
+    def _expected(self, error: Exception) -> bool:
+        """Whether the handler reported that nothing was done. Under Repeatable any other error frees the key, too."""
+        operation = self._operation
+        known = operation.policy.meaning(error, inner=False) == "releases"
+        return known or operation.terms.kind is not Kind.REPEATABLE
 
     def _problem(self, error: Any) -> Reply:
         reply = self._answers.answer_to(error)
@@ -186,7 +199,7 @@ class Webhook(_Events):
         if isinstance(key, Reply):
             return key
         guard: Guard = self._guard
-        opened = guard.begin(guard.new_call(self._operation, key, None))
+        opened = guard.begin(self._call(request, key))
         if not isinstance(opened, adapters.Running):
             return self._unopened(opened)
         try:
@@ -213,7 +226,7 @@ class AsyncWebhook(_Events):
         if isinstance(key, Reply):
             return key
         guard: AsyncGuard = self._guard
-        opened = await guard.begin(guard.new_call(self._operation, key, None))
+        opened = await guard.begin(self._call(request, key))
         if not isinstance(opened, adapters.AsyncRunning):
             return self._unopened(opened)
         try:
