@@ -9,8 +9,9 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 from bench.figures import Experiment, Figure, Reading, at_most
-from bench.measure import Effort, Race, Work, added_microseconds, interleave
-from samekey import AsyncGuard, Guard
+from bench.measure import Effort, Race, Work, added_microseconds, cpu_ratios, interleave
+from samekey import CONTENT, AsyncGuard, Guard, Repeatable
+from samekey.processor import IdempotentProcessor
 
 REPLAYED_KEYS = 100
 
@@ -68,6 +69,41 @@ def asynchronous(effort: Effort) -> Sequence[Reading]:
         return readings(interleave(effort, fresh, replay, bare))
 
 
+def processor(effort: Effort) -> Sequence[Reading]:
+    """A processor beside `guard.run` with the same key and boundary."""
+    guard, boundary = Guard("memory://"), Repeatable()
+    process = IdempotentProcessor(charge_order, guard, name="processor").process
+
+    def by_guard(order: dict[str, Any]) -> Any:
+        return guard.run("guard", lambda: charge_order(order), key=CONTENT, payload=order, boundary=boundary)
+
+    def deliveries(handle: Callable[[dict[str, Any]], Any], keys: Iterable[str]) -> Work:
+        orders = [{"order": key, "amount": 1999, "currency": "EUR"} for key in keys]
+
+        def one_after_the_other() -> None:
+            for order in orders:
+                handle(order)
+
+        return one_after_the_other
+
+    known = new_keys(REPLAYED_KEYS)
+    deliveries(process, known)()
+    deliveries(by_guard, known)()
+    race = interleave(
+        effort,
+        lambda operations: deliveries(process, new_keys(operations)),
+        lambda operations: deliveries(by_guard, new_keys(operations)),
+        lambda operations: deliveries(process, repeated(known, operations)),
+        lambda operations: deliveries(by_guard, repeated(known, operations)),
+    )
+    both = cpu_ratios(race.laps[0], race.laps[1]), cpu_ratios(race.laps[2], race.laps[3])
+    return [Reading(statistics.median(ratios), ratios, race.speed) for ratios in both]
+
+
+def charge_order(order: dict[str, Any]) -> dict[str, Any]:
+    return charge(order["order"], order["amount"], order["currency"])
+
+
 def readings(race: Race) -> list[Reading]:
     fresh, replay, bare = race.laps
     both = (added_microseconds(fresh, bare), added_microseconds(replay, bare))
@@ -105,5 +141,12 @@ EXPERIMENTS = (
             Figure("memory.async.replay", "us CPU", f"{ADDED} (async)"),
         ),
         asynchronous,
+    ),
+    Experiment(
+        (
+            Figure("memory.processor.fresh", "x CPU", "guard.run with key=CONTENT and Repeatable", at_most(1.1)),
+            Figure("memory.processor.replay", "x CPU", "guard.run with key=CONTENT and Repeatable", at_most(1.1)),
+        ),
+        processor,
     ),
 )
