@@ -18,24 +18,25 @@ from typing import Any
 
 import pytest
 
-# 25 CPU minutes are for all rooms, with those to come. The rooms that exist now have 900 seconds of them.
+# 25 CPU minutes are for all rooms, with those to come. The rooms that exist now have 1,080 seconds of them.
 BUDGETS = {
     "core": 30,
     "guard": 120,
-    "http": 90,
+    "http": 120,  # 90 is planned: the handler kit repeats trials in which a guard's counting thread woke up
     "stores": 60,
     "servers": 300,
     "edges": 120,
     "pages": 60,
     "proofs": 120,
+    "detect": 150,  # 180 when the room is whole; its first part takes 6
 }
-WHOLE_SECONDS = 900
+WHOLE_SECONDS = 1080
 FAILS_FROM = 1.5
 
 # What is tested there, not where the file is. A folder that is named in neither table fails the run.
 ROOMS = {
     **{f"tests/{room}": room for room in BUDGETS if room != "edges"},
-    **{f"tests/{edge}": "edges" for edge in ("cli", "clients", "demo", "extras", "hooks", "ops", "prove")},
+    **{f"tests/{edge}": "edges" for edge in ("cli", "clients", "demo", "extras", "hooks", "ops", "processor", "prove")},
     "tests/testing": "guard",
     "tests/security": "guard",
     "tests/examples": "http",  # shops on FastAPI, Flask and Django

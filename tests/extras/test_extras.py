@@ -68,8 +68,26 @@ import samekey.http.django
 urlpatterns = []
 """
 
+HOOK = """
+from samekey import Guard
+from samekey.hooks.{module} import {hook}
+with Guard("memory://", hooks=[{hook}()]) as guard:
+    answers = [guard.run("charge", lambda: "receipt", key="o-1", payload={{}}) for _ in range(2)]
+assert [(one.result, one.replayed) for one in answers] == [("receipt", False), ("receipt", True)]
+"""
+
+CRYPTO = """
+from samekey import Guard
+from samekey.guard.keyring import Keyring
+guard = Guard("memory://", keys=Keyring(("2026-07", b"k" * 32)))
+answers = [guard.run("charge", lambda: "receipt", key="o-1", payload={}) for _ in range(2)]
+assert [(one.result, one.replayed) for one in answers] == [("receipt", False), ("receipt", True)]
+assert b"receipt" not in guard.peek("charge", "o-1").result
+"""
+
 PROGRAMS = {
     "cli": CLI,
+    "crypto": CRYPTO,
     "mysql": NO_SERVER.format(url="mysql://app:secret@127.0.0.1:9/shop"),
     "postgres": NO_SERVER.format(url="postgresql://app@127.0.0.1:9/shop?connect_timeout=1"),
     "redis": NO_SERVER.format(url="redis://127.0.0.1:9/0"),
@@ -82,6 +100,8 @@ PROGRAMS = {
     "httpx": "import samekey.clients.httpx\n" + ONE_CALL,
     "httpx2": "import samekey.clients.httpx2\n" + ONE_CALL,
     "requests": "import samekey.clients.requests\n" + ONE_CALL,
+    "prometheus": HOOK.format(module="prometheus", hook="PrometheusHook"),
+    "otel": HOOK.format(module="opentelemetry", hook="OpenTelemetryHook"),
 }
 
 # Each takes 3 CPU seconds, most of them pip's. `make test` tries one of each kind, `make proof` all.

@@ -158,7 +158,7 @@ def _venv(line: str, words: list[str], printed: str) -> str | None:
 
 
 KNOWN: Mapping[str, Callable[[str, list[str], str], str | None]] = {
-    r"(samekey|alembic|python manage\.py) ": _run,
+    r"(samekey|alembic|python manage\.py|python -m samekey\.hooks\.alarms) ": _run,
     r"export \w+=": _export,
     r"make [a-z]+( |$)": _make,
     r"(\.venv/bin/)?pip install ": _install,

@@ -6,6 +6,7 @@ import ast
 import inspect
 import logging
 import re
+from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -17,27 +18,41 @@ import samekey
 from samekey.cli._root import COMMANDS, root
 from samekey.cli.exits import Exit
 from samekey.core.errors import Misconfigured
+from samekey.core.events import EVENTS
+from samekey.core.ports import Event
+from samekey.detect.catalog import Engine
+from samekey.detect.rules import RULES
 from samekey.drivers.mysql.address import OPTIONS
 from samekey.drivers.redis.address import OPTIONS as _OURS
 from samekey.guard.store_urls import open_store
-from samekey.hooks import logging as logging_hook
+from samekey.ops import Findings
 from samekey.prove import SCENARIOS
 from tests.pages.blocks import ROOT, every_block, pages
 
-CORE = ROOT / "src/samekey/core"
+SOURCE = ROOT / "src/samekey"
+CORE = SOURCE / "core"
 TEXT = (ROOT / "docs/reference.md").read_text(encoding="utf-8")
 CODES = [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", re.sub(r"```.*?```", "", TEXT, flags=re.DOTALL))]
 EVERY_PAGE = "\n".join(page.read_text(encoding="utf-8") for page in pages())
 
 # What people may import; the page says so in its first lines.
 MODULES = [
-    *("samekey", "samekey.http", "samekey.prove", "samekey.clients", "samekey.testing"),
+    *("samekey", "samekey.http", "samekey.prove", "samekey.clients", "samekey.testing", "samekey.processor"),
     *(f"samekey.clients.{name}" for name in ("aiohttp", "httpx", "httpx2", "requests")),
     *(f"samekey.http.{name}" for name in ("asgi", "django", "fastapi", "flask", "litestar", "webhook", "wsgi")),
     *(f"samekey.stores.{name}" for name in ("memory", "mysql", "postgres", "redis", "sqlite")),
-    *("samekey.guard.adapters", "samekey.hooks.logging", "samekey.testing.http", "samekey.testing.servers"),
+    *(
+        "samekey.guard.adapters",
+        "samekey.guard.keyring",
+        "samekey.ops",
+        "samekey.hooks.logging",
+        "samekey.hooks.opentelemetry",
+        "samekey.hooks.prometheus",
+        "samekey.testing.http",
+        "samekey.testing.servers",
+    ),
 ]
-LISTED = MODULES[:5]  # those whose every name is a promise
+LISTED = MODULES[:6]  # those whose every name is a promise
 
 # Said by every command, and once for all of them on the page.
 SAID_ONCE = {"--store", "--json", "--debug", "--help"}
@@ -47,6 +62,7 @@ METHODS = {
     f".{name}": getattr(samekey.Guard, name)
     for name in ("once", "run", "run_many", "hold", "on", "peek", "begin", "begin_many", "settle_many", "new_call")
 }
+METHODS |= {f".{name}": getattr(Findings, name) for name in ("list", "accept")}
 
 
 def test_every_public_name_is_in_the_reference():
@@ -145,13 +161,25 @@ def test_every_public_module_is_named():
 # -- commands ----------------------------------------------------------------------------------------------
 
 
-def options_of(name: str) -> set[str]:
-    command = root.get_command(click.Context(root), name)
+def paths() -> list[str]:
+    """Every command; one of a group with the name of its group."""
+    found = []
+    for name in COMMANDS:
+        command = root.get_command(click.Context(root), name)
+        found += [f"{name} {one}" for one in command.commands] if isinstance(command, click.Group) else [name]
+    return found
+
+
+def options_of(path: str) -> set[str]:
+    command: click.Command | None = root
+    for name in path.split():
+        assert isinstance(command, click.Group)
+        command = command.get_command(click.Context(command), name)
     assert command is not None
     return {word for one in command.params for word in [*one.opts, *one.secondary_opts] if word.startswith("--")}
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", paths())
 def test_every_command_is_in_the_reference_with_its_options(name: str):
     (row,) = re.findall(rf"^\| `samekey {name}\b.*$", TEXT, re.MULTILINE)
 
@@ -165,10 +193,27 @@ def mentions() -> list[str]:
 
 @pytest.mark.parametrize("line", mentions())
 def test_a_command_in_the_text_is_one_there_is(line: str):
-    name = line.split()[1]
+    (path,) = [one for one in paths() if f"{line} ".startswith(f"samekey {one} ")]
 
-    assert name in COMMANDS
-    assert set(re.findall(r"--[a-z][\w-]*", line)) <= options_of(name) | SAID_ONCE
+    assert set(re.findall(r"--[a-z][\w-]*", line)) <= options_of(path) | SAID_ONCE
+
+
+def test_the_catalogue_of_findings_is_the_one_there_is():
+    """One row for each rule: number, title, severity, servers, whether rows can show it."""
+    text = (ROOT / "docs/detect.md").read_text(encoding="utf-8").partition("## The catalogue")[2]
+    rows = re.findall(r"^\| (SK\d+) \| (.+?) \| (.+?) \| (.+?) \| (.+?) \|$", text, re.MULTILINE)
+    servers = {Engine.POSTGRES: "PostgreSQL", Engine.MYSQL: "MySQL", Engine.SQLITE: "SQLite"}
+
+    assert rows == [
+        (
+            rule.id,
+            rule.title,
+            rule.severity,
+            "all" if len(rule.engines) == len(Engine) else ", ".join(servers[one] for one in rule.engines),
+            "yes" if rule.confirms else "no",
+        )
+        for rule in RULES
+    ]
 
 
 def test_every_scenario_of_prove_is_on_its_page():
@@ -177,18 +222,25 @@ def test_every_scenario_of_prove_is_on_its_page():
     assert re.findall(r"^\| `([a-z-]+)` \|", text, re.MULTILINE) == list(SCENARIOS)
 
 
-def test_every_event_is_listed_with_its_level():
-    """Those that the guard and the core tell, and those that the logging hook knows."""
+def test_every_event_is_listed_with_its_level_and_its_meaning():
+    """And the guard and the core report no other."""
     sources = "".join(
-        path.read_text(encoding="utf-8") for path in [*CORE.glob("*.py"), CORE.parent / "guard" / "performer.py"]
+        path.read_text(encoding="utf-8") for room in ("core", "guard") for path in (SOURCE / room).glob("*.py")
     )
-    told = set(re.findall(r"(?:Tell|self\.tell)\(\s*\"(\w+)\"", sources)) | {"completed", "released"}
-    rows = re.findall(r"^\| (`.*?`) \| (\w+)", (ROOT / "docs/operations.md").read_text(encoding="utf-8"), re.MULTILINE)
-    shown = {name: level for names, level in rows for name in re.findall(r"`(\w+)`", names) if level.isupper()}
+    told = set(re.findall(r"(?:Tell|\.tell|Event|end_later)\(\s*\"(\w+)\"", sources))
+    text = (ROOT / "docs/operations.md").read_text(encoding="utf-8").partition("### Events")[2].partition("##")[0]
+    rows = re.findall(r"^\| `(\w+)` \| ([A-Z]+) \| (.*) \|$", text, re.MULTILINE)
 
-    assert set(shown) == told | set(logging_hook._ORDINARY) | set(logging_hook._LEVELS)
-    for name, level in shown.items():
-        assert logging_hook._LEVELS.get(name, logging.DEBUG) == getattr(logging, level), name
+    assert told <= EVENTS.keys()
+    assert rows == [(name, logging.getLevelName(fact.level), fact.meaning) for name, fact in EVENTS.items()]
+
+
+def test_every_field_of_an_event_is_listed():
+    text = TEXT.partition("### Events")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`.*?`) \| [^|]+ \|$", text, re.MULTILINE)
+    shown = {name for names in rows for name in re.findall(r"`(\w+)`", names)}
+
+    assert shown == {one.name for one in fields(Event)} | {"request_id", "trace_id"}
 
 
 def test_every_exit_code_is_in_the_one_table():
