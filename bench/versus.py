@@ -8,7 +8,6 @@ same on a busy machine. Exit 1 if a client is more than 5 % above the old tree, 
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import os
 import re
@@ -18,11 +17,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from samekey.cli.migrate import migrate
 from samekey.testing.servers import PrivatePostgres, postgres, redis_server
 
 HERE = Path(__file__).parents[1]
@@ -76,7 +74,7 @@ def rounds(trees: dict[str, Path], case: Case, number: int) -> Iterator[tuple[st
     """(what, ratio of new to old, microseconds of new), from `number` rounds in which the trees take turns."""
     readings: dict[str, dict[str, list[float]]] = {name: {} for name in trees}
     with ExitStack() as stack:
-        addresses = {name: stack.enter_context(served(case.server)) for name in trees}
+        addresses = {name: stack.enter_context(served(case.server, tree)) for name, tree in trees.items()}
         for turn in range(number):
             names = list(trees) if turn % 2 else list(trees)[::-1]
             for name in names:
@@ -93,15 +91,19 @@ def rounds(trees: dict[str, Path], case: Case, number: int) -> Iterator[tuple[st
 
 
 @contextmanager
-def served(server: str) -> Iterator[tuple[Server, Callable[[], str]]]:
-    """A server and a function that makes an empty store on it."""
+def served(server: str, tree: Path) -> Iterator[tuple[Server, Callable[[], str]]]:
+    """A server and a function that makes an empty store on it, with the tables that this tree needs."""
     if server == "postgres":
         with postgres() as running:
 
             def database() -> str:
                 url = running.create_database()
-                with redirect_stdout(io.StringIO()):
-                    migrate.main(["--store", url], standalone_mode=False)
+                subprocess.run(
+                    [sys.executable, "-m", "samekey", "migrate", "--store", url],
+                    env={**os.environ, "PYTHONPATH": str(tree / "src")},
+                    check=True,
+                    capture_output=True,
+                )
                 return url
 
             yield Server(running.pid if isinstance(running, PrivatePostgres) else None), database
