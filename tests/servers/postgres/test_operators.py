@@ -96,6 +96,7 @@ def filled(server):
     sql(address, "VACUUM samekey_records")
     sql(address, FILL.format(start=20_000, age=20_000))
     sql(address, "UPDATE samekey_records SET state = 'in_doubt', retain_until = NULL WHERE token % 1000 = 1")
+    sql(address, "UPDATE samekey_records SET state = 'closed' WHERE token % 1000 = 5")
     sql(address, "VACUUM ANALYZE samekey_records")
     return address
 
@@ -179,6 +180,7 @@ def md5(text: str) -> bytes:
     [
         ({"waiting": True}, 40),
         ({"states": (State.IN_DOUBT,)}, 40),
+        ({"states": (State.CLOSED,)}, 40),
         ({"digest": md5("30000")}, 1),
         ({"digest": md5("30000")[:5]}, 1),
         ({"digest": md5("30000")[:2]}, 1),

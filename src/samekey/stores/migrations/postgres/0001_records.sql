@@ -66,6 +66,8 @@ CREATE TABLE samekey_records (
 -- write one of the two each.
 CREATE INDEX samekey_retained ON samekey_records (retain_until) WHERE retain_until IS NOT NULL;
 CREATE INDEX samekey_unsettled ON samekey_records (created_at, digest) WHERE state IN ('started', 'in_doubt');
+-- Pages of rare states: without it, a page of them reads the whole table. A completed record is not in it.
+CREATE INDEX samekey_ended ON samekey_records (state, created_at, digest) WHERE state IN ('closed', 'released');
 -- Pages of records, newest first. A BRIN index is cheaper, but after a sweep new rows are spread over the whole table.
 CREATE INDEX samekey_created ON samekey_records (created_at, digest);
 -- Search terms. Those of a claim are plain columns: with a table of their own, each claim and each sweep would run one
