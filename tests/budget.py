@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-# 25 CPU minutes are for all rooms, with those to come. The rooms that exist now have 1,080 seconds of them.
+# 25 CPU minutes are for all rooms, with those to come. The rooms that exist now have 1,160 seconds of them.
 BUDGETS = {
     "core": 30,
     "guard": 140,  # 120 is planned
@@ -30,7 +30,7 @@ BUDGETS = {
     "proofs": 130,  # 120 is planned
     "detect": 150,  # 180 when the room is whole; its first part takes 6
 }
-WHOLE_SECONDS = 1080
+WHOLE_SECONDS = 1160
 FAILS_FROM = 1.5
 
 # What is tested there, not where the file is. A folder that is named in neither table fails the run.
