@@ -35,7 +35,7 @@ CHUNK = 500_000  # rows of one INSERT
 SAMPLES = 100  # records that are searched for by what they have alone
 DAY = 86_400
 OPERATIONS, PARTIES, DAYS_COUNTED = 20, 1000, 14
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "shared_buffers": "1GB",
     "maintenance_work_mem": "512MB",
     "max_wal_size": "8GB",
@@ -260,18 +260,19 @@ def plans(url: str, asked: list[Asked], *, shown: bool) -> list[str]:
 def statements(url: str, arguments: list[str]) -> list[tuple[str, Any]]:
     """The different statements over the table of records that this command asks the operators' connection."""
     found: dict[str, Any] = {}
-    real = store_module.list_statement
+    module: Any = store_module  # where the store looks its statement up
+    real = module.list_statement
 
     def noted(query: Any) -> Any:
         statement, values = real(query)
         found.setdefault(statement, values)
         return statement, values
 
-    store_module.list_statement = noted
+    module.list_statement = noted
     try:
         typed(arguments)
     finally:
-        store_module.list_statement = real
+        module.list_statement = real
     return list(found.items())
 
 
