@@ -12,7 +12,17 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any, assert_never
 
-from samekey.core.boundary import ATOMIC, Absent, Conflicting, Declined, Happened, Kind, StillUnknown
+from samekey.core.boundary import (
+    ATOMIC,
+    Absent,
+    Conflicting,
+    Declined,
+    Happened,
+    Kind,
+    StillUnknown,
+    asks_at_once,
+    parse_terms,
+)
 from samekey.core.call import (
     Answer,
     Call,
@@ -53,18 +63,21 @@ from samekey.core.errors import (
     Fenced,
     InProgress,
     Misconfigured,
+    NotDone,
     RecordUnreadable,
     Refused,
     StoreBusy,
     StoreError,
     StoreUnavailable,
 )
+from samekey.core.next_step import agreed, within_window
 from samekey.core.record import Record
 from samekey.core.recovery import may_rotate, recover, spoken
 from samekey.core.search import provider_term
 from samekey.core.states import COMPLETED, HOLDER, SETTLED, Role, State
 
 ROUNDS_MAX = 20  # lost races before we call the key busy; 3 is already rare
+ASK_AT_ONCE_SECONDS = 5.0  # of a lease that must be left to ask at once: a lookup and the settle after it
 SETTLE_PAUSE_SECONDS = 0.05  # first pause before a settle is tried again; doubles up to
 SETTLE_PAUSE_MAX_SECONDS = 2.0
 
@@ -194,8 +207,37 @@ def run_held(call: Call, held: Record) -> Generator[Command, Any, Answer[Any] | 
         case "unknown" if call.terms.kind is Kind.REPEATABLE:
             yield from release(call, held, outcome)  # it may have happened; the next caller runs it again in any case
         case _:
+            if asks_at_once(call.boundary) and isinstance(error, Exception) and not outcome.inner:
+                known = yield from ask_at_once(call, held, outcome)
+                if known is not None:
+                    return known
             yield from doubt(call, held, outcome)
     return Failed(error)
+
+
+def ask_at_once(call: Call, held: Record, outcome: Raised) -> Generator[Command, Any, Answer[Any] | Failed | None]:
+    """The effect ended in an error that leaves its outcome open: ask the provider before the caller gets that error.
+
+    Only while the lease has time for it. What the provider has on its books is the answer; that it has nothing there
+    is none, since the request may still be on its way. None: it stays unknown.
+    """
+    now = yield from Read(held.key)
+    if now is None or now.fence != held.fence or now.lease_left <= ASK_AT_ONCE_SECONDS:
+        return None
+    verdict = yield from CallLookup(now)
+    match verdict:
+        case Happened(result):
+            return (yield from complete(call, held, Returned(result, outcome.notes, outcome.terms)))
+        case Declined(final=True, reason=reason) if not held.unsure:
+            refused = Refused(reason)
+            return (yield from close(call, held, Raised(refused, notes=outcome.notes, terms=outcome.terms)))
+        case Declined(reason=reason) if not held.unsure:
+            not_done = NotDone(reason)
+            not_done.__cause__ = outcome.error
+            yield from release(call, held, Raised(not_done, notes=outcome.notes, terms=outcome.terms))
+            return Failed(not_done)
+        case _:
+            return None
 
 
 def ask_before_first_run(call: Call, held: Record) -> Generator[Command, Any, Answer[Any] | Failed | None]:
@@ -244,12 +286,13 @@ def close(call: Call, held: Record, outcome: Raised) -> Generator[Command, Any, 
     error = outcome.error
     if call.terms.kind is Kind.ATOMIC:
         yield from Undo(claim_too=False)
-    if held.unsure:  # the refusal is about this attempt; an earlier one may still land
-        yield from release(call, held, Raised(error, notes=outcome.notes, terms=outcome.terms))
+    whole = held.unsure and ends_the_doubt(call, held, outcome)
+    if held.unsure and not whole:  # the refusal is about this attempt; an earlier one may still land
+        yield from release(call, held, Raised(error, notes=outcome.notes, terms=outcome.terms), answered=True)
         return Failed(error)
     result = encode_refusal(call, held, error)
     name = shown(type(error).__name__)
-    settled = yield from settle(call, held, State.CLOSED, result=result, error=name, outcome=outcome)
+    settled = yield from settle(call, held, State.CLOSED, result=result, error=name, outcome=outcome, answered=whole)
     if isinstance(settled, StoreUnavailable):
         yield from Tell("not_recorded", held, type(settled).__name__)
         note(error, f"samekey: the refusal of {call.key} could not be recorded: {settled}")
@@ -268,9 +311,10 @@ def has_our_outcome(call: Call, settled: Record, state: State, result: bytes | N
     return ours and (settled.result is None or settled.result == result)
 
 
-def release(call: Call, held: Record, outcome: Raised) -> Generator[Command, Any, None]:
+def release(call: Call, held: Record, outcome: Raised, *, answered: bool = False) -> Generator[Command, Any, None]:
     """The next caller may run it: free the key, unless an earlier attempt is still in doubt."""
-    state = State.IN_DOUBT if held.unsure else State.RELEASED
+    whole = held.unsure and ends_the_doubt(call, held, outcome)
+    state = State.IN_DOUBT if held.unsure and not whole else State.RELEASED
     settled = yield from settle(
         call,
         held,
@@ -279,8 +323,9 @@ def release(call: Call, held: Record, outcome: Raised) -> Generator[Command, Any
         # A provider that replays an old decline needs a new key for the next try; one that is asked needs a new
         # reference, or a lookup would find the old decline for a later request. Only after the holder's own
         # "not done", and never with an earlier attempt in doubt: that one may still land under this key.
-        next_round=may_rotate(held, call.terms) and not held.unsure and _is_not_done(call, outcome),
+        next_round=may_rotate(held, call.terms) and (not held.unsure or whole) and _is_not_done(call, outcome),
         outcome=outcome,
+        answered=whole or (state is State.IN_DOUBT and (answered or _is_not_done(call, outcome))),
     )
     if isinstance(settled, StoreUnavailable):
         note(outcome.error, f"samekey: {call.key} could not be released and stays held until its lease ends")
@@ -317,13 +362,16 @@ def settle(
     *,
     next_round: bool = False,
     outcome: Outcome | None = None,
+    answered: bool = False,
 ) -> Generator[Command, Any, Record | None | StoreUnavailable]:
     """Settle as the holder, with the notes and search terms of the hold."""
     notes, terms = (None, ()) if outcome is None else (outcome.notes, outcome.terms)
     if next_round:
         terms = (*terms, provider_term(held.key, held.round + 1))
     retain = retain_seconds(call, state)
-    command = Settle(held, HOLDER, state, call.attempt, result, error, "", retain, next_round, notes, terms)
+    command = Settle(
+        held, HOLDER, state, call.attempt, result, error, "", retain, next_round, notes, terms, answered, call.to_caller
+    )
     return settle_or_undo(call, command) if call.terms.kind is ATOMIC else insist(call, command)
 
 
@@ -469,6 +517,23 @@ def note(error: BaseException, text: str) -> None:
         BaseException.add_note(error, text)
     except (AttributeError, TypeError):
         pass  # the exception uses __notes__ for something else
+
+
+def ends_the_doubt(call: Call, held: Record, outcome: Raised) -> bool:
+    """Whether this decline is also the answer to every earlier request of the key.
+
+    Only where the effect says so: NotDone alone may come from an effect that has not sent anything, and then an earlier
+    request may still land. The provider keeps declines under its key, so an earlier request that arrives later gets
+    this decline, too.
+    """
+    claimed, today = parse_terms(held.boundary), call.terms
+    return (
+        getattr(outcome.error, "declined", False) is True
+        and call.policy.meaning(outcome.error, inner=outcome.inner) != "unknown"
+        and all(terms.kind is Kind.KEYED and terms.keeps_declines for terms in (claimed, today))
+        and may_rotate(held, claimed)
+        and within_window(agreed(claimed, today), held, 0.0)
+    )
 
 
 def _is_not_done(call: Call, outcome: Raised) -> bool:

@@ -215,11 +215,16 @@ class Keyed(Boundary):
 
 @dataclass(frozen=True)
 class Asks(Boundary):
-    """The provider can be asked: `lookup(record)` returns a verdict."""
+    """The provider can be asked: `lookup(record)` returns a verdict.
+
+    `ask_at_once`: when the effect ends in an error that leaves its outcome open, such as a timeout, and its lease has
+    time left, ask before the caller gets that error. What the provider has on its books is the answer.
+    """
 
     lookup: Lookup
     believe_absent_after: float | timedelta | None = None
     marked: bool = False
+    ask_at_once: bool = False
 
     def __post_init__(self) -> None:
         _check_lookup(self.lookup)
@@ -260,6 +265,43 @@ class Opaque(Boundary):
     @property
     def terms(self) -> Terms:
         return Terms(Kind.OPAQUE, marked=self.marked)
+
+
+@dataclass(frozen=True)
+class Compensatable(Boundary):
+    """As `inner`; when it turns out too late that the effect happened, `compensate(truth)` undoes it.
+
+    It runs as an operation of its own, `<name>.compensate`, under the key that the provider knows the effect by, with
+    its own boundary. `when(truth)` decides whether it runs; without it, it runs if the callers got a failure.
+    """
+
+    inner: Boundary
+    compensate: Callable[[Any], Any]
+    when: Callable[[Any], bool] | None = None
+    boundary: Boundary = Opaque()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.inner, (Keyed, Asks, Opaque)):
+            raise Misconfigured("Compensatable takes Keyed, Asks or Opaque as its inner boundary")
+        given: tuple[Any, ...] = (self.compensate, self.when or self.compensate)
+        if not all(map(callable, given)):
+            raise Misconfigured("compensate= and when= are functions of the late truth")
+
+    @property
+    def terms(self) -> Terms:
+        return self.inner.terms
+
+    @property
+    def asks_with(self) -> Lookup | None:
+        return self.inner.asks_with
+
+    def wants(self, truth: Any) -> bool:
+        return bool(truth.reported == "failed" if self.when is None else self.when(truth))
+
+
+def asks_at_once(boundary: Boundary) -> bool:
+    inner = boundary.inner if isinstance(boundary, Compensatable) else boundary
+    return isinstance(inner, Asks) and inner.ask_at_once
 
 
 def _check_lookup(lookup: Any) -> None:

@@ -69,6 +69,7 @@ class Call:
     store_name: str = ""
     unguarded: bool = False  # guards are switched off, for a test
     keeping: Keeping | None = None  # where something is redacted, sealed, or kept besides the answer
+    to_caller: bool = True  # a caller waits for the outcome; False for a worker that runs the effect
 
 
 def open_command(call: Call) -> Open:

@@ -139,16 +139,33 @@ class Settle(OnRecord):
     next_round: bool = False
     notes: bytes | None = None  # None keeps those that are there
     terms: tuple[bytes, ...] = ()  # added to those that are there
+    answered: bool = False  # the provider answered this attempt, and it was no; it holds for the whole provider key
+    to_caller: bool = True  # a caller waits for this outcome; False for a worker that runs the effect
 
 
 @dataclass(slots=True)
 class Ask(OnRecord):
-    """Become the only attempt that asks about a doubt; `lease_seconds=0` ends our own asking."""
+    """Become the only attempt that asks about a doubt; `lease_seconds=0` ends our own asking.
+
+    With `look_after` the end of an asking also writes what came of it and when a worker looks next. That needs no
+    asking before it, as long as no other attempt asks.
+    """
 
     verb: ClassVar[str] = "ask"
     seen: Record
     asker: str
     lease_seconds: float
+    look_after: float | None = None
+    verdict: str = ""
+    parked: str = ""
+
+
+@dataclass(slots=True)
+class Deliver(OnRecord):
+    """Mark the late truth of this record as delivered."""
+
+    verb: ClassVar[str] = "deliver"
+    seen: Record
 
 
 @dataclass(slots=True)

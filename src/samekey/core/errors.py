@@ -140,13 +140,17 @@ class RecordUnreadable(StoreError):
 class Refused(Exception):
     """Raised by an effect: refused for good. The key is closed and replays this refusal.
 
-    `detail` is kept with the reason and must be storable like a result.
+    `detail` is kept with the reason and must be storable like a result. `declined`: as for NotDone.
     """
 
-    def __init__(self, reason: str = "", *, detail: Any = None) -> None:
+    declined: bool = False
+
+    def __init__(self, reason: str = "", *, detail: Any = None, declined: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
         self.detail = detail
+        if declined:
+            self.declined = True
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild_report, (type(self), self.args, self.__dict__.copy()))
@@ -156,12 +160,20 @@ class NotDone(Exception):
     """Raised by an effect that knows that nothing happened. The key is free for the next try.
 
     Never raise it for a timeout: after a timeout the effect cannot know.
+
+    `declined=True` says more: the provider got this request under `held.provider_key()`, declined it, and keeps that
+    answer for every other request under the same key. Where the boundary is `Keyed(keeps_declines=True)`, that also
+    ends the doubt about an earlier attempt. An effect that has not sent anything never says so.
     """
 
-    def __init__(self, reason: str = "", *, detail: Any = None) -> None:
+    declined: bool = False
+
+    def __init__(self, reason: str = "", *, detail: Any = None, declined: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
         self.detail = detail
+        if declined:
+            self.declined = True
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild_report, (type(self), self.args, self.__dict__.copy()))

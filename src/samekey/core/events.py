@@ -60,6 +60,8 @@ EVENTS = {
     "abandoned": Fact(INFO, "a hold was dropped inside its block: when its lease ends, the key is in doubt"),
     # A person must look.
     "in_doubt": Fact(WARNING, "it is unknown whether the effect happened"),
+    "parked": Fact(WARNING, "workers cannot end a doubt by themselves, and look at it once a day only"),
+    "late_truth": Fact(WARNING, "an effect happened, and its callers had got another answer"),
     "late": Fact(WARNING, "a holder came back after it had lost its key; its outcome is kept as evidence"),
     "not_kept": Fact(WARNING, "the effect happened, and its result could not be kept: callers get `ResultNotKept`"),
     "not_recorded": Fact(WARNING, "the effect ran, and the store did not accept its outcome"),

@@ -11,6 +11,7 @@ from typing import Any
 
 from samekey.core._json import fast_encoder
 from samekey.core.errors import RecordUnreadable
+from samekey.core.inquiry import inquiry_of
 from samekey.core.key import Key
 from samekey.core.record import DAMAGED, Move, Record, evidence_of, terms_of
 from samekey.core.states import STATES
@@ -24,6 +25,7 @@ _at = Record._fields.index
 _FINGERPRINT, _FIELDS, _RESULT, _NOW = map(_at, ("fingerprint", "fields", "result", "now"))
 _ATTRIBUTES, _EVIDENCE, _MOVES = map(_at, ("attributes", "evidence", "moves"))
 _CONTENT, _PAYLOAD, _NOTES, _TERMS = map(_at, ("content", "payload", "notes", "terms"))
+_INQUIRY = _at("inquiry")
 
 
 def pack(record: Record) -> bytes:
@@ -43,6 +45,8 @@ def pack(record: Record) -> bytes:
     if record.notes is not None:
         values[_NOTES] = record.notes.hex()
     values[_TERMS] = b"".join(record.terms).hex()
+    if record.inquiry is not None:
+        values[_INQUIRY] = record.inquiry._asdict()
     return b"%b\n%b" % (_dump(values).encode(), record.result or b"")
 
 
@@ -77,4 +81,5 @@ def _read(line: bytes) -> tuple[Any, ...]:
         if values[number] is not None:
             values[number] = bytes.fromhex(values[number])
     values[_TERMS] = terms_of(bytes.fromhex(values[_TERMS]))
+    values[_INQUIRY] = inquiry_of(values[_INQUIRY])
     return tuple(values)

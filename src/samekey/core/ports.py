@@ -19,7 +19,9 @@ from samekey.core.books import Count, Finding, FindingQuery
 from samekey.core.boundary import repeats
 from samekey.core.commands import StoreCommand, Wait
 from samekey.core.errors import Misconfigured, RecordUnreadable
+from samekey.core.inquiry import DUE
 from samekey.core.layers import Sight
+from samekey.core.parking import Parked, ParkedQuery
 from samekey.core.record import Audit, Record
 from samekey.core.search import all_terms
 from samekey.core.states import State
@@ -57,6 +59,7 @@ class Query:
     text: str | None = None
     digest: bytes = b""
     term: bytes | None = None  # of core/search.py
+    noted: bool = False  # the term is of a note, so records keep it: a store without an index computes no other one
     attributes: tuple[tuple[str, str], ...] = ()  # the record has all of them
     error: str | None = None
     since: float | None = None
@@ -101,6 +104,59 @@ class Query:
     def size(self) -> int:
         """How many records a page has at most."""
         return max(0, min(self.limit, LIST_MAX))
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """Which records a worker should look at now, the longest due first.
+
+    Those are doubts whose `look_at` has passed (without one: `quiet` seconds after their lease), and holds whose lease
+    ended `quiet` seconds ago; a hold of Repeatable only if its payload is kept. `shard` is (number, of): the records
+    whose digest begins with such a byte. `late`: instead the records whose late truth is not delivered yet; `operation`
+    may then be None, for all of them.
+    """
+
+    operation: str | None
+    limit: int = 100
+    quiet: float = 0.0
+    shard: tuple[int, int] = (0, 1)
+    late: bool = False
+
+    @property
+    def size(self) -> int:
+        return max(0, min(self.limit, LIST_MAX))
+
+    def picks(self, record: Record) -> bool:
+        """Whether this record, as seen now, is due; a store that filters by itself must agree with it."""
+        if self.operation is not None and record.key.operation != self.operation:
+            return False
+        if record.key.digest[0] % self.shard[1] != self.shard[0]:
+            return False
+        if self.late:
+            return record.inquiry is not None and record.inquiry.late == DUE
+        return self.since(record) is not None
+
+    def since(self, record: Record) -> float | None:
+        """For how many seconds it has been due; None: it is not."""
+        if record.state is State.STARTED:
+            if repeats(record.boundary) and record.payload is None:
+                return None
+            left = record.lease_left + self.quiet
+        elif record.state is State.IN_DOUBT:
+            if record.being_asked:
+                return None
+            look_at = None if record.inquiry is None else record.inquiry.look_at
+            left = record.lease_left + self.quiet if look_at is None else look_at - record.now
+        else:
+            return None
+        return None if left > 0 else -left
+
+    def page(self, found: Iterable[Record]) -> Records:
+        """These records in the order of the query: for a store that cannot sort by itself."""
+        picked = [one for one in found if self.picks(one)]
+        if not self.late:
+            picked.sort(key=lambda one: self.since(one) or 0.0, reverse=True)
+        return Records(picked[: self.size])
 
 
 def waits(record: Record) -> bool:
@@ -155,6 +211,12 @@ class Store(Protocol):
         A store that has no index for the query may look at a bounded number of records; then the page says `cut`.
         """
 
+    def due(self, due: Due) -> Records:
+        """What a worker should look at now, as `Due` says; a row that cannot be read is left out."""
+
+    def doubtful(self) -> Sequence[str]:
+        """The operations that have records in doubt or held, sorted; for a worker, which asks for each of them."""
+
     def sweep(self, limit: int) -> int:
         """Delete up to `limit` records past retention; never one that is held, in doubt, or was made anew.
 
@@ -163,6 +225,13 @@ class Store(Protocol):
 
     def audit(self, limit: int) -> Audits:
         """The last operator actions, newest first: each operator's settle, redact, free, and accepted finding."""
+
+    def note_action(self, entry: Audit) -> None:
+        """Add an entry to the audit log for an action that is about no single record, or changed none: it was refused,
+        it only read, or it adopted many.
+
+        The time of the entry is the store's own; `entry.at` is not used.
+        """
 
     def add_counts(self, counts: Sequence[Count]) -> None:
         """Add these to the counts that are there, in one round trip that waits for no claim.
@@ -182,6 +251,18 @@ class Store(Protocol):
 
     def accept_finding(self, id: str, *, by: str, why: str, until: float) -> Finding | None:
         """Write who accepts it, why and until when, and the same into the audit log; None if there is no such id."""
+
+    def park(self, parked: Parked) -> None:
+        """Keep this message; one with its id is replaced, and waits again if it was redelivered before."""
+
+    def parked(self, query: ParkedQuery) -> Sequence[Parked]:
+        """One page of parked messages, newest first; `query.picks` says which."""
+
+    def redelivered(self, id: str, *, by: str) -> Parked | None:
+        """Mark the message as published again, with the store's time, and write the same into the audit log.
+
+        None if there is no such id. Each call deletes some messages that were redelivered long ago.
+        """
 
     def health(self) -> Health: ...
 
@@ -205,13 +286,19 @@ class AsyncStore(Protocol):
     async def wait(self, command: Wait, timeout: float) -> Record | None: ...
     async def batch(self, commands: Sequence[StoreCommand]) -> Replies: ...
     async def list(self, query: Query) -> Records: ...
+    async def due(self, due: Due) -> Records: ...
+    async def doubtful(self) -> Sequence[str]: ...
     async def sweep(self, limit: int) -> int: ...
     async def audit(self, limit: int) -> Audits: ...
+    async def note_action(self, entry: Audit) -> None: ...
     async def add_counts(self, counts: Sequence[Count]) -> None: ...
     async def counts(self, since: float, until: float) -> Sequence[Count]: ...
     async def keep_finding(self, finding: Finding) -> bool: ...
     async def findings(self, query: FindingQuery) -> Sequence[Finding]: ...
     async def accept_finding(self, id: str, *, by: str, why: str, until: float) -> Finding | None: ...
+    async def park(self, parked: Parked) -> None: ...
+    async def parked(self, query: ParkedQuery) -> Sequence[Parked]: ...
+    async def redelivered(self, id: str, *, by: str) -> Parked | None: ...
     async def health(self) -> Health: ...
     def join(self, connection: Any) -> Any: ...
     async def close(self) -> None: ...

@@ -11,6 +11,7 @@ import hashlib
 from typing import Any, NamedTuple
 
 from samekey.core.errors import RecordUnreadable
+from samekey.core.inquiry import Inquiry
 from samekey.core.key import Key
 from samekey.core.states import SETTLED, STARTED, STATES, State
 
@@ -95,6 +96,7 @@ class Record(NamedTuple):
     payload: bytes | None = None  # the kept payload, sealed; dropped when the effect is known to have ended
     notes: bytes | None = None  # what the effect noted about itself: see core/notes.py
     terms: tuple[bytes, ...] = ()  # what it can be found by, besides what its key and attributes give: core/search.py
+    inquiry: Inquiry | None = None  # the looks at a doubt, and what was reported to callers: core/inquiry.py
     now: float = 0.0
     lease_left: float = 0.0
     ask_left: float = 0.0
@@ -111,6 +113,11 @@ class Record(NamedTuple):
     @property
     def being_asked(self) -> bool:
         return self.state is State.IN_DOUBT and self.asker is not None and self.ask_left > 0
+
+    @property
+    def ends_by_itself(self) -> bool:
+        """Whether it is a hold of Repeatable: dead, it ends with its retention, and is never a doubt."""
+        return self.state is STARTED and self.boundary.partition(" ")[0] == "repeatable"
 
     @property
     def settled(self) -> bool:

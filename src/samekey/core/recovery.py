@@ -10,6 +10,7 @@ narrow that - code that no longer sends the provider key must not re-run - but n
 from __future__ import annotations
 
 from collections.abc import Generator
+from dataclasses import dataclass
 from typing import Any, assert_never
 
 from samekey.core.boundary import (
@@ -23,19 +24,39 @@ from samekey.core.boundary import (
     Verdict,
     parse_terms,
 )
-from samekey.core.call import Call, encode, encode_refusal, in_doubt, take
+from samekey.core.call import Call, encode, encode_refusal, in_doubt, retain_seconds, take
 from samekey.core.commands import Ask, CallLookup, Command, Settle, Tell, Testify, Wait
 from samekey.core.errors import Refused, StoreError
+from samekey.core.inquiry import Inquiry
 from samekey.core.next_step import agreed, never_began, way_on, within_window
 from samekey.core.record import Record
 from samekey.core.search import provider_term
 from samekey.core.states import Role, State
 
 ASK_SECONDS = 30.0  # how long one lookup may take before another attempt may ask
+LOOK_SECONDS = 5.0  # from the first look to the second; doubles with each look, up to
+LOOK_SECONDS_MAX = 3600.0
+PARKED_SECONDS = 24 * 3600.0  # a parked doubt is still looked at once a day: a request may land after "absent"
+LOOKS_MAX = 12  # then a doubt is parked; by the pauses above that is about two hours and a half
+DOUBT_SECONDS = 24 * 3600.0  # the oldest doubt that is not parked
 
 
-def recover(call: Call, record: Record) -> Generator[Command, Any, Record | None]:
-    """Move a record without a live holder one step on and return it; or raise InDoubt."""
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One look of a worker at a record: what it can do, and how long until the next look."""
+
+    can_run: bool  # it has the payload, and the effect to run with it
+    jitter: float = 1.0  # drawn by the worker, 0.5 to 1.5: so that doubts of one moment are not all asked at one moment
+    looks_max: int = LOOKS_MAX
+    doubt_seconds: float = DOUBT_SECONDS
+
+
+def recover(call: Call, record: Record, look: Look | None = None) -> Generator[Command, Any, Record | None]:
+    """Move a record without a live holder one step on and return it; or raise InDoubt.
+
+    With a `look` it is a worker that does so, and no caller waits: it neither waits for another attempt that asks, nor
+    takes what it cannot run, and it writes into the record when the next look is due.
+    """
     terms = agreed(parse_terms(record.boundary), call.terms)
     if record.state is State.STARTED:
         if never_began(terms, record):
@@ -45,13 +66,18 @@ def recover(call: Call, record: Record) -> Generator[Command, Any, Record | None
     if record.happened is not None:
         return (yield from adopt(call, record))
     can_ask, lease = call.boundary.asks_with is not None, call.policy.lease_seconds
-    match way_on(record, terms, call.terms, can_ask=can_ask, lease_seconds=lease):
+    way = way_on(record, terms, call.terms, can_ask=can_ask, lease_seconds=lease)
+    if look is not None and way == "runs" and not may_run(record, look):
+        way = "asks" if terms.asks and can_ask else "person"
+    match way:
         case "runs" if terms.kind is Kind.KEYED:
             return (yield from run_again_in_time(call, terms, record))
         case "runs":
             return (yield from run_again(call, record))
         case "asks":
-            return (yield from ask(call, record, terms))
+            return (yield from ask(call, record, terms, look))
+        case "person" if look is not None:
+            return (yield from park(call, record, why_parked(call, record, terms), look))
         case "person" if terms.kind is Kind.KEYED and not within_window(terms, record, lease):
             raise in_doubt(call, record, "the provider's window is over and it cannot be asked")
         case "person" if terms.kind in (Kind.KEYED, Kind.ASKS, Kind.REPEATABLE):
@@ -109,12 +135,14 @@ def adopt(call: Call, record: Record) -> Generator[Command, Any, Record | None]:
 # -- asking ----------------------------------------------------------------------------------------------
 
 
-def ask(call: Call, record: Record, terms: Terms) -> Generator[Command, Any, Record | None]:
+def ask(call: Call, record: Record, terms: Terms, look: Look | None = None) -> Generator[Command, Any, Record | None]:
     """Ask the provider, one asker at a time, and write its verdict down."""
     asked = yield from Ask(record, asker=call.attempt, lease_seconds=ASK_SECONDS)
     if asked is None or asked.state is not State.IN_DOUBT or asked.fence != record.fence:
         return asked
     if asked.asker != call.attempt:
+        if look is not None:
+            return asked  # another attempt asks: there is nothing to do here
         later = yield from Wait(asked)
         if later is not None and later.being_asked and later.asker == asked.asker:
             raise in_doubt(call, later, "another attempt is asking the provider right now")
@@ -123,15 +151,38 @@ def ask(call: Call, record: Record, terms: Terms) -> Generator[Command, Any, Rec
     since_lease_end = -asked.lease_left
     verdict = yield from CallLookup(asked)
     if isinstance(verdict, Absent) and believed(terms, since_lease_end):
-        return (yield from run_again(call, asked))
+        if look is None or look.can_run:
+            return (yield from run_again(call, asked))
+        return (yield from let_callers_run(call, asked))
     moved = yield from write_down(call, asked, verdict, Role.LOOKUP)
     if moved is not None and moved.state is State.IN_DOUBT and moved.fence == asked.fence:
+        if look is not None:
+            return (yield from look_later(call, moved, type(verdict).__name__.lower(), hopeless(verdict), look))
         ended = yield from Ask(moved, asker=call.attempt, lease_seconds=0)
         doubted = ended is not None and ended.state is State.IN_DOUBT and ended.fence == asked.fence
         if ended is None or not doubted or ended.happened is not None:
             return ended  # during the lookup an operator or a late attempt settled it
         raise in_doubt(call, ended, spoken(verdict))
     return moved
+
+
+def let_callers_run(call: Call, record: Record) -> Generator[Command, Any, Record | None]:
+    """A worker believes that it never happened, and cannot run it: the next caller may.
+
+    In the same round: if a request of this one lands after all, a lookup for the next one must find it.
+    """
+    released = yield from Settle(
+        record,
+        Role.LOOKUP,
+        State.RELEASED,
+        by=call.attempt,
+        error="Absent",
+        why="the provider has no record of it",
+        retain_seconds=retain_seconds(call, State.RELEASED),
+    )
+    if released is not None and released.state is State.RELEASED:
+        yield from Tell("resolved", released, "Absent")
+    return released
 
 
 def ask_now(call: Call, record: Record) -> Generator[Command, Any, tuple[Record | None, Verdict | None]]:
@@ -164,6 +215,66 @@ def ask_now(call: Call, record: Record) -> Generator[Command, Any, tuple[Record 
     if moved is not None and moved.state is State.IN_DOUBT and moved.fence == asked.fence:
         moved = yield from Ask(moved, asker=call.attempt, lease_seconds=0)
     return moved, verdict
+
+
+# -- a worker's looks ------------------------------------------------------------------------------------
+
+
+def may_run(record: Record, look: Look) -> bool:
+    """Whether a worker may run the effect again: not after a decline, which only a caller may try again."""
+    return look.can_run and not (record.inquiry is not None and record.inquiry.answered)
+
+
+def park(call: Call, record: Record, why: str, look: Look) -> Generator[Command, Any, Record | None]:
+    """A worker cannot do anything about this one: write why, and look again in a day."""
+    verdict = "" if record.inquiry is None else record.inquiry.verdict
+    return (yield from look_later(call, record, verdict, why, look))
+
+
+def look_later(
+    call: Call, record: Record, verdict: str, why: str, look: Look
+) -> Generator[Command, Any, Record | None]:
+    """End the asking, and write in the same step what came of it and when the next look is due."""
+    inquiry = record.inquiry or Inquiry()
+    looks = inquiry.looks + 1
+    if not why and (looks >= look.looks_max or record.now - record.doubt_since >= look.doubt_seconds):
+        why = f"{verdict} after {looks} looks"
+    pause = PARKED_SECONDS if why else min(LOOK_SECONDS_MAX, LOOK_SECONDS * 2.0 ** min(looks - 1, 20))
+    seen = yield from Ask(
+        record,
+        asker=call.attempt,
+        lease_seconds=0,
+        look_after=pause * look.jitter,
+        verdict=verdict,
+        parked=why,
+    )
+    if why and not inquiry.parked and seen is not None and seen.inquiry is not None and seen.inquiry.parked:
+        yield from Tell("parked", seen, why)
+    return seen
+
+
+def why_parked(call: Call, record: Record, terms: Terms) -> str:
+    inquiry = record.inquiry
+    if terms.kind is Kind.KEYED and not within_window(terms, record, call.policy.lease_seconds):
+        return "the provider's window is over, and it cannot be asked"
+    if inquiry is not None and inquiry.answered:
+        return "declined on the re-run; an earlier attempt may have happened"
+    if terms.kind in (Kind.KEYED, Kind.REPEATABLE) and call.terms.kind is terms.kind:
+        return "no kept payload to run it with, and no lookup"
+    if terms.kind in (Kind.KEYED, Kind.ASKS, Kind.REPEATABLE):
+        return f"it was claimed as {terms.kind}, which today's code no longer declares"
+    return "no provider can be asked about it"
+
+
+def hopeless(verdict: Verdict) -> str:
+    """Why asking again soon would not help; empty where it may."""
+    match verdict:
+        case Conflicting(results):
+            return f"the provider has it {len(results)} times"
+        case Declined():
+            return "declined, and an earlier attempt may have happened"
+        case _:
+            return ""
 
 
 def stop_asking(call: Call, record: Record) -> Generator[Command, Any, None]:
@@ -228,10 +339,10 @@ def write_down(call: Call, record: Record, verdict: Verdict, role: Role) -> Gene
 def may_rotate(record: Record, terms: Terms) -> bool:
     """Whether the next try after a known decline uses a new provider key.
 
-    After the store lost its memory, a forgotten attempt may have happened under the old key. Where the provider dedups,
-    only that key still prevents a second effect.
+    After the store lost its memory, a forgotten attempt may still happen under the old key. Only that key prevents a
+    second effect where the provider dedups, and only that reference finds the first one where the provider is asked.
     """
-    return terms.new_round_after_decline and not (record.after_loss and terms.kind is Kind.KEYED)
+    return terms.new_round_after_decline and not record.after_loss
 
 
 def spoken(verdict: Verdict) -> str:

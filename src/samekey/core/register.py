@@ -12,10 +12,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from samekey.core.boundary import parse_terms, repeats
-from samekey.core.commands import Ask, Begin, Free, Open, Redact, Renew, Settle, StoreCommand, Take, Testify
+from samekey.core.commands import Ask, Begin, Deliver, Free, Open, Redact, Renew, Settle, StoreCommand, Take, Testify
+from samekey.core.inquiry import DELIVERED, DUE, LATE_SECONDS, after_look, after_settle, after_testimony
 from samekey.core.record import EVIDENCE_MAX, MOVES_MAX, Audit, Evidence, Move, Record
 from samekey.core.search import with_terms
-from samekey.core.states import EXPIRES, IN_DOUBT, OPERATOR, PASSER_BY, RELEASED, SETTLED, STARTED, Role, State, may
+from samekey.core.states import (
+    COMPLETED,
+    EXPIRES,
+    HOLDER,
+    IN_DOUBT,
+    OPERATOR,
+    PASSER_BY,
+    RELEASED,
+    SETTLED,
+    STARTED,
+    Role,
+    State,
+    may,
+)
 
 AFTER_LOSS_SECONDS = 24 * 3600.0  # how long claims count as made after a loss: the usual retention
 
@@ -96,6 +110,7 @@ _RETAIN_UNTIL, _SETTLED_BY, _SETTLED_AT = map(_at, ("retain_until", "settled_by"
 _ASKER, _ASK_UNTIL = map(_at, ("asker", "ask_until"))
 _FIRST_SENT_AT, _ATTRIBUTES = map(_at, ("first_sent_at", "attributes"))
 _CONTENT, _PAYLOAD, _NOTES, _TERMS = map(_at, ("content", "payload", "notes", "terms"))
+_INQUIRY = _at("inquiry")
 _ATTEMPTS = frozenset(
     {Role.HOLDER, Role.PASSER_BY}
 )  # a lookup and an operator decide about the whole key, and the move names them
@@ -265,10 +280,26 @@ def _settle(record: Record, command: Settle, moment: Moment) -> Record:
     else:
         settled[_RETAIN_UNTIL] = wall + command.retain_seconds
         settled[_SETTLED_BY], settled[_SETTLED_AT] = by, wall
-        if role not in _ATTEMPTS:
+        if role not in _ATTEMPTS or command.answered:
             settled[_UNSURE] = False  # the provider or a person decided about the whole key
         if state is not RELEASED:
             settled[_PAYLOAD] = None  # kept for a next run, and there is none
+    if state is COMPLETED and role is HOLDER and before is STARTED and command.to_caller:
+        settled[_INQUIRY] = None  # the caller gets the answer
+    else:
+        inquiry = after_settle(
+            record.inquiry,
+            before,
+            state,
+            role,
+            error=error,
+            answered=command.answered,
+            to_caller=command.to_caller,
+            wall=wall,
+        )
+        settled[_INQUIRY] = inquiry
+        if inquiry is not None and inquiry.late:
+            settled[_RETAIN_UNTIL] = wall + max(command.retain_seconds, LATE_SECONDS)
     if command.next_round:
         settled[_ROUND] += 1
     if command.notes is not None:
@@ -284,15 +315,32 @@ def _ask(record: Record, command: Ask, moment: Moment) -> Record:
     asked = record.lease_clock == moment.clock and record.ask_until > moment.tick
     if record.asker is not None and record.asker != command.asker and asked:
         return record
-    ends = command.lease_seconds == 0
-    if ends and record.asker != command.asker:
+    ends, inquiry = command.lease_seconds == 0, record.inquiry
+    looked = ends and command.look_after is not None
+    if ends and record.asker != command.asker and not looked:
         return record
+    if ends and command.look_after is not None:
+        inquiry = after_look(
+            inquiry,
+            look_after=command.look_after,
+            verdict=storable(command.verdict),
+            parked=storable(command.parked),
+            wall=moment.wall,
+        )
     return _rebased(record, moment).changed(
         asker=None if ends else command.asker,
         ask_until=0.0 if ends else moment.tick + command.lease_seconds,
         version=record.version + 1,
         changed_at=moment.wall,
+        inquiry=inquiry,
     )
+
+
+def _deliver(record: Record, command: Deliver, moment: Moment) -> Record:
+    inquiry = record.inquiry
+    if not same_fence(record, command.seen) or inquiry is None or inquiry.late != DUE:
+        return record
+    return record.changed(inquiry=inquiry._replace(late=DELIVERED), version=record.version + 1, changed_at=moment.wall)
 
 
 def _testify(record: Record, command: Testify, moment: Moment) -> Record:
@@ -303,7 +351,17 @@ def _testify(record: Record, command: Testify, moment: Moment) -> Record:
     evidence = Evidence(
         moment.wall, command.token, command.attempt, command.state, command.result, storable(command.why)
     )
-    return record.changed(evidence=(*record.evidence, evidence), version=record.version + 1, changed_at=moment.wall)
+    inquiry = after_testimony(record.inquiry, record.state, command.state, moment.wall)
+    retain = record.retain_until
+    if inquiry is not record.inquiry and retain is not None:
+        retain = max(retain, moment.wall + LATE_SECONDS)
+    return record.changed(
+        evidence=(*record.evidence, evidence),
+        version=record.version + 1,
+        changed_at=moment.wall,
+        inquiry=inquiry,
+        retain_until=retain,
+    )
 
 
 def _redact(record: Record, command: Redact, moment: Moment) -> Record:
@@ -352,6 +410,7 @@ _RULES: dict[type[StoreCommand], Any] = {
     Renew: _renew,
     Settle: _settle,
     Ask: _ask,
+    Deliver: _deliver,
     Testify: _testify,
     Redact: _redact,
     Free: _free,

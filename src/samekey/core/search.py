@@ -43,11 +43,15 @@ def provider_term(key: Key, round: int, label: str = "") -> bytes:
 
 def claim_terms(key: Key, boundary: str, attributes: tuple[tuple[str, str], ...]) -> tuple[bytes | None, bytes | None]:
     """The terms that a claim has by itself: of its provider key, and of its request id."""
+    return provider_term(key, 0) if sends_key(boundary) else None, request_term(attributes)
+
+
+def request_term(attributes: tuple[tuple[str, str], ...]) -> bytes | None:
     request = None
     for name, value in attributes:
         if name == REQUEST_ID:
             request = term(REQUEST_ID, value)
-    return provider_term(key, 0) if sends_key(boundary) else None, request
+    return request
 
 
 def all_terms(record: Record) -> tuple[bytes, ...]:
