@@ -12,7 +12,7 @@ RECORD_COLUMNS = (
     "digest", "operation", "tenant", "key", "state", "token", "attempt", "fingerprint", "form", "boundary", "version",
     "attempts", "created_at", "changed_at", "lease_until", "lease_clock", "unsure", "begun_at", "first_sent_at",
     "round", "settled_by", "settled_at", "retain_until", "result", "error", "asker", "ask_until", "story", "content",
-    "payload", "notes", "terms",
+    "payload", "notes", "terms", "inquiry",
 )  # fmt: skip
 
 # Tables without which claims work, and what fails without each of them.
@@ -20,6 +20,7 @@ OTHER_TABLES = {
     "samekey_audit": "resolve, redact and free fail",
     "samekey_counts": "attempts are not counted, so rates and alarms see nothing",
     "samekey_findings": "findings are not kept",
+    "samekey_parked": "message handlers cannot set messages aside",
 }
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing, contextmanager
 from typing import Any
 
-from samekey.drivers.reading import CATALOG_SECONDS, LOCK_SECONDS, CannotRead, Row, StatementStopped
+from samekey.drivers.reading import CATALOG_SECONDS, LOCK_SECONDS, CannotRead, Refused, Row, Run, StatementStopped
 from samekey.drivers.sqlite import is_busy, parse_url
 
 STEPS = 10_000  # instructions between two looks at the clock: about a millisecond
@@ -19,13 +20,12 @@ class SqliteReading:
     def __init__(self, url: str, functions: Mapping[str, tuple[int, Callable[..., Any]]]) -> None:
         path = parse_url(url).path
         self.name = f"sqlite:///{path}"
-        self._deadline = 0.0
+        self._deadline, self._functions = 0.0, functions
+        self._uri = path.absolute().as_uri() + "?mode=ro"
         if not path.is_file():
             raise CannotRead(f"{path} does not exist, or is no file")  # SQLite would make an empty one
         try:
-            self._connection = sqlite3.connect(
-                path.absolute().as_uri() + "?mode=ro", uri=True, timeout=LOCK_SECONDS, isolation_level=None
-            )
+            self._connection = sqlite3.connect(self._uri, uri=True, timeout=LOCK_SECONDS, isolation_level=None)
             for name, (arguments, function) in functions.items():
                 self._connection.create_function(name, arguments, function, deterministic=True)
             self._connection.execute("PRAGMA query_only = ON")
@@ -39,9 +39,40 @@ class SqliteReading:
 
     def rows(self, sql: str, *, seconds: float = CATALOG_SECONDS, whole_table: bool = False) -> list[Row]:
         """`whole_table` is in the statement itself here: NOT INDEXED."""
+        with self._limited(seconds):
+            return self._connection.execute(sql).fetchall()
+
+    def each(self, sql: str, *, seconds: float, whole_table: bool = False) -> Generator[Row, None, None]:
+        with self._limited(seconds), closing(self._connection.execute(sql)) as cursor:
+            yield from cursor
+
+    @contextmanager
+    def trial(self) -> Iterator[Run]:
+        """A database in memory; the file is `src` there, read-only."""
+        memory = sqlite3.connect("file::memory:", uri=True, isolation_level=None)
+
+        def run(sql: str) -> list[Row]:
+            try:
+                return memory.execute(sql).fetchall()
+            except sqlite3.IntegrityError as error:
+                if "UNIQUE" not in str(error):
+                    raise StatementStopped(str(error)) from error
+                raise Refused(str(error)) from error
+            except sqlite3.Error as error:
+                raise StatementStopped(str(error)) from error
+
+        with closing(memory):
+            for name, (arguments, function) in self._functions.items():
+                memory.create_function(name, arguments, function, deterministic=True)
+            memory.execute("ATTACH ? AS src", (self._uri,))
+            yield run
+
+    @contextmanager
+    def _limited(self, seconds: float) -> Iterator[None]:
+        """So much time for one statement; its errors as `drivers.reading` has them."""
         self._deadline = time.monotonic() + seconds
         try:
-            return self._connection.execute(sql).fetchall()
+            yield
         except sqlite3.DatabaseError as error:
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF
             if code == sqlite3.SQLITE_INTERRUPT:

@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from samekey.core.books import Count, Finding, FindingQuery
-from samekey.core.ports import Audits, Health, Query, Records, Store
+from samekey.core.parking import Parked, ParkedQuery
+from samekey.core.ports import Audits, Due, Health, Query, Records, Store
+from samekey.core.record import Audit
 from samekey.core.transaction import Transaction
 from samekey.loops import aside
 
@@ -32,11 +34,20 @@ class OverSync(Generic[S]):
     async def list(self, query: Query) -> Records:
         return await self._aside(lambda: self.sync.list(query))
 
+    async def due(self, due: Due) -> Records:
+        return await self._aside(lambda: self.sync.due(due))
+
+    async def doubtful(self) -> Sequence[str]:
+        return await self._aside(self.sync.doubtful)
+
     async def sweep(self, limit: int) -> int:
         return await self._aside(lambda: self.sync.sweep(limit))
 
     async def audit(self, limit: int) -> Audits:
         return await self._aside(lambda: self.sync.audit(limit))
+
+    async def note_action(self, entry: Audit) -> None:
+        await self._aside(lambda: self.sync.note_action(entry))
 
     async def add_counts(self, counts: Sequence[Count]) -> None:
         await self._aside(lambda: self.sync.add_counts(counts))
@@ -52,6 +63,15 @@ class OverSync(Generic[S]):
 
     async def accept_finding(self, id: str, *, by: str, why: str, until: float) -> Finding | None:
         return await self._aside(lambda: self.sync.accept_finding(id, by=by, why=why, until=until))
+
+    async def park(self, parked: Parked) -> None:
+        await self._aside(lambda: self.sync.park(parked))
+
+    async def parked(self, query: ParkedQuery) -> Sequence[Parked]:
+        return await self._aside(lambda: self.sync.parked(query))
+
+    async def redelivered(self, id: str, *, by: str) -> Parked | None:
+        return await self._aside(lambda: self.sync.redelivered(id, by=by))
 
     async def health(self) -> Health:
         return await self._aside(self.sync.health)

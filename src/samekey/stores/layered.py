@@ -20,8 +20,9 @@ from samekey.core.commands import Command, Read, StoreCommand, Wait
 from samekey.core.drive import adrive, drive
 from samekey.core.errors import Misconfigured, SamekeyError
 from samekey.core.layers import FRONT_TTL_SECONDS, Front, FrontTime, Linger, Look, Put, Sight
-from samekey.core.ports import AsyncFrontStore, AsyncStore, FrontStore, Health, Query, Reply, Store
-from samekey.core.record import Record
+from samekey.core.parking import Parked, ParkedQuery
+from samekey.core.ports import AsyncFrontStore, AsyncStore, Due, FrontStore, Health, Query, Reply, Store
+from samekey.core.record import Audit, Record
 from samekey.loops import Bell, ThreadBell, running
 from samekey.stores._waiting import async_wait, wait
 
@@ -105,6 +106,12 @@ class _Layers(Generic[F, B]):
     def list(self, query: Query) -> Any:
         return self._back.list(query)
 
+    def due(self, due: Due) -> Any:
+        return self._back.due(due)
+
+    def doubtful(self) -> Any:
+        return self._back.doubtful()
+
     def sweep(self, limit: int) -> Any:
         return self._back.sweep(limit)
 
@@ -165,6 +172,9 @@ class _Layers(Generic[F, B]):
     def counts(self, since: float, until: float) -> Any:
         return self._back.counts(since, until)
 
+    def note_action(self, entry: Audit) -> Any:
+        return self._back.note_action(entry)
+
     def keep_finding(self, finding: Finding) -> Any:
         return self._back.keep_finding(finding)
 
@@ -173,6 +183,15 @@ class _Layers(Generic[F, B]):
 
     def accept_finding(self, id: str, *, by: str, why: str, until: float) -> Any:
         return self._back.accept_finding(id, by=by, why=why, until=until)
+
+    def park(self, parked: Parked) -> Any:
+        return self._back.park(parked)
+
+    def parked(self, query: ParkedQuery) -> Any:
+        return self._back.parked(query)
+
+    def redelivered(self, id: str, *, by: str) -> Any:
+        return self._back.redelivered(id, by=by)
 
     def _health(self, back: Health) -> Health:
         away: list[str] = ["the front is away: slower, never wrong"] if self._breaker.away_until else []

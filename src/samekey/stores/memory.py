@@ -11,6 +11,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -31,9 +32,18 @@ from samekey.core.books import (
 from samekey.core.commands import Open, Read, StoreCommand, Wait
 from samekey.core.errors import Misconfigured, RecordUnreadable, SamekeyError
 from samekey.core.key import Key
-from samekey.core.ports import Audits, Health, Query, Records, Replies, Reply, no_transactions
-from samekey.core.record import Record
+from samekey.core.parking import (
+    REDELIVERED_FORGOTTEN_MAX,
+    REDELIVERED_KEPT_SECONDS,
+    Parked,
+    ParkedQuery,
+    check_redelivery,
+    redelivery_entry,
+)
+from samekey.core.ports import Audits, Due, Health, Query, Records, Replies, Reply, no_transactions
+from samekey.core.record import Audit, Record
 from samekey.core.register import Moment, apply, audit_entry, expired, seen_at
+from samekey.core.states import IN_DOUBT, STARTED
 from samekey.loops import Bells
 from samekey.stores._over_sync import OverSync
 from samekey.stores._waiting import async_wait, wait
@@ -60,6 +70,7 @@ class MemoryStore:
         self._audit: Audits = []
         self._counts: dict[tuple[int, str, str, str], int] = {}  # by series; about in the order of the minutes
         self._findings: dict[str, Finding] = {}
+        self._parked: dict[str, Parked] = {}
         self._mutex = threading.Lock()
         self.bells = Bells()
         self._wall = clock or time.time
@@ -125,6 +136,17 @@ class MemoryStore:
         found = [seen_at(record, moment) for record in here if not expired(record, moment)]
         return query.page(one for one in found if query.picks(one))
 
+    def due(self, due: Due) -> Records:
+        moment = self._moment()
+        with self._mutex:
+            here = list(self._records.values())
+        return due.page(seen_at(record, moment) for record in here if not expired(record, moment))
+
+    def doubtful(self) -> Sequence[str]:
+        with self._mutex:
+            here = list(self._records.values())
+        return sorted({one.key.operation for one in here if one.state in (STARTED, IN_DOUBT)})
+
     def sweep(self, limit: int) -> int:
         moment = self._moment()
         with self._mutex:
@@ -136,22 +158,21 @@ class MemoryStore:
     def audit(self, limit: int) -> Audits:
         return self._audit[: -max(0, limit) - 1 : -1]
 
+    def note_action(self, entry: Audit) -> None:
+        with self._mutex:
+            self._audit.append(entry._replace(at=self._wall()))
+
     def add_counts(self, counts: Sequence[Count]) -> None:
         first, last = kept_minutes(self._wall())
         with self._mutex:
-            for count in merged(counts):
-                if first <= count.minute <= last:
-                    self._counts[count.series] = self._counts.get(count.series, 0) + count.number
-            for series in list(islice(self._counts, COUNTS_FORGOTTEN_MAX)):
-                if series[0] >= first:
-                    break
-                del self._counts[series]
+            _add_counts(self._counts, counts, first, last)
 
     def counts(self, since: float, until: float) -> Sequence[Count]:
         first, last = minutes_between(since, until)
         first = max(first, kept_minutes(self._wall())[0])
         with self._mutex:
-            found = [(*series, number) for series, number in self._counts.items() if first <= series[0] <= last]
+            here = list(self._counts.items())
+        found = [(*series, number) for series, number in here if first <= series[0] <= last]
         return counts_of(sorted(found)[: COUNTS_MAX + 1])
 
     def keep_finding(self, finding: Finding) -> bool:
@@ -163,7 +184,8 @@ class MemoryStore:
     def findings(self, query: FindingQuery) -> Sequence[Finding]:
         now = self._wall()
         with self._mutex:
-            found = [finding for finding in self._findings.values() if query.picks(finding, now)]
+            here = list(self._findings.values())
+        found = [finding for finding in here if query.picks(finding, now)]
         found.sort(key=lambda finding: finding.place, reverse=True)
         return found[: query.page_size]
 
@@ -175,6 +197,29 @@ class MemoryStore:
                 return None
             after = self._findings[id] = before.accepted(by, why, until)
             self._audit.append(acceptance_entry(before, after, self._wall()))
+            return after
+
+    def park(self, parked: Parked) -> None:
+        with self._mutex:
+            self._parked[parked.id] = parked
+
+    def parked(self, query: ParkedQuery) -> Sequence[Parked]:
+        with self._mutex:
+            found = [parked for parked in self._parked.values() if query.picks(parked)]
+        found.sort(key=lambda parked: parked.place, reverse=True)
+        return found[: query.page_size]
+
+    def redelivered(self, id: str, *, by: str) -> Parked | None:
+        check_redelivery(by)
+        now = self._wall()
+        with self._mutex:
+            before = self._parked.get(id)
+            if before is None:
+                return None
+            after = self._parked[id] = replace(before, redelivered_at=now, redelivered_by=by)
+            self._audit.append(redelivery_entry(before, by, now))
+            for old in _long_redelivered(self._parked, now - REDELIVERED_KEPT_SECONDS):
+                del self._parked[old]
             return after
 
     def health(self) -> Health:
@@ -240,6 +285,23 @@ _ALL: weakref.WeakSet[MemoryStore] = weakref.WeakSet()
 def _expired(records: dict[bytes, Record], moment: Moment) -> list[bytes]:
     """Called with the mutex held. A loop with a condition is a function of its own there: see `_turns.py`."""
     return [digest for digest, record in records.items() if expired(record, moment)]
+
+
+def _add_counts(kept: dict[tuple[int, str, str, str], int], counts: Sequence[Count], first: int, last: int) -> None:
+    """Add what lies between these minutes, and forget some of what is older; called with the mutex held."""
+    for count in merged(counts):
+        if first <= count.minute <= last:
+            kept[count.series] = kept.get(count.series, 0) + count.number
+    for series in list(islice(kept, COUNTS_FORGOTTEN_MAX)):
+        if series[0] >= first:
+            break
+        del kept[series]
+
+
+def _long_redelivered(parked: dict[str, Parked], before: float) -> list[str]:
+    """Called with the mutex held, as `_expired`."""
+    old = (id for id, one in parked.items() if one.redelivered_at is not None and one.redelivered_at < before)
+    return list(islice(old, REDELIVERED_FORGOTTEN_MAX))
 
 
 def _after_fork_in_child() -> None:

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
+
 import pymysql
 from pymysql.constants import ER
+from pymysql.cursors import SSCursor
 
 from samekey.drivers.mysql.address import parse_url
 from samekey.drivers.mysql.connect import CONNECT_SECONDS, Connection, close, connect_unchecked, run
 from samekey.drivers.mysql.errors import number
-from samekey.drivers.reading import CATALOG_SECONDS, CannotRead, NotPermitted, Row, StatementStopped
+from samekey.drivers.reading import (
+    CATALOG_SECONDS,
+    CHUNK,
+    CannotRead,
+    NotPermitted,
+    Refused,
+    Row,
+    Run,
+    StatementStopped,
+)
 
 _STOPPED = {1969, 3024, ER.LOCK_WAIT_TIMEOUT, ER.QUERY_INTERRUPTED, ER.NO_SUCH_TABLE}
-_REFUSED = {ER.TABLEACCESS_DENIED_ERROR, ER.COLUMNACCESS_DENIED_ERROR, ER.ACCESS_DENIED_ERROR}
+_REFUSED = {1227, ER.TABLEACCESS_DENIED_ERROR, ER.COLUMNACCESS_DENIED_ERROR, ER.ACCESS_DENIED_ERROR}
 _LOCK = "SET SESSION lock_wait_timeout = 1"  # whole seconds on this server: the shortest there is
 
 
@@ -33,6 +46,34 @@ class MysqlReading:
 
     def rows(self, sql: str, *, seconds: float = CATALOG_SECONDS, whole_table: bool = False) -> list[Row]:
         """`whole_table` is in the statement itself here: USE INDEX ()."""
+        with self._transaction(seconds):
+            return run(self._link, sql)[0]
+
+    def each(self, sql: str, *, seconds: float, whole_table: bool = False) -> Generator[Row, None, None]:
+        with self._transaction(seconds), closing(self._link.cursor(SSCursor)) as cursor:
+            cursor.execute(sql)
+            while found := cursor.fetchmany(CHUNK):
+                yield from found
+
+    @contextmanager
+    def trial(self) -> Iterator[Run]:
+        """Temporary tables of this connection, which end with it: they are dropped by name before they are made."""
+
+        def trial_run(sql: str) -> list[Row]:
+            try:
+                return run(self._link, sql)[0]
+            except pymysql.err.IntegrityError as error:
+                if number(error) != ER.DUP_ENTRY:
+                    raise StatementStopped(_text(error)) from error
+                raise Refused(_text(error)) from error
+            except pymysql.Error as error:
+                raise StatementStopped(_text(error)) from error
+
+        yield trial_run
+
+    @contextmanager
+    def _transaction(self, seconds: float) -> Iterator[None]:
+        """One read-only transaction with this limit; its errors as `drivers.reading` has them."""
         limit = max(seconds, 0.001)
         limited = (
             f"SET SESSION max_statement_time = {limit:.3f}"
@@ -43,7 +84,7 @@ class MysqlReading:
             run(self._link, limited)
             run(self._link, "START TRANSACTION READ ONLY")
             try:
-                return run(self._link, sql)[0]
+                yield
             finally:
                 if self._link.open:
                     run(self._link, "ROLLBACK")

@@ -9,11 +9,12 @@ from typing import Any
 
 import psycopg
 
+from samekey.core.drive import adrive, drive
 from samekey.drivers.postgres.address import Address
 from samekey.drivers.postgres.connection import AsyncConnection, Connection
 from samekey.drivers.postgres.errors import translated
 from samekey.drivers.postgres.exchange import COMMIT, Query
-from samekey.drivers.postgres.self_check import OPERATOR_SECONDS, Facts, Purpose, Values, self_check, synchronous_commit
+from samekey.drivers.postgres.self_check import OPERATOR_SECONDS, Facts, Purpose, self_check, synchronous_commit
 
 CONNECT_SECONDS = 5  # whole seconds, which is libpq's rule; a primary on the same network answers in milliseconds
 
@@ -23,20 +24,16 @@ def connect(address: Address, purpose: Purpose, before: Facts | None) -> tuple[C
     with translated(address):
         connection = Connection.connect(address.url, **arguments(address))
         _set_up(address, connection, purpose)
+
+        def row_of(step: Any) -> Any:
+            return connection.execute(*step).fetchone()
+
         try:
-            steps = self_check(address, purpose, before)
-            step: tuple[str, Values] | Facts = next(steps)
-            while not isinstance(step, Facts):
-                try:
-                    row = connection.execute(*step).fetchone()
-                except psycopg.Error as error:
-                    step = steps.throw(error)
-                else:
-                    step = steps.send(row)
+            facts: Any = drive(self_check(address, purpose, before), row_of)
         except BaseException:
             connection.close()
             raise
-    return connection, step
+    return connection, facts
 
 
 async def connect_async(address: Address, purpose: Purpose, before: Facts | None) -> tuple[AsyncConnection, Facts]:
@@ -44,20 +41,16 @@ async def connect_async(address: Address, purpose: Purpose, before: Facts | None
     with translated(address):
         connection = await AsyncConnection.connect(address.url, **arguments(address))
         _set_up(address, connection, purpose)
+
+        async def row_of(step: Any) -> Any:
+            return await (await connection.execute(*step)).fetchone()
+
         try:
-            steps = self_check(address, purpose, before)
-            step: tuple[str, Values] | Facts = next(steps)
-            while not isinstance(step, Facts):
-                try:
-                    row = await (await connection.execute(*step)).fetchone()
-                except psycopg.Error as error:
-                    step = steps.throw(error)
-                else:
-                    step = steps.send(row)
+            facts: Any = await adrive(self_check(address, purpose, before), row_of)
         except BaseException:
             await connection.close()
             raise
-    return connection, step
+    return connection, facts
 
 
 def _set_up(address: Address, connection: Connection | AsyncConnection, purpose: Purpose) -> None:

@@ -16,7 +16,6 @@ from samekey.drivers.schema import OTHER_TABLES, check_schema, foreign_table, mi
 if TYPE_CHECKING:
     from samekey.drivers.postgres.address import Address, Durability
 
-Values = tuple[Any, ...]
 
 SCHEMA = 1  # the newest migration this version knows
 STATEMENT_SECONDS = 5.0  # samekey's take milliseconds; the time a commit waits for a standby does not count
@@ -34,6 +33,7 @@ COLUMNS = (
     "state text", "operation text", "tenant text", "key text", "fingerprint bytea", "form text", "boundary text",
     "fields text", "attributes text", "settled_by text", "error text", "asker text", "result bytea", "moves text",
     "evidence jsonb", "content bytea", "payload bytea", "notes bytea", "terms uuid[]",
+    "inquiry jsonb",
 )
 # fmt: on
 
@@ -44,6 +44,7 @@ RIGHTS = {
     "samekey_audit": ("SELECT", "INSERT"),
     "samekey_counts": ("SELECT", "INSERT", "UPDATE", "DELETE"),
     "samekey_findings": ("SELECT", "INSERT", "UPDATE"),
+    "samekey_parked": ("SELECT", "INSERT", "UPDATE", "DELETE"),
     "samekey_tokens": ("USAGE",),  # a sequence
 }
 
@@ -190,10 +191,8 @@ SELECT system_identifier::text || '/' || substr(pg_walfile_name(pg_current_wal_l
 NOT_SHOWN = ("0A000", "42501", "42883", "55000")  # not supported, not permitted, no such function, not now
 
 
-def self_check(
-    address: Address, purpose: Purpose, before: Facts | None
-) -> Generator[tuple[str, Values] | Facts, Any, None]:
-    """Yield the statements for a new connection one after the other, and at the end the facts.
+def self_check(address: Address, purpose: Purpose, before: Facts | None) -> Generator[Any, Any, Facts]:
+    """Yield the statements for a new connection one after the other, each with its values; returns the facts.
 
     `before` are the facts of the connection before this one. Raises Misconfigured where the tables are missing, are not
     samekey's, or do not fit this version.
@@ -209,7 +208,7 @@ def self_check(
     if not address.pgbouncer:
         limits, plans = (STATEMENT_SECONDS, purpose.lock_seconds), ("off", "force_generic_plan")
         if purpose.operator:
-            limits, plans = (OPERATOR_SECONDS, OPERATOR_LOCK_SECONDS), ("on", "auto")
+            limits, plans = (OPERATOR_SECONDS, OPERATOR_LOCK_SECONDS), ("off", "auto")
         milliseconds = (f"{seconds * 1000:.0f}" for seconds in limits)
         yield _SESSION, (wanted, *milliseconds, *plans)
         known[6] = "read committed"
@@ -223,7 +222,7 @@ def self_check(
     known_before = None if before is None else before.incarnation
     (lost_at,) = yield "SELECT samekey_greet(%s::text, %s::text)", (incarnation, known_before)
     server, fsync, full_page_writes, _, standbys, encoding, isolation, missing, unlogged, denied = known
-    yield Facts(
+    return Facts(
         server=server.partition(" ")[0],
         fsync=fsync,
         full_page_writes=full_page_writes,

@@ -20,6 +20,7 @@ from samekey.core.books import (
     merged,
     minutes_between,
 )
+from samekey.core.record import Audit
 from samekey.stores.mysql._connections import Links
 from samekey.stores.mysql._rows import AUDIT, CLOCK, Run, literal
 
@@ -61,6 +62,10 @@ class Books:
 
     _links: Callable[[], Links]
 
+    def note_action(self, entry: Audit) -> None:
+        # Not again after a lost reply: the entry may have been written.
+        self._links().insist(lambda run: _note(run, entry), again=False)
+
     def add_counts(self, counts: Sequence[Count]) -> None:
         added = merged(counts)
         if added:
@@ -86,6 +91,11 @@ class Books:
         check_acceptance(by, why, until)
         # Not again after a lost reply: it would be audited twice.
         return self._links().insist(lambda run: _accept(run, id, by, why, until), again=False)[0]
+
+
+def _note(run: Run, entry: Audit) -> None:
+    ((row,), _) = run(f"SELECT {CLOCK}")
+    run(AUDIT % _literals(entry._replace(at=int(row[0]) / 1e6)))
 
 
 def _add(run: Run, counts: Sequence[Count]) -> None:

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 
 from samekey.core.commands import Begin, Read, Renew, StoreCommand
 from samekey.core.errors import Misconfigured, RecordUnreadable, StoreUnavailable
+from samekey.core.inquiry import DUE, read_inquiry
 from samekey.core.key import Key
-from samekey.core.ports import LIST_MAX, Query
+from samekey.core.ports import LIST_MAX, Due, Query
 from samekey.core.record import DAMAGED, Audit, Record, terms_of, unreadable
 from samekey.core.register import Moment, apply, audit_entry, audited, expired
 from samekey.core.search import claim_terms
@@ -45,6 +46,7 @@ _CLAIMED = ("provider", "request")  # search terms of a claim: written with it, 
 _COLUMNS = ["`key`" if column == "key" else column for column in RECORD_COLUMNS if column not in _CLAIMED]
 _TEXTS = {
     "operation", "tenant", "`key`", "state", "attempt", "form", "boundary", "settled_by", "error", "asker", "story",
+    "inquiry",
 }
 # fmt: on
 _SHOWN = ", ".join(f"CAST(r.{column} AS BINARY)" if column in _TEXTS else f"r.{column}" for column in _COLUMNS)
@@ -185,7 +187,7 @@ def write(run: Run, command: StoreCommand, before: Record | None, after: Record 
 
     With an audit entry, or with other search terms, it is a transaction of its own.
     """
-    if before is not None and after is not None and not audited(command) and before.terms == after.terms:
+    if before is not None and after is not None and not audited(command) and _one_row(before, after):
         return update(run, before, after, lives=isinstance(command, Begin | Renew))
     if before is None:
         return after is None or run(_INSERT % (_claim(after), after.token))[1] == 1
@@ -215,6 +217,10 @@ def update(run: Run, before: Record, after: Record, *, lives: bool = False) -> b
     if run(f"UPDATE samekey_records SET {changes}{still}")[1] != 1:  # noqa: S608 - numbers and hexadecimal
         return False
     digest = literal(after.key.digest)
+    if _late(after) and not _late(before):
+        run(f"INSERT IGNORE INTO samekey_late (digest) VALUES ({digest})")  # noqa: S608 - hexadecimal
+    elif _late(before) and not _late(after):
+        _forget_late(run, digest)
     if before.terms and not after.terms:
         _forget_terms(run, digest)
     more = [one for one in after.terms if one not in before.terms]
@@ -222,6 +228,19 @@ def update(run: Run, before: Record, after: Record, *, lives: bool = False) -> b
         values = ", ".join(f"({digest}, {literal(one)})" for one in more)
         run(f"INSERT IGNORE INTO samekey_terms (digest, term) VALUES {values}")  # noqa: S608 - hexadecimal
     return True
+
+
+def _one_row(before: Record, after: Record) -> bool:
+    """Whether the change is in the table of records alone."""
+    return before.terms == after.terms and _late(before) == _late(after)
+
+
+def _late(record: Record) -> bool:
+    return record.inquiry is not None and record.inquiry.late == DUE
+
+
+def _forget_late(run: Run, digests: str) -> None:
+    run(f"DELETE FROM samekey_late WHERE digest IN ({digests})")  # noqa: S608 - hexadecimal
 
 
 def _forget_terms(run: Run, digests: str) -> None:
@@ -233,6 +252,7 @@ def delete(run: Run, before: Record) -> bool:
     if run(f"DELETE FROM samekey_records{_STILL % _fence(before)}")[1] != 1:  # noqa: S608 - numbers and hexadecimal
         return False
     _forget_terms(run, literal(before.key.digest))
+    _forget_late(run, literal(before.key.digest))
     run(_RAISE_FLOOR % (before.token, before.token))
     return True
 
@@ -303,6 +323,32 @@ def _conditions(query: Query) -> Iterator[str]:
     yield from (f"LOCATE({literal(attribute_text(*pair))}, CAST(r.story AS BINARY)) > 0" for pair in query.attributes)
 
 
+DOUBTFUL = """
+SELECT DISTINCT CAST(operation AS BINARY) FROM samekey_records FORCE INDEX (samekey_by_retention)
+ WHERE retain_until IS NULL AND state IN ('started', 'in_doubt')
+"""
+
+
+def due_statement(due: Due) -> str:
+    """What is due. It reads what is held or in doubt, which has no retention yet, and nothing of what is settled."""
+    now, conditions = f"{CLOCK} / 1e6", [f"CONV(HEX(LEFT(r.digest, 1)), 16, 10) % {due.shard[1]:d} = {due.shard[0]:d}"]
+    if due.operation is not None:
+        conditions.append(f"CAST(r.operation AS BINARY) = {literal(due.operation)}")
+    if due.late:
+        source, order = "samekey_late AS l JOIN samekey_records AS r ON r.digest = l.digest", "r.digest"
+    else:
+        source, quiet = "samekey_records AS r FORCE INDEX (samekey_by_retention)", literal(float(due.quiet))
+        look_at = "CAST(JSON_VALUE(r.inquiry, '$.look_at') AS DOUBLE)"
+        order = f"COALESCE(IF(r.state = 'started', NULL, {look_at}), r.lease_until + {quiet})"
+        held = f"r.state = 'started' AND (r.payload IS NOT NULL OR NOT {_REPEATS.replace('%%', '%')})"
+        doubted = f"r.state = 'in_doubt' AND NOT (r.asker IS NOT NULL AND r.ask_until > {now})"
+        conditions.append(f"r.retain_until IS NULL AND {order} <= {now} AND ({held} OR {doubted})")
+    return (
+        f"SELECT {CLOCK}, 0, {_SHOWN} FROM {source} WHERE {' AND '.join(conditions)} "  # noqa: S608 - as literals
+        f"ORDER BY {order} LIMIT {due.size}"
+    )
+
+
 def sweep(run: Run, limit: int) -> int:
     """Delete in one transaction what is past retention: the rows are held first, so they are still what we saw."""
     run("BEGIN")
@@ -315,6 +361,7 @@ def sweep(run: Run, limit: int) -> int:
         digests = _literals(digest for digest, _ in rows)
         _, swept = run(f"DELETE FROM samekey_records WHERE digest IN ({digests})")  # noqa: S608 - hexadecimal
         _forget_terms(run, digests)
+        _forget_late(run, digests)
         highest = max(token for _, token in rows)
         run(_RAISE_FLOOR % (highest, highest))
     run("COMMIT")
@@ -382,6 +429,7 @@ def _row(record: Record) -> tuple[Any, ...]:
         story_of(record, record.moves),
         *record[28:31],  # content, payload, notes
         b"".join(record.terms) or None,
+        None if record.inquiry is None else record.inquiry.text(),
         # Not in retain_until: by its index what is held or in doubt is found, as what has none.
         record.retain_until if held else None,
     )
@@ -400,7 +448,7 @@ def record_of(row: Row, key: Key | None) -> Record:
         (
             digest, operation, tenant, text, state, token, attempt, fingerprint, form, boundary, version, attempts,
             created_at, changed_at, lease_until, unsure, begun_at, first_sent_at, round, settled_by, settled_at,
-            retain_until, result, error, asker, ask_until, story, content, payload, notes, terms, hold_until,
+            retain_until, result, error, asker, ask_until, story, content, payload, notes, terms, inquiry, hold_until,
         ) = row[2:]  # fmt: skip
         found = Key(operation.decode(), _text(tenant), text.decode(), digest)
         if key is not None and found != key:
@@ -440,6 +488,7 @@ def record_of(row: Row, key: Key | None) -> Record:
                 payload,
                 notes,
                 terms_of(terms) if terms else (),
+                None if inquiry is None else read_inquiry(inquiry),
                 *NOT_STORED,
             )
         )

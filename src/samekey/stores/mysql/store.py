@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from samekey.core.commands import Read, StoreCommand, Wait
 from samekey.core.errors import StoreUnavailable
-from samekey.core.ports import Audits, Health, Query, Records, Replies, Reply, listed
+from samekey.core.ports import Audits, Due, Health, Query, Records, Replies, Reply, listed
 from samekey.core.record import Record
 from samekey.drivers.mysql.address import parse_url
 from samekey.loops import aside, running
@@ -31,7 +31,8 @@ from samekey.stores._over_sync import OverSync
 from samekey.stores._waiting import async_wait, wait
 from samekey.stores.mysql._books import Books
 from samekey.stores.mysql._connections import CLAIMS, Closed, Links
-from samekey.stores.mysql._rows import audits, list_statement, moment_of, record_of, sweep
+from samekey.stores.mysql._parking import Parking
+from samekey.stores.mysql._rows import DOUBTFUL, audits, due_statement, list_statement, moment_of, record_of, sweep
 from samekey.stores.mysql._transaction import AsyncMysqlTransaction, MysqlTransaction
 
 T = TypeVar("T")
@@ -42,7 +43,7 @@ BATCH_BYTES_MAX = 1 << 20  # results in one transaction: they travel as hexadeci
 _INHERITED: list[Any] = []  # what a forked child got from its parent and must not touch
 
 
-class MysqlStore(Books):
+class MysqlStore(Books, Parking):
     """A store for `Guard`: `MysqlStore("mysql://app@db/shop")`. It connects when it is first used."""
 
     def __init__(self, url: str) -> None:
@@ -75,6 +76,15 @@ class MysqlStore(Books):
         links = self._links()
         (rows, _), _ = links.insist(lambda run: run(list_statement(query)), desk=True)
         return listed(lambda row: links.shown(record_of(row, None), moment_of(row)), rows)
+
+    def due(self, due: Due) -> Records:
+        links = self._links()
+        (rows, _), _ = links.insist(lambda run: run(due_statement(due)), desk=True)
+        return Records(listed(lambda row: links.shown(record_of(row, None), moment_of(row)), rows).records)
+
+    def doubtful(self) -> Sequence[str]:
+        (rows, _), _ = self._links().insist(lambda run: run(DOUBTFUL), desk=True)
+        return sorted(operation.decode() for (operation,) in rows)
 
     def sweep(self, limit: int) -> int:
         return self._links().insist(lambda run: sweep(run, limit))[0]

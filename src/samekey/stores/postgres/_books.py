@@ -22,6 +22,7 @@ from samekey.core.books import (
     merged,
     minutes_between,
 )
+from samekey.core.record import Audit
 from samekey.stores.postgres._rows import Statement
 
 _NOW = "date_part('epoch', statement_timestamp())"
@@ -87,6 +88,17 @@ SELECT {_COLUMNS} FROM accepted
 """  # noqa: S608 - constants only
 
 
+_NOTE = f"""
+INSERT INTO samekey_audit (at, who, action, operation, tenant, key, before, after, why)
+VALUES ({_NOW}, %s::text, %s::text, %s::text, %s::text, %s::text, %s::text, %s::text, %s::text)
+RETURNING id
+"""  # noqa: S608 - constants only
+
+
+def note_statement(entry: Audit) -> Statement:
+    return _NOTE, tuple(entry[1:])
+
+
 def add_statement(counts: Sequence[Count]) -> Statement | None:
     """None where there is nothing to add."""
     added = merged(counts)
@@ -132,6 +144,9 @@ class Books:
     def _connections(self) -> Any:
         raise NotImplementedError
 
+    def note_action(self, entry: Audit) -> None:
+        self._connections().operators.ask(note_statement(entry))
+
     def add_counts(self, counts: Sequence[Count]) -> None:
         statement = add_statement(counts)
         if statement is not None:
@@ -156,6 +171,9 @@ class AsyncBooks:
 
     def _connections(self) -> Any:
         raise NotImplementedError
+
+    async def note_action(self, entry: Audit) -> None:
+        await self._connections().operators.ask(note_statement(entry))
 
     async def add_counts(self, counts: Sequence[Count]) -> None:
         statement = add_statement(counts)

@@ -12,12 +12,27 @@ from functools import lru_cache
 from typing import Any
 
 from samekey.core.boundary import parse_terms, repeats
-from samekey.core.commands import Ask, Begin, Free, Open, Read, Redact, Renew, Settle, StoreCommand, Take, Testify, Wait
+from samekey.core.commands import (
+    Ask,
+    Begin,
+    Deliver,
+    Free,
+    Open,
+    Read,
+    Redact,
+    Renew,
+    Settle,
+    StoreCommand,
+    Take,
+    Testify,
+    Wait,
+)
 from samekey.core.errors import Misconfigured, RecordUnreadable
+from samekey.core.inquiry import read_inquiry
 from samekey.core.key import Key
 from samekey.core.record import DAMAGED, Move, Record, evidence_of, unreadable
 from samekey.core.register import Moment, after_loss, apply, expired, seen_at, storable
-from samekey.core.search import claim_terms
+from samekey.core.search import TERMS_MAX, claim_terms, request_term
 from samekey.core.states import STATES, Role, State, may
 from samekey.drivers.postgres.self_check import COLUMNS as _TABLE
 
@@ -126,30 +141,33 @@ def _settle(command: Settle) -> Values:
     holder, person = role is Role.HOLDER, role is Role.OPERATOR
     if person:  # an operator decides about the state that was shown, and no other
         where = seen.state.value if seen.state.value in where.split() else ""
-    if holder and by == seen.attempt:
-        who = f'"{by}"'  # hexadecimal digits: `_fence` has checked that
-    else:
+    doubt = state is State.IN_DOUBT
+    reason = who = None  # the move follows from the other columns: nearly every record has but this one
+    if why or doubt or not holder or by != seen.attempt:
         by = mended(by)
         who = _quoted(by if holder or role is Role.PASSER_BY else f"{role}:{by}")
+        reason = _quoted(mended(why or error or ""))
     # A holder can compute the settled record itself, unless a text was mended: then the server sends it.
     known = holder and not ("\x00" in why or (error is not None and "\x00" in error))
     return (
         *fence,
         where,
         role is Role.PASSER_BY,
-        person or role is Role.LOOKUP,
+        (person or role is Role.LOOKUP or command.answered) and not doubt,
         state.value,
         by,
         command.result,
         None if error is None else mended(error),
         who,
-        _quoted(mended(why or error or "")),
-        command.retain_seconds,
+        reason,
+        None if doubt else command.retain_seconds,
         command.next_round,
         mended(why) if person else None,
         seen.version if known else None,
         command.notes,
         _terms(command.terms),
+        holder and command.to_caller,
+        command.answered,
     )
 
 
@@ -186,15 +204,24 @@ CALLS: dict[type[StoreCommand], Call] = {
     ),
     Settle: Call(
         "samekey_settle",
-        f"{_FENCE} enum boolean boolean enum text bytea text text text float8 boolean text integer bytea text",
+        f"{_FENCE} enum boolean boolean enum text bytea text text text float8 boolean text integer bytea text "
+        "boolean boolean",
         _settle,
         together="samekey_settle_many",
     ),
     Ask: Call(
         "samekey_ask",
-        f"{_FENCE} text float8",
-        lambda ask: (*_fence(ask.seen), mended(ask.asker), ask.lease_seconds),
+        f"{_FENCE} text float8 float8 text text",
+        lambda ask: (
+            *_fence(ask.seen),
+            mended(ask.asker),
+            ask.lease_seconds,
+            ask.look_after,
+            mended(ask.verdict),
+            mended(ask.parked),
+        ),
     ),
+    Deliver: Call("samekey_deliver", _FENCE, lambda deliver: _fence(deliver.seen)),
     Testify: Call("samekey_testify", "uuid text text text text bigint text text text", _testify),
     Redact: Call("samekey_redact", f"{_FENCE} text text text text", _redact),
     Free: Call(
@@ -233,7 +260,7 @@ def record_of(row: Sequence[Any] | None, command: StoreCommand | None, lost_at: 
             digest, attempt, token, created_at, changed_at, lease_until, begun_at, first_sent_at, settled_at,
             retain_until, ask_until, _waited_for, version, attempts, round_, unsure, _happened, state, operation,
             tenant, text, fingerprint, form, boundary, fields, attributes, settled_by, error, asker, result, moves,
-            evidence, content, payload, notes, terms, now, *_,
+            evidence, content, payload, notes, terms, inquiry, now, *_,
         ) = row
         # fmt: on
         if command is not None:
@@ -242,6 +269,7 @@ def record_of(row: Sequence[Any] | None, command: StoreCommand | None, lost_at: 
                 raise RecordUnreadable(f"the record found for {key} belongs to another key with the same digest")
         else:
             key = Key(operation, tenant, text, bytes.fromhex(digest.replace("-", "")))
+        labels = tuple([(name, value) for name, value in _parsed(attributes)]) if attributes else ()
         record = Record._make(
             (
                 key,
@@ -269,13 +297,16 @@ def record_of(row: Sequence[Any] | None, command: StoreCommand | None, lost_at: 
                 error,
                 asker,
                 ask_until or 0.0,
-                tuple([(name, value) for name, value in _parsed(attributes)]) if attributes else (),
+                labels,
                 tuple([evidence_of(*one) for one in _parsed(evidence)]) if evidence else (),
-                tuple([Move._make(one) for one in _parsed("[" + moves.replace("\n", ",") + "]")]),
+                tuple([Move._make(one) for one in _parsed("[" + moves.replace("\n", ",") + "]")])
+                if moves is not None
+                else _plain_story(created_at, token, attempt.replace("-", ""), state, settled_at, error),
                 content,
                 payload,
                 notes,
-                tuple([bytes.fromhex(one) for one in terms[1:-1].replace("-", "").split(",")]) if terms else (),
+                _terms_of(terms, labels) if terms else (),
+                None if inquiry is None else read_inquiry(inquiry),
                 now,
                 lease_until - now,
                 (ask_until or 0.0) - now,
@@ -287,6 +318,23 @@ def record_of(row: Sequence[Any] | None, command: StoreCommand | None, lost_at: 
         return record
     except DAMAGED as error:
         raise unreadable(key, created_at, error) from error
+
+
+def _plain_story(
+    created_at: float, token: int, attempt: str, state: str, settled_at: float, error: str | None
+) -> tuple[Move, ...]:
+    """The moves of a record that keeps none: its only attempt claimed it, and may have settled it."""
+    claimed = Move(created_at, token, "", "started", attempt, "")
+    if state == "started":
+        return (claimed,)
+    return claimed, Move(settled_at, token, "started", state, attempt, error or "")
+
+
+def _terms_of(text: str, attributes: tuple[tuple[str, str], ...]) -> tuple[bytes, ...]:
+    """The search terms of the record; the column has that of the request id too, which follows from the attributes."""
+    request = request_term(attributes)
+    terms = [bytes.fromhex(one) for one in text[1:-1].replace("-", "").split(",")]
+    return tuple([one for one in terms if one != request][:TERMS_MAX])
 
 
 def from_short(command: StoreCommand | None, token: int, wall: float, lost_at: float | None) -> Record:

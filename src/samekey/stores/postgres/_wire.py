@@ -177,7 +177,7 @@ _LOADS: dict[str, Callable[[bytes], Any]] = {
     "waited_for": _long,
     **dict.fromkeys(("fingerprint", "result", "content", "payload", "notes"), bytes),
     "terms::text": lambda raw: "{" + ",".join(map(bytes.hex, _items("16s", _count(raw)[0])(raw))) + "}",
-    "evidence::text": lambda raw: raw[1:].decode(),  # the first byte is the version of the form
+    **dict.fromkeys(("evidence::text", "inquiry::text"), lambda raw: raw[1:].decode()),  # first the form's version
 }
 _LOADERS = [_LOADS.get(column, bytes.decode) for column in COLUMNS]
 _BEFORE_COUNTS = _LOADERS[COLUMNS.index("begun_at") : COLUMNS.index("version")]

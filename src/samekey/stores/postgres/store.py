@@ -22,7 +22,7 @@ from typing import Any
 
 from samekey.core.commands import Read, Settle, StoreCommand, Wait
 from samekey.core.errors import SamekeyError, StoreBusy, StoreUnavailable
-from samekey.core.ports import Audits, Health, Query, Records, Replies, Reply, listed
+from samekey.core.ports import Audits, Due, Health, Query, Records, Replies, Reply, listed
 from samekey.core.record import Audit, Record
 from samekey.core.states import Role
 from samekey.drivers.postgres.address import Address, parse_url
@@ -32,7 +32,14 @@ from samekey.stores._waiting import async_wait, asyncio_loop, wait
 from samekey.stores.postgres._batches import BATCH_MAX, Item
 from samekey.stores.postgres._books import AsyncBooks, Books
 from samekey.stores.postgres._connections import MOVES, READS, LoopConnections, ProcessConnections
-from samekey.stores.postgres._operators import audit_statement, list_statement, sweep_statement
+from samekey.stores.postgres._operators import (
+    DOUBTFUL,
+    audit_statement,
+    due_statement,
+    list_statement,
+    sweep_statement,
+)
+from samekey.stores.postgres._parking import AsyncParking, Parking
 from samekey.stores.postgres._rows import record_of
 from samekey.stores.postgres._tasks import AsyncSharedConnection
 from samekey.stores.postgres._threads import SharedConnection
@@ -47,7 +54,7 @@ from samekey.stores.postgres._transaction import (
 _INHERITED: list[Any] = []  # connections that a forked child got from its parent: kept, so that it never closes them
 
 
-class PostgresStore(Books):
+class PostgresStore(Books, Parking):
     """A store for `Guard`: `PostgresStore("postgresql://app@db/shop")`. It connects when it is first used."""
 
     def __init__(self, url: str) -> None:
@@ -113,6 +120,13 @@ class PostgresStore(Books):
         rows = self._connections().operators.ask(list_statement(query))
         return listed(lambda row: record_of(row, None), rows)
 
+    def due(self, due: Due) -> Records:
+        rows = self._connections().operators.ask(due_statement(due))
+        return Records(listed(lambda row: record_of(row, None), rows).records)
+
+    def doubtful(self) -> Sequence[str]:
+        return [operation for (operation,) in self._connections().operators.ask(DOUBTFUL)]
+
     def sweep(self, limit: int) -> int:
         ((count,),) = self._connections().operators.ask(sweep_statement(limit))
         return int(count)
@@ -157,7 +171,7 @@ class PostgresStore(Books):
         return here
 
 
-class AsyncPostgresStore(AsyncBooks):
+class AsyncPostgresStore(AsyncBooks, AsyncParking):
     """A store for `AsyncGuard`, on asyncio: a set of connections for each event loop that uses it."""
 
     def __init__(self, url: str) -> None:
@@ -227,6 +241,13 @@ class AsyncPostgresStore(AsyncBooks):
     async def list(self, query: Query) -> Records:
         rows = await self._connections().operators.ask(list_statement(query))
         return listed(lambda row: record_of(row, None), rows)
+
+    async def due(self, due: Due) -> Records:
+        rows = await self._connections().operators.ask(due_statement(due))
+        return Records(listed(lambda row: record_of(row, None), rows).records)
+
+    async def doubtful(self) -> Sequence[str]:
+        return [operation for (operation,) in await self._connections().operators.ask(DOUBTFUL)]
 
     async def sweep(self, limit: int) -> int:
         ((count,),) = await self._connections().operators.ask(sweep_statement(limit))

@@ -19,6 +19,7 @@ from typing import Any
 from samekey.core.boundary import Kind, parse_terms, repeats
 from samekey.core.commands import Ask, Free, Open, Read, Renew, Settle, StoreCommand, Take, Testify, Wait
 from samekey.core.errors import SamekeyError, StoreUnavailable
+from samekey.core.inquiry import DUE
 from samekey.core.key import Key
 from samekey.core.record import Record
 from samekey.core.register import Moment, apply, audit_entry, audited, expired
@@ -220,12 +221,17 @@ def _retention(after: Record | None, before: Record, moment: float) -> bytes:
 
 def _index(before: Record, after: Record | None, moment: float) -> bytes:
     """The change to the set of unsettled keys."""
-    was = before.state in _UNSETTLED
-    if after is None or after.state not in _UNSETTLED:
+    was = _to_be_found(before)
+    if after is None or not _to_be_found(after):
         return _REMOVED if was else _UNCHANGED
     if was:
         return _UNCHANGED
     return b"+%016d" % (0 if after.created_at == moment else micros(after.created_at))
+
+
+def _to_be_found(record: Record) -> bool:
+    """Whether it is in the set of unsettled keys: held, in doubt, or with a late truth that is not delivered yet."""
+    return record.state in _UNSETTLED or (record.inquiry is not None and record.inquiry.late == DUE)
 
 
 _REMOVED = b"-0000000000000000"

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
+from samekey.core.drive import Steps
 from samekey.core.errors import Misconfigured, SamekeyError, StoreUnavailable
 from samekey.drivers.redis.connect import Place
 from samekey.drivers.redis.errors import DriverError, is_silence, moved_to, store_error
@@ -21,9 +22,6 @@ from samekey.stores.redis._knowledge import Knowledge
 from samekey.stores.redis._requests import BUCKETS, MARKERS, SELF_CHECK, SLOTS
 
 SILENT_SECONDS = 2.0  # how long a silent server of a cluster is avoided: keys of the others wait for each try
-
-
-Steps = Generator[Callable[[], Any], Any, Any]
 
 
 class Network(NamedTuple):

@@ -15,7 +15,7 @@ from typing import Any
 
 from samekey.core.errors import RecordUnreadable, SamekeyError
 from samekey.core.key import make_key
-from samekey.core.ports import LIST_MAX, Audits, Query, Records, place_of
+from samekey.core.ports import LIST_MAX, Audits, Due, Query, Records, place_of
 from samekey.core.record import Audit, Record
 from samekey.core.register import Moment, expired
 from samekey.core.states import State
@@ -94,6 +94,49 @@ def _by_index(query: Query, known: Knowledge) -> Generator[list[Request], list[A
         if first == b"%d" % end:
             step *= 2  # more than `step` keys of one microsecond
         first = b"%d" % end
+
+
+def dueing(due: Due, known: Knowledge) -> Generator[list[Request], list[Any], Records]:
+    """What a worker should look at now: the unsettled keys of its shard are read, until enough of them are due."""
+    buckets = [bucket for bucket in range(BUCKETS) if bucket % due.shard[1] == due.shard[0]]
+    query = Query(operation=due.operation, oldest_first=True)
+    starts = dict.fromkeys(buckets, 0)
+    found: list[Record] = []
+    while starts and len(found) < due.size:
+        commands = {
+            bucket: (b"ZRANGE", UNSETTLED[bucket], b"%d" % start, b"%d" % (start + STEP - 1))
+            for bucket, start in starts.items()
+        }
+        replies = yield [Request(bucket, None, (), command) for bucket, command in commands.items()]
+        members = dict(zip(commands, replies, strict=True))
+        digests = {bytes.fromhex(one.decode()): 0.0 for some in members.values() for one in some}
+        read = yield from _reading(digests, query, known)
+        found += [one for one in read if isinstance(one, Record) and due.picks(one)]
+        starts = {bucket: starts[bucket] + STEP for bucket, some in members.items() if len(some) == STEP}
+    return due.page(found)
+
+
+def doubtful() -> Generator[list[Request], list[Any], list[str]]:
+    """The operations of unsettled keys, from the beginnings of their records."""
+    operations: set[str] = set()
+    starts = dict.fromkeys(range(BUCKETS), 0)
+    while starts:
+        replies = yield [
+            Request(bucket, None, (), (b"ZRANGE", UNSETTLED[bucket], b"%d" % start, b"%d" % (start + SCAN_COUNT - 1)))
+            for bucket, start in starts.items()
+        ]
+        members = dict(zip(starts, replies, strict=True))
+        for bucket, some in members.items():
+            for at in range(0, len(some), SCAN_COUNT):
+                keys = [TAGS[bucket] + one for one in some[at : at + SCAN_COUNT]]
+                peeks = yield [Request(bucket, None, (), (b"GETRANGE", key, b"0", b"%d" % PEEK)) for key in keys]
+                for peek in filter(None, peeks):
+                    try:
+                        operations.add(peeked(peek)[2][0])
+                    except RecordUnreadable:
+                        continue
+        starts = {bucket: starts[bucket] + SCAN_COUNT for bucket, some in members.items() if len(some) == SCAN_COUNT}
+    return sorted(operations)
 
 
 class _Walk:

@@ -28,6 +28,7 @@ from samekey.core._json import fast_encoder
 from samekey.core.boundary import repeats
 from samekey.core.commands import Open
 from samekey.core.errors import Misconfigured, RecordUnreadable
+from samekey.core.inquiry import inquiry_of
 from samekey.core.key import Key
 from samekey.core.record import DAMAGED, Evidence, Move, Record, evidence_of, terms_of
 from samekey.core.register import Moment, after_loss, apply
@@ -162,6 +163,7 @@ def _open_story(
         payload_bytes,
         None,
         "",
+        None,
     )
     begun, mark, ended = _encoded(story).rpartition(b'"started","')
     return begun + mark, ended
@@ -210,6 +212,7 @@ def draft(after: Record, before: Record, moment: float) -> Draft:
         None if after.payload is None else len(after.payload),
         None if after.notes is None else after.notes.hex(),
         b"".join(after.terms).hex(),
+        None if after.inquiry is None else after.inquiry._asdict(),
     )
     try:
         intent = _intent_line(after.fingerprint, after.form, after.fields, after.content, after.attributes)
@@ -305,6 +308,7 @@ def record_of(value: bytes, key: Key | None, digest: bytes, *, now: int, lost: i
         (
             boundary, attempts, unsure, lease_until, begun_at, first_sent_at, round_, settled_by, settled_at,
             retain_until, kept, error, asker, ask_until, evidence, moves, payload_bytes, notes, terms,
+            inquiry,
         ) = json.loads(value[intent_ends + 1 : story_ends])
         # fmt: on
         result_at = story_ends + 1 + (payload_bytes or 0)
@@ -352,6 +356,7 @@ def record_of(value: bytes, key: Key | None, digest: bytes, *, now: int, lost: i
                 None if payload_bytes is None else value[story_ends + 1 : result_at],
                 None if notes is None else bytes.fromhex(notes),
                 terms_of(bytes.fromhex(terms)) if terms else (),
+                inquiry_of(inquiry),
                 wall,
                 (lease_until or 0.0) - wall,
                 ask_until - wall,

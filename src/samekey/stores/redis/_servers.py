@@ -10,10 +10,11 @@ from collections.abc import Generator, Sequence
 from functools import partial
 from typing import Any
 
+from samekey.core.drive import Steps
 from samekey.core.errors import Misconfigured, SamekeyError, StoreUnavailable
 from samekey.drivers.redis.errors import Refusal, is_demoted, moved_to
 from samekey.drivers.redis.wire import Lost, packed
-from samekey.stores.redis._discovery import Connection, Discovery, Network, Steps
+from samekey.stores.redis._discovery import Connection, Discovery, Network
 from samekey.stores.redis._knowledge import Knowledge
 from samekey.stores.redis._requests import OPEN, SELF_CHECK, WRITE, Request
 

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from samekey.core.drive import adrive, do, drive
 from samekey.core.errors import SamekeyError
 from samekey.core.key import Key
 from samekey.core.record import Record
@@ -151,7 +152,7 @@ class Subscriber(_Subscriptions):
         try:
             while not self._done():
                 try:
-                    wire = _threads.drive(Servers(self._known, _threads.NETWORK).connecting_subscriber())
+                    wire: Any = drive(Servers(self._known, _threads.NETWORK).connecting_subscriber(), do)
                 except SamekeyError as error:
                     _log.debug("samekey cannot subscribe at %s: %s", self._known.address.name, error)
                     time.sleep(RECONNECT_SECONDS)
@@ -230,7 +231,7 @@ class AsyncSubscriber(_Subscriptions):
     async def _run(self) -> None:
         while not self._done():
             try:
-                wire = await _tasks.drive(Servers(self._known, _tasks.NETWORK).connecting_subscriber())
+                wire: Any = await adrive(Servers(self._known, _tasks.NETWORK).connecting_subscriber(), do)
             except SamekeyError as error:
                 _log.debug("samekey cannot subscribe at %s: %s", self._known.address.name, error)
                 await self._over.wait(RECONNECT_SECONDS)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from samekey.core.errors import SamekeyError
+from samekey.core.drive import adrive, do
 from samekey.drivers.redis.connect import Place
-from samekey.drivers.redis.errors import DriverError, is_unknown_script
+from samekey.drivers.redis.errors import is_unknown_script
 from samekey.drivers.redis.wire import AsyncWire, Lost
 from samekey.stores._failures import own_copy
 from samekey.stores.redis._batches import BATCH_BYTES_MAX, BATCH_MAX, Item, carrying_out, weight
@@ -189,7 +189,7 @@ class TaskQueue:
             futures, error = [future], None
             try:
                 if callable(work):
-                    await drive(work())
+                    await adrive(work(), do)
                 else:
                     items, carried = list(work), weight(work)
                     while self._queue and len(items) < BATCH_MAX and carried < BATCH_BYTES_MAX:
@@ -199,7 +199,7 @@ class TaskQueue:
                         items += more  # type: ignore[arg-type]
                         carried += weight(more)  # type: ignore[arg-type]
                         futures.append(another)
-                    await drive(carrying_out(items, self.servers, self._known))
+                    await adrive(carrying_out(items, self.servers, self._known), do)
             except Exception as raised:
                 error = raised
             except BaseException:
@@ -214,23 +214,6 @@ class TaskQueue:
                     one.set_result(None)
                 else:
                     one.set_exception(error if len(futures) == 1 else own_copy(error))
-
-
-async def drive(steps: Generator[Callable[[], Awaitable[Any]], Any, Any]) -> Any:
-    """Await each call that the generator yields, in this task; returns what the generator returns."""
-    try:
-        call = next(steps)
-        while True:
-            try:
-                reply = await call()
-            except (DriverError, Lost, SamekeyError, OSError) as error:
-                call = steps.throw(error)
-            else:
-                call = steps.send(reply)
-    except StopIteration as stop:
-        return stop.value
-    finally:
-        steps.close()
 
 
 async def _connect(place: Place) -> AsyncWire:

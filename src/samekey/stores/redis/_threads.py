@@ -7,12 +7,10 @@ connection yet, an error, a lost reply) goes through a batch. Tasks have connect
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from samekey.core.errors import SamekeyError
+from samekey.core.drive import do, drive
 from samekey.drivers.redis.connect import Place
-from samekey.drivers.redis.errors import DriverError
 from samekey.drivers.redis.wire import Lost, Wire
 from samekey.stores._turns import Turns
 from samekey.stores.redis._batches import BATCH_BYTES_MAX, BATCH_MAX, Item, carrying_out, weight
@@ -35,7 +33,7 @@ class ThreadQueue(Turns[Item]):
         self.servers = Servers(known, NETWORK)
 
     def check_servers(self) -> None:
-        self.perform([], lambda turn: drive(self.servers.checking_all()))
+        self.perform([], lambda turn: drive(self.servers.checking_all(), do))
 
     def close(self) -> None:
         self.servers.closed = True
@@ -45,7 +43,7 @@ class ThreadQueue(Turns[Item]):
     def _carry_out(self, items: Sequence[Item], turn: Sequence[Item]) -> None:
         servers = self.servers  # of this turn: a thread that takes the turn over makes its own
         if len(items) != 1 or not _alone(items[0], servers):
-            drive(carrying_out(items, servers, self._known))
+            drive(carrying_out(items, servers, self._known), do)
 
     def _leave_connection(self) -> None:
         closed, self.servers = self.servers.closed, Servers(self._known, NETWORK)
@@ -83,23 +81,6 @@ def _alone(item: Item, servers: Servers) -> bool:
             return False  # the batch sends it again, which is safe: every request recognises its own write
         item.advance(reply)
     return item.done
-
-
-def drive(steps: Generator[Callable[[], Any], Any, Any]) -> Any:
-    """Make each call that the generator yields, in this thread; returns what the generator returns."""
-    try:
-        call = next(steps)
-        while True:
-            try:
-                reply = call()
-            except (DriverError, Lost, SamekeyError, OSError) as error:
-                call = steps.throw(error)
-            else:
-                call = steps.send(reply)
-    except StopIteration as stop:
-        return stop.value
-    finally:
-        steps.close()
 
 
 def _connect(place: Place) -> Wire:

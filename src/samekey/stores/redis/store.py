@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from samekey.core.commands import Read, StoreCommand, Wait
 from samekey.core.errors import Misconfigured, StoreUnavailable
-from samekey.core.ports import Audits, Health, Query, Records, Replies, Reply, no_transactions
+from samekey.core.ports import Audits, Due, Health, Query, Records, Replies, Reply, no_transactions
 from samekey.core.record import Record
 from samekey.drivers.redis.address import Address, lent_by, parse_url
 from samekey.loops import Bells, aside
@@ -32,7 +32,8 @@ from samekey.stores.redis._batches import Item, portions
 from samekey.stores.redis._books import AsyncBooks, Books
 from samekey.stores.redis._commands import WAKING, steps
 from samekey.stores.redis._knowledge import Knowledge
-from samekey.stores.redis._operators import auditing, listing, pruning
+from samekey.stores.redis._operators import auditing, doubtful, dueing, listing, pruning
+from samekey.stores.redis._parking import AsyncParking, Parking
 from samekey.stores.redis._subscriber import AsyncSubscriber, Subscriber, older
 from samekey.stores.redis._tasks import TaskQueue
 from samekey.stores.redis._threads import ThreadQueue
@@ -43,7 +44,7 @@ T = TypeVar("T")
 _INHERITED: list[Any] = []  # what a forked child got from its parent and must not touch
 
 
-class RedisStore(Books):
+class RedisStore(Books, Parking):
     """A store for `Guard`: `RedisStore("redis://cache:6379/0")`, or on the server of your own client.
 
     It connects when it is first used, over connections of its own. From `client` (redis-py, sync or async, of one
@@ -105,6 +106,12 @@ class RedisStore(Books):
     def list(self, query: Query) -> Records:
         process = self._process_now()
         return self._work(listing(query, process.known, process.queue.servers))
+
+    def due(self, due: Due) -> Records:
+        return self._work(dueing(due, self._process_now().known))
+
+    def doubtful(self) -> Sequence[str]:
+        return self._work(doubtful())
 
     def sweep(self, limit: int) -> int:
         """None: Redis deletes records after their retention. What they leave in our index is removed."""
@@ -168,7 +175,7 @@ class _Process:
             self.queue.close()
 
 
-class AsyncRedisStore(AsyncBooks):
+class AsyncRedisStore(AsyncBooks, AsyncParking):
     """A store for `AsyncGuard`, on asyncio: a connection to each server for each event loop that uses it."""
 
     def __init__(
@@ -220,6 +227,12 @@ class AsyncRedisStore(AsyncBooks):
 
     async def list(self, query: Query) -> Records:
         return await self._work(listing(query, self.sync._process_now().known, self._loop().queue.servers))
+
+    async def due(self, due: Due) -> Records:
+        return await self._work(dueing(due, self.sync._process_now().known))
+
+    async def doubtful(self) -> Sequence[str]:
+        return await self._work(doubtful())
 
     async def sweep(self, limit: int) -> int:
         """Nothing to do: Redis deletes records after their retention."""

@@ -20,6 +20,7 @@ from samekey.core.books import (
     merged,
     minutes_between,
 )
+from samekey.core.record import Audit
 from samekey.drivers import sqlite as driver
 from samekey.stores.sqlite._process import Process
 from samekey.stores.sqlite._rows import AUDIT
@@ -61,6 +62,10 @@ class Books:
     _wall: Callable[[], float]
     _here: Callable[[], Process]
     _same_file: Callable[[], Process]
+
+    def note_action(self, entry: Audit) -> None:
+        with self._writing() as writer:
+            writer.execute(AUDIT, entry._replace(at=self._wall()))
 
     def add_counts(self, counts: Sequence[Count]) -> None:
         first, last = kept_minutes(self._wall())

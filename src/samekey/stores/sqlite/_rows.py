@@ -12,8 +12,9 @@ from typing import Any
 
 from samekey.core.commands import Open, Read, StoreCommand
 from samekey.core.errors import RecordUnreadable, StoreUnavailable
+from samekey.core.inquiry import read_inquiry
 from samekey.core.key import Key
-from samekey.core.ports import Query
+from samekey.core.ports import Due, Query
 from samekey.core.record import DAMAGED, Move, Record, terms_of, unreadable
 from samekey.core.register import Moment, apply, expired
 from samekey.core.search import claim_terms
@@ -34,8 +35,9 @@ _of_claim = itemgetter(
 _KEY, _STATE, _FIELDS, _RESULT = map(_at, ("key", "state", "fields", "result"))
 _ATTRIBUTES, _EVIDENCE, _MOVES = map(_at, ("attributes", "evidence", "moves"))
 _CONTENT, _PAYLOAD, _NOTES, _TERMS = map(_at, ("content", "payload", "notes", "terms"))
+_INQUIRY = _at("inquiry")
 _IN_COLUMNS = [number for number in range(_ATTRIBUTES) if number not in (_KEY, _FIELDS)]
-_IN_COLUMNS += [_CONTENT, _PAYLOAD, _NOTES, _TERMS]
+_IN_COLUMNS += [_CONTENT, _PAYLOAD, _NOTES, _TERMS, _INQUIRY]
 
 # The plus makes each column an expression of the same value, at no cost. So a caller's connection does not convert it
 # by its declared type (detect_types), which is meant for the caller's own tables.
@@ -165,6 +167,8 @@ def _wrote(cursor: Any, before: Record | None, after: Record | None) -> bool:
     for number in (_RESULT, _CONTENT, _PAYLOAD, _NOTES):
         if changed[number] and values[number] is not None:
             values[number] = bytearray(values[number])
+    if changed[_INQUIRY] and after.inquiry is not None:
+        values[_INQUIRY] = after.inquiry.text()
     if changed[_TERMS]:
         values[_TERMS] = b"".join(after.terms) or None
     if news:
@@ -235,6 +239,36 @@ def list_statement(query: Query, moment: Moment) -> tuple[str, dict[str, Any]]:
     return statement, values
 
 
+_HALF = "(instr('0123456789ABCDEF', substr(hex(substr(digest, 1, 1)), {}, 1)) - 1)"
+_FIRST_BYTE = f"({_HALF.format(1)} * 16 + {_HALF.format(2)})"
+_LOOK_AT = "json_extract(inquiry, '$.look_at')"
+_LEASE_LEFT = "(CASE WHEN lease_clock <> :clock THEN 0.0 ELSE lease_until - :tick END)"
+# How long until it is due: seconds of the lease clock, or of the wall clock.
+_DUE_IN = f"(CASE WHEN {_LOOK_AT} IS NULL THEN {_LEASE_LEFT} + :quiet ELSE {_LOOK_AT} - :now END)"
+
+
+def due_statement(due: Due, moment: Moment) -> tuple[str, dict[str, Any]]:
+    """What is due: every record is looked at, as for a list."""
+    values = {**clock_of(moment), "limit": due.size, "quiet": due.quiet, "of": due.shard[1], "shard": due.shard[0]}
+    conditions, order = [f"{_FIRST_BYTE} % :of = :shard"], "digest"
+    if due.operation is not None:
+        conditions.append("operation = :operation")
+        values["operation"] = due.operation
+    if due.late:
+        conditions.append("inquiry IS NOT NULL AND json_extract(inquiry, '$.late') = 'due'")
+    else:
+        asked = "asker IS NOT NULL AND lease_clock = :clock AND ask_until > :tick"
+        held = f"state = 'started' AND {_LEASE_LEFT} + :quiet <= 0 AND (payload IS NOT NULL OR NOT {_REPEATS})"
+        conditions.append(f"(state = 'in_doubt' AND NOT ({asked}) AND {_DUE_IN} <= 0 OR {held})")
+        order = f"CASE WHEN state = 'started' THEN {_LEASE_LEFT} ELSE {_DUE_IN} END"
+    columns = ", ".join(RECORD_COLUMNS)
+    where = " AND ".join(conditions)
+    return f"SELECT {columns} FROM samekey_records WHERE {where} ORDER BY {order} LIMIT :limit", values  # noqa: S608
+
+
+DOUBTFUL = "SELECT DISTINCT operation FROM samekey_records WHERE state IN ('started', 'in_doubt') ORDER BY operation"
+
+
 def _conditions(query: Query) -> Iterator[tuple[str, Any]]:
     """Conditions with one value each."""
     wanted = (
@@ -246,11 +280,12 @@ def _conditions(query: Query) -> Iterator[tuple[str, Any]]:
         ("created_at < ?", query.until),
         ("changed_at < ?", query.changed_before),
         ("content = ?", query.content),
-        ("samekey_found_by(?, digest, boundary, story, terms)", query.term),
+        ("instr(terms, ?) > 0" if query.noted else "samekey_found_by(?, digest, boundary, story, terms)", query.term),
     )
     yield from ((condition, value) for condition, value in wanted if value is not None)
     if query.digest:
-        yield f"substr(digest, 1, {len(query.digest)}) = ?", query.digest
+        yield "digest >= ?", query.digest  # by the primary key
+        yield "digest <= ?", query.digest.ljust(16, b"\xff")
     for pair in query.attributes:
         yield "instr(story, ?) > 0", attribute_text(*pair)
 
@@ -309,6 +344,7 @@ def record_of(row: tuple[Any, ...], key: Key | None) -> Record:
                 moves,
                 *row[28:31],
                 terms_of(row[31]) if row[31] else (),
+                None if row[32] is None else read_inquiry(row[32]),
                 *NOT_STORED,
             )
         )

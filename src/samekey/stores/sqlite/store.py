@@ -33,7 +33,7 @@ from urllib.parse import quote
 from samekey.core.commands import Open, Read, StoreCommand, Wait
 from samekey.core.errors import StoreBusy, StoreUnavailable
 from samekey.core.key import Key
-from samekey.core.ports import LIST_MAX, Audits, Health, Query, Records, Replies, Reply, listed
+from samekey.core.ports import LIST_MAX, Audits, Due, Health, Query, Records, Replies, Reply, listed
 from samekey.core.record import Audit, Record
 from samekey.core.register import Moment, after_loss, audit_entry, audited, expired, seen_at
 from samekey.drivers import sqlite as driver
@@ -43,6 +43,7 @@ from samekey.stores._over_sync import OverSync
 from samekey.stores._waiting import async_wait, wait
 from samekey.stores.sqlite import _rows as sql
 from samekey.stores.sqlite._books import Books
+from samekey.stores.sqlite._parking import Parking
 from samekey.stores.sqlite._process import BATCH_MAX, Item, Process
 from samekey.stores.sqlite._rows import SELECT, execute, record_of
 from samekey.stores.sqlite._transaction import AsyncSqliteTransaction, SqliteTransaction
@@ -50,7 +51,7 @@ from samekey.stores.sqlite._transaction import AsyncSqliteTransaction, SqliteTra
 Clock = Callable[[], float]
 
 
-class SqliteStore(Books):
+class SqliteStore(Books, Parking):
     """A store for `Guard`: `SqliteStore("keys.db")`, or by address `sqlite:///keys.db`."""
 
     def __init__(
@@ -139,14 +140,30 @@ class SqliteStore(Books):
         here, moment = self._here(), self._moment()
         statement, values = sql.list_statement(query, moment)
         with driver.translated(self.name):
-            if query.term is None:
+            if query.term is None or query.noted:
                 with here.reading:
                     rows = here.reader.execute(statement, values).fetchall()
             else:  # it takes a while for each record: over a connection of its own, so that no replay waits for it
-                with closing(driver.connect(self._path, synchronous=self._synchronous, read_only=True)) as searching:
+                with self._searching() as searching:
                     searching.create_function("samekey_found_by", 5, sql.found_by, deterministic=True)
                     rows = searching.execute(statement, values).fetchall()
         return listed(lambda row: self._shown(record_of(row, None), moment), rows)
+
+    def due(self, due: Due) -> Records:
+        moment = self._moment()
+        statement, values = sql.due_statement(due, moment)
+        with driver.translated(self.name), self._searching() as searching:
+            rows = searching.execute(statement, values).fetchall()
+        return Records(listed(lambda row: self._shown(record_of(row, None), moment), rows).records)
+
+    def doubtful(self) -> Sequence[str]:
+        with driver.translated(self.name), self._searching() as searching:
+            return [operation for (operation,) in searching.execute(sql.DOUBTFUL).fetchall()]
+
+    def _searching(self) -> closing[sqlite3.Connection]:
+        """A connection of its own: what reads every record must not keep a replay waiting."""
+        self._here()
+        return closing(driver.connect(self._path, synchronous=self._synchronous, read_only=True))
 
     def sweep(self, limit: int) -> int:
         here, clock = self._same_file(), sql.clock_of(self._moment())

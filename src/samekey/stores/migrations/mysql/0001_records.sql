@@ -41,6 +41,7 @@ CREATE TABLE IF NOT EXISTS samekey_records (
   payload       LONGBLOB,                         -- the kept payload, sealed
   notes         MEDIUMBLOB,
   terms         VARBINARY(512),                   -- search terms that takes and settles brought, 16 bytes each
+  inquiry       MEDIUMTEXT,                       -- as JSON: looks at a doubt, and what was reported to callers; rare
   hold_until    DOUBLE,                           -- when a dead hold of Repeatable ends by itself; null for all others
   provider      BINARY(16),                       -- the search term of the claim's provider key
   request       BINARY(16),                       -- and that of its request id
@@ -52,6 +53,11 @@ CREATE TABLE IF NOT EXISTS samekey_records (
   INDEX samekey_by_provider (provider),
   INDEX samekey_by_request (request)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
+
+-- Records whose late truth is not delivered yet: written in the transaction that writes the record.
+CREATE TABLE IF NOT EXISTS samekey_late (
+  digest BINARY(16) NOT NULL PRIMARY KEY
+) ENGINE = InnoDB;
 
 -- The search terms of records that have others: written in the transaction that writes the record.
 CREATE TABLE IF NOT EXISTS samekey_terms (
@@ -102,6 +108,23 @@ CREATE TABLE IF NOT EXISTS samekey_findings (
   accepted_why   MEDIUMTEXT,
   accepted_until DOUBLE,
   INDEX samekey_found (at, id)
+) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
+
+-- Messages that were set aside.
+CREATE TABLE IF NOT EXISTS samekey_parked (
+  id             VARCHAR(64) NOT NULL PRIMARY KEY,
+  at             DOUBLE NOT NULL,
+  operation      VARCHAR(255) NOT NULL,
+  tenant         VARCHAR(255),
+  `key`          MEDIUMTEXT NOT NULL,
+  destination    VARCHAR(255) NOT NULL,
+  headers        MEDIUMTEXT NOT NULL,             -- JSON
+  body           MEDIUMBLOB NOT NULL,
+  kind           VARCHAR(32) NOT NULL,
+  reason         MEDIUMTEXT NOT NULL,
+  redelivered_at DOUBLE,                          -- null while it waits
+  redelivered_by MEDIUMTEXT,
+  INDEX samekey_parked_at (at, id)
 ) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;
 
 INSERT IGNORE INTO samekey_meta (name, value) VALUES

@@ -7,7 +7,8 @@
 -- Where the client knows the whole record already - a claim it won, a settle of the record it had seen - the reply is
 -- short: digest, token and changed_at, and null for the rest.
 --
--- The role that runs the application needs: SELECT, INSERT, UPDATE, DELETE on samekey_records and samekey_counts;
+-- The role that runs the application needs: SELECT, INSERT, UPDATE, DELETE on samekey_records, samekey_counts
+-- and samekey_parked;
 -- SELECT, INSERT, UPDATE on samekey_meta and samekey_findings; SELECT, INSERT on samekey_audit; USAGE on samekey_tokens.
 
 CREATE TABLE samekey_meta (
@@ -49,32 +50,41 @@ CREATE TABLE samekey_records (
   error         text,
   asker         text,
   result        bytea,
-  moves         text NOT NULL,              -- one JSON array on each line, the last 16
+  moves         text,                       -- one JSON array on each line, the last 16; see samekey_moved for null
   evidence      jsonb,                      -- [[at, token, attempt, state, hex result, why], ...]
   content       bytea,                      -- digest of the payload without what makes the key
   payload       bytea,                      -- the kept payload, sealed
   notes         bytea,
-  terms         uuid[],                     -- search terms that takes and settles brought
-  provider      uuid,                       -- the search term of the claim's provider key
-  request       uuid                        -- and that of its request id
+  terms         uuid[],                     -- search terms: of the request id, and what takes and settles brought
+  inquiry       jsonb,                      -- looks at a doubt, and what callers got; null for most records
+  provider      uuid                        -- the search term of the claim's provider key
 ) WITH (
   fillfactor = 70,                          -- room for the settled row on the same page as its claim
   autovacuum_vacuum_scale_factor = 0.05     -- two of three row versions are dead soon: a fifth of the table is late
 );
 
--- What is past retention. What is held or in doubt is not in it, and is in the next one alone: so a claim and a settle
--- write one of the two each.
-CREATE INDEX samekey_retained ON samekey_records (retain_until) WHERE retain_until IS NOT NULL;
-CREATE INDEX samekey_unsettled ON samekey_records (created_at, digest) WHERE state IN ('started', 'in_doubt');
--- Pages of rare states: without it, a page of them reads the whole table. A completed record is not in it.
-CREATE INDEX samekey_ended ON samekey_records (state, created_at, digest) WHERE state IN ('closed', 'released');
--- Pages of records, newest first. A BRIN index is cheaper, but after a sweep new rows are spread over the whole table.
-CREATE INDEX samekey_created ON samekey_records (created_at, digest);
--- Search terms. Those of a claim are plain columns: with a table of their own, each claim and each sweep would run one
--- more statement. The others are few. No fastupdate: one unlucky settle would have to enter what others left.
-CREATE INDEX samekey_provider ON samekey_records (provider) WHERE provider IS NOT NULL;
-CREATE INDEX samekey_request ON samekey_records (request) WHERE request IS NOT NULL;
+-- Every claim and every settle writes each of these, so there are few of them. A partial index is not free for the rows
+-- that are not in it: the server copies and plans its predicate for each statement, at a third of the cost of an entry.
+--
+-- What is past retention; null for what is held or in doubt.
+CREATE INDEX samekey_retained ON samekey_records (retain_until);
+-- Pages of records, of one state each; a page of several states is merged from a page of each. A BRIN index is cheaper,
+-- but after a sweep new rows are spread over the whole table.
+-- With a collation of its own, so that only these pages use it: a statement about one key has its digest, and with a plan
+-- that was made while the table was empty it would read all that is held instead.
+CREATE INDEX samekey_states ON samekey_records (state COLLATE "C", created_at, digest);
+-- Search terms. With a table of their own, each claim and each sweep would run one more statement. The term of the
+-- provider key has a column, because nearly every record has one; the others are few, and null where there are none.
+-- No fastupdate: one unlucky settle would have to enter what others left.
+CREATE INDEX samekey_provider ON samekey_records (provider) WITH (deduplicate_items = off);  -- no two are equal
 CREATE INDEX samekey_terms ON samekey_records USING gin (terms) WITH (fastupdate = off) WHERE terms IS NOT NULL;
+
+-- What a worker looks for: doubts by their next look, and late truths. Most records are not in it.
+-- One index for both: a second one costs each claim and each settle as much as this one.
+-- Without lease_until: then a renewal would write every index.
+CREATE INDEX samekey_inquiries ON samekey_records (
+  (coalesce(inquiry ->> 'late', '')), state, operation, ((inquiry ->> 'look_at')::double precision) NULLS FIRST
+) WHERE inquiry IS NOT NULL;
 
 CREATE TABLE samekey_audit (
   id        bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -118,14 +128,52 @@ CREATE TABLE samekey_findings (
 );
 CREATE INDEX samekey_found ON samekey_findings (at, id);  -- pages, newest first
 
--- Room for one more move. Sixteen lines are never shorter than 600 bytes.
-CREATE FUNCTION samekey_last_15(p_moves text) RETURNS text LANGUAGE sql STABLE AS $$
-  SELECT CASE
-    WHEN octet_length(p_moves) < 600 THEN p_moves
-    WHEN cardinality(string_to_array(p_moves, chr(10))) < 16 THEN p_moves
-    ELSE array_to_string(
-      (string_to_array(p_moves, chr(10)))[cardinality(string_to_array(p_moves, chr(10))) - 14:], chr(10))
-  END
+-- Messages that were set aside.
+CREATE TABLE samekey_parked (
+  id             text COLLATE "C" PRIMARY KEY,
+  at             double precision NOT NULL,
+  operation      text NOT NULL,
+  tenant         text,
+  key            text NOT NULL,
+  destination    text NOT NULL,
+  headers        text NOT NULL,             -- JSON
+  body           bytea NOT NULL,
+  kind           text NOT NULL,
+  reason         text NOT NULL,
+  redelivered_at double precision,          -- null while it waits
+  redelivered_by text
+);
+CREATE INDEX samekey_parked_at ON samekey_parked (at, id);  -- pages, newest first
+
+-- The moves of a record with one more, the last 16. Null stands for the story of nearly every record: it was claimed
+-- by `attempt` at created_at, and settled by it at settled_at, for no other reason than `error`. To write that out for
+-- each record took a tenth of a claim and its settle. So whatever changes one of these columns writes the moves.
+CREATE FUNCTION samekey_moved(
+  p_moves text, p_created_at double precision, p_token bigint, p_attempt uuid, p_state text,
+  p_settled_at double precision, p_error text, p_at double precision, p_next_token bigint, p_next text, p_by text,
+  p_next_error text, p_who text, p_why text
+) RETURNS text LANGUAGE plpgsql STABLE AS $$
+DECLARE
+  known text := p_moves;
+  holder text := replace(p_attempt::text, '-', '');
+  lines text[];
+BEGIN
+  IF known IS NULL THEN
+    known := concat('[', p_created_at, ',', p_token, ',"","started","', holder, '",""]');
+    IF p_state <> 'started' THEN
+      known := concat(
+        known, chr(10), '[', p_settled_at, ',', p_token, ',"started","', p_state, '","', holder, '",',
+        to_json(coalesce(p_error, '')), ']');
+    END IF;
+  END IF;
+  lines := string_to_array(known, chr(10));
+  IF cardinality(lines) > 15 THEN
+    known := array_to_string(lines[cardinality(lines) - 14:], chr(10));
+  END IF;
+  RETURN concat(
+    known, chr(10), '[', p_at, ',', p_next_token, ',"', p_state, '","', p_next, '",',
+    coalesce(p_who, to_json(p_by)::text), ',', coalesce(p_why, to_json(coalesce(p_next_error, ''))::text), ']');
+END
 $$;
 
 -- Callers wait for this record: notify them when this transaction commits. The flag is then cleared: null is returned.
@@ -141,12 +189,44 @@ END
 $$;
 
 
--- Search terms with more of them: each once, and no more than 32.
-CREATE FUNCTION samekey_with_terms(p_terms uuid[], p_more uuid[]) RETURNS uuid[] LANGUAGE sql STABLE AS $$
+-- Search terms with more of them: each once, and no more than 32 besides that of the request id.
+CREATE FUNCTION samekey_with_terms(p_terms uuid[], p_more text) RETURNS uuid[] LANGUAGE sql STABLE AS $$
   SELECT array_agg(term ORDER BY place) FROM (
-    SELECT term, min(place) AS place FROM unnest(p_terms || p_more) WITH ORDINALITY AS every (term, place)
-    GROUP BY term ORDER BY place LIMIT 32
+    SELECT term, min(place) AS place FROM unnest(p_terms || p_more::uuid[]) WITH ORDINALITY AS every (term, place)
+    GROUP BY term ORDER BY place LIMIT 33
   ) AS kept
+$$;
+
+
+-- The inquiry after a settle, as `samekey.core.inquiry.after_settle` has it; not called where the caller just gets its
+-- answer. p_teller: the holder settles, and its caller waits for the outcome.
+CREATE FUNCTION samekey_inquired(
+  p_inquiry jsonb, p_state text, p_teller boolean, p_answered boolean, p_error text, p_wall double precision
+) RETURNS jsonb LANGUAGE plpgsql STABLE AS $$
+DECLARE
+  reported jsonb := jsonb_strip_nulls(jsonb_build_object(
+    'reported', p_inquiry -> 'reported', 'reported_at', p_inquiry -> 'reported_at', 'reported_error', p_inquiry -> 'reported_error'));
+  newly jsonb := jsonb_build_object('reported_at', p_wall) || CASE WHEN p_error <> ''
+    THEN jsonb_build_object('reported_error', p_error) ELSE '{}' END;
+BEGIN
+  IF p_state = 'in_doubt' THEN
+    p_inquiry := coalesce(p_inquiry, '{}') - 'answered';
+    IF (p_inquiry ->> 'reported') IS DISTINCT FROM 'failed' THEN
+      p_inquiry := (p_inquiry - 'reported_error') || '{"reported": "unknown"}' || newly;
+    END IF;
+    RETURN p_inquiry || CASE WHEN p_answered THEN '{"answered": true}'::jsonb ELSE '{}' END;
+  END IF;
+  IF p_state = 'released' AND p_teller AND p_error IS NOT NULL THEN
+    RETURN '{"reported": "failed"}'::jsonb || newly;
+  END IF;
+  IF p_state = 'completed' THEN
+    IF NOT reported ? 'reported' THEN
+      reported := jsonb_build_object('reported', 'unknown', 'reported_at', p_wall);
+    END IF;
+    RETURN reported || '{"late": "due"}';
+  END IF;
+  RETURN CASE WHEN reported ? 'reported' THEN reported END;
+END
 $$;
 
 
@@ -170,13 +250,12 @@ BEGIN
       fresh := nextval('samekey_tokens');
       INSERT INTO samekey_records (
         digest, operation, tenant, key, state, token, attempt, fingerprint, form, fields, boundary, version, attempts,
-        created_at, changed_at, lease_until, unsure, happened, first_sent_at, round, attributes, moves, content,
-        payload, retain_until, provider, request
+        created_at, changed_at, lease_until, unsure, happened, first_sent_at, round, attributes, content, payload,
+        retain_until, provider, terms
       ) VALUES (
         p_digest, p_operation, p_tenant, p_key, 'started', fresh, p_attempt, p_fingerprint, p_form, p_fields,
         p_boundary, 1, 1, wall, wall, wall + p_lease, false, false, CASE WHEN p_sends THEN wall END, 0, p_attributes,
-        concat('[', wall, ',', fresh, ',"","started","', replace(p_attempt::text, '-', ''), '",""]'), p_content,
-        p_payload, wall + p_retain, p_provider, p_request
+        p_content, p_payload, wall + p_retain, p_provider, CASE WHEN p_request IS NOT NULL THEN ARRAY[p_request] END
       )
       ON CONFLICT (digest) DO NOTHING;  -- the write is the check: the attempt that inserts holds the key
       IF FOUND THEN
@@ -202,8 +281,8 @@ BEGIN
         first_sent_at = CASE WHEN p_sends THEN wall END, round = 0, settled_by = NULL, settled_at = NULL,
         retain_until = wall + p_retain, result = NULL, error = NULL, asker = NULL, ask_until = NULL,
         waited_for = NULL, attributes = p_attributes, evidence = NULL, content = p_content, payload = p_payload,
-        notes = NULL, terms = NULL, provider = p_provider, request = p_request,
-        moves = concat('[', wall, ',', fresh, ',"","started","', replace(p_attempt::text, '-', ''), '",""]')
+        notes = NULL, terms = CASE WHEN p_request IS NOT NULL THEN ARRAY[p_request] END, provider = p_provider,
+        inquiry = NULL, moves = NULL
       WHERE digest = p_digest
         AND version = r.version    -- no write since this read,
         AND token = r.token        -- and it is not a later life of the key that reached the same version
@@ -298,14 +377,13 @@ BEGIN
   ), won AS (
     INSERT INTO samekey_records AS r (
       digest, operation, tenant, key, state, token, attempt, fingerprint, form, fields, boundary, version, attempts,
-      created_at, changed_at, lease_until, unsure, happened, first_sent_at, round, attributes, moves, content, payload,
-      retain_until, provider, request
+      created_at, changed_at, lease_until, unsure, happened, first_sent_at, round, attributes, content, payload,
+      retain_until, provider, terms
     )
     SELECT
       digest, operation, tenant, key, 'started', fresh, attempt, fingerprint, form, fields, boundary, 1, 1, wall, wall,
-      wall + lease, false, false, CASE WHEN sends THEN wall END, 0, attributes,
-      concat('[', wall, ',', fresh, ',"","started","', replace(attempt::text, '-', ''), '",""]'), content, payload,
-      wall + retain, provider, request
+      wall + lease, false, false, CASE WHEN sends THEN wall END, 0, attributes, content, payload,
+      wall + retain, provider, CASE WHEN request IS NOT NULL THEN ARRAY[request] END
     FROM claims
     ON CONFLICT (digest) DO NOTHING
     RETURNING r.digest, r.token
@@ -353,11 +431,11 @@ BEGIN
     attempts = attempts + 1, version = version + 1, changed_at = wall, lease_until = wall + p_lease,
     begun_at = NULL, settled_by = NULL, settled_at = NULL, retain_until = wall + p_retain, error = NULL,
     asker = NULL, ask_until = NULL,
-    terms = CASE WHEN p_terms IS NULL THEN terms ELSE samekey_with_terms(terms, p_terms::uuid[]) END,
+    terms = CASE WHEN p_terms IS NULL THEN terms ELSE samekey_with_terms(terms, p_terms) END,
     waited_for = CASE WHEN waited_for = token THEN samekey_ring(digest) END,
-    moves = samekey_last_15(moves) || chr(10) || '[' || wall || ',' || greatest(token + 1, fresh) || ',"' || state
-      || '","started","' || replace(p_attempt::text, '-', '')
-      || CASE WHEN state = 'released' THEN '",""]' ELSE '","taken over"]' END
+    moves = samekey_moved(
+      moves, created_at, token, attempt, state, settled_at, error, wall, greatest(token + 1, fresh), 'started',
+      replace(p_attempt::text, '-', ''), CASE WHEN state = 'released' THEN '' ELSE 'taken over' END, NULL, NULL)
   WHERE digest = p_digest
     AND token = p_seen_token       -- no attempt took it since the caller read it
     AND attempt = p_seen_attempt   -- and the number was not drawn again
@@ -428,8 +506,9 @@ END
 $$;
 
 
--- p_from: the states this role may leave for p_state, from `samekey.core.states.NEXT`; p_who and p_why are JSON
--- strings for the move, p_by is the plain name; p_operator_why is null except for people, whose actions are audited.
+-- p_from: the states this role may leave for p_state, from `samekey.core.states.NEXT`; p_retain is null for in_doubt;
+-- p_for_all: the whole key is certain now; p_who and p_why are JSON strings for the move, both null where they are p_by
+-- and p_error and the record need not keep the move (see samekey_moved); p_by is the plain name; p_operator_why is null except for people, whose actions are audited.
 -- p_seen_version: the reply is short if the record was not written to between the client's read and this write.
 -- p_or_fail: in a caller's transaction the holder's record must be there. If it is not, these are other tables or it is
 -- another transaction: then nothing of the effect may be committed, and a COMMIT may follow in the same packet.
@@ -437,41 +516,73 @@ CREATE FUNCTION samekey_settle(
   p_digest uuid, p_seen_token bigint, p_seen_attempt uuid, p_from text, p_spares_live boolean, p_for_all boolean,
   p_state text, p_by text, p_result bytea, p_error text, p_who text, p_why text, p_retain double precision,
   p_next_round boolean, p_operator_why text, p_seen_version integer, p_notes bytea, p_terms text,
-  p_or_fail boolean DEFAULT false
+  p_teller boolean, p_answered boolean, p_or_fail boolean DEFAULT false
 ) RETURNS samekey_records LANGUAGE plpgsql AS $$
 DECLARE
   r samekey_records;
   wall double precision := date_part('epoch', clock_timestamp());
+  done boolean := p_state = 'completed';
   was text;
   became integer;
 BEGIN
   IF p_operator_why IS NOT NULL THEN
     SELECT state INTO was FROM samekey_records WHERE digest = p_digest FOR UPDATE;
   END IF;
+  IF p_who IS NULL AND p_teller AND p_state = 'completed' AND NOT p_for_all AND NOT p_next_round THEN
+    -- Nearly every settle: the only attempt of this key completes it, and its caller gets the answer. The statement below
+    -- does the same; each expression in it costs the server more than the value it writes.
+    UPDATE samekey_records SET
+      state = 'completed', version = version + 1, changed_at = wall, settled_by = p_by, settled_at = wall,
+      retain_until = wall + p_retain, result = p_result, error = p_error, payload = NULL,
+      notes = coalesce(p_notes, notes),
+      terms = CASE WHEN p_terms IS NULL THEN terms ELSE samekey_with_terms(terms, p_terms) END,
+      waited_for = CASE WHEN waited_for = token THEN samekey_ring(digest) END
+    WHERE digest = p_digest
+      AND token = p_seen_token
+      AND attempt = p_seen_attempt
+      AND state = 'started'
+      AND moves IS NULL            -- it was never taken or in doubt: no asker, and no inquiry
+    RETURNING version INTO became;
+    IF became = p_seen_version + 1 THEN
+      r.digest := p_digest;
+      r.token := p_seen_token;
+      r.changed_at := wall;
+      RETURN r;
+    ELSIF became IS NOT NULL THEN
+      SELECT * INTO r FROM samekey_records WHERE digest = p_digest;
+      RETURN r;
+    END IF;
+  END IF;
   UPDATE samekey_records SET
     state = p_state,
     version = version + 1,
     changed_at = wall,
-    unsure = unsure AND NOT (p_for_all AND p_state <> 'in_doubt'),
+    unsure = unsure AND NOT p_for_all,
     round = CASE WHEN p_next_round THEN round + 1 ELSE round END,
-    settled_by = CASE WHEN p_state <> 'in_doubt' THEN p_by ELSE settled_by END,
-    settled_at = CASE WHEN p_state <> 'in_doubt' THEN wall ELSE settled_at END,
-    retain_until = CASE WHEN p_state <> 'in_doubt' THEN wall + p_retain END,
+    settled_by = CASE WHEN p_retain IS NULL THEN settled_by ELSE p_by END,
+    settled_at = CASE WHEN p_retain IS NULL THEN settled_at ELSE wall END,
+    retain_until = wall
+      + CASE WHEN done AND NOT (p_teller AND state = 'started') THEN greatest(p_retain, 2592000) ELSE p_retain END,
+    inquiry = CASE WHEN done AND p_teller AND state = 'started' THEN NULL
+      ELSE samekey_inquired(inquiry, p_state, p_teller, p_answered, p_error, wall) END,
     result = p_result,
     error = p_error,
-    payload = CASE WHEN p_state IN ('in_doubt', 'released') THEN payload END,
+    payload = CASE WHEN p_retain IS NULL OR p_state = 'released' THEN payload END,
     notes = coalesce(p_notes, notes),
-    terms = CASE WHEN p_terms IS NULL THEN terms ELSE samekey_with_terms(terms, p_terms::uuid[]) END,
+    terms = CASE WHEN p_terms IS NULL THEN terms ELSE samekey_with_terms(terms, p_terms) END,
     asker = NULL,
     ask_until = NULL,
     waited_for = CASE WHEN waited_for = token THEN samekey_ring(digest) END,
-    moves = concat(
-      samekey_last_15(moves), chr(10), '[', wall, ',', token, ',"', state, '","', p_state, '",', p_who, ',', p_why, ']')
+    moves = CASE
+      WHEN moves IS NULL AND p_who IS NULL AND state = 'started' THEN NULL
+      ELSE samekey_moved(
+        moves, created_at, token, attempt, state, settled_at, error, wall, token, p_state, p_by, p_error, p_who, p_why)
+    END
   WHERE digest = p_digest
     AND token = p_seen_token       -- no attempt took it since the caller read it
     AND attempt = p_seen_attempt   -- and the number was not drawn again after a failover
-    AND state = ANY (string_to_array(p_from, ' '))
-    AND NOT (p_spares_live AND lease_until > date_part('epoch', clock_timestamp()))
+    AND strpos(p_from, state) > 0  -- no name of a state is part of another
+    AND NOT (p_spares_live AND lease_until > wall)  -- where the update had to wait, this clock is late: it spares more
   RETURNING version INTO became;
   IF became = p_seen_version + 1 THEN
     r.digest := p_digest;
@@ -497,7 +608,7 @@ CREATE FUNCTION samekey_settle_many(
   p_digests uuid[], p_seen_tokens bigint[], p_seen_attempts uuid[], p_froms text[], p_spares_lives boolean[],
   p_for_alls boolean[], p_states text[], p_bys text[], p_results bytea[], p_errors text[], p_whos text[],
   p_whys text[], p_retains double precision[], p_next_rounds boolean[], p_operator_whys text[],
-  p_seen_versions integer[], p_notes bytea[], p_terms text[]
+  p_seen_versions integer[], p_notes bytea[], p_terms text[], p_tellers boolean[], p_answereds boolean[]
 ) RETURNS TABLE (
   shown samekey_records, told_digests uuid[], told_tokens bigint[], told_at double precision
 ) LANGUAGE plpgsql AS $$
@@ -510,34 +621,42 @@ BEGIN
       state = s.state,
       version = r.version + 1,
       changed_at = wall,
-      unsure = r.unsure AND NOT (s.for_all AND s.state <> 'in_doubt'),
+      unsure = r.unsure AND NOT s.for_all,
       round = CASE WHEN s.next_round THEN r.round + 1 ELSE r.round END,
-      settled_by = CASE WHEN s.state <> 'in_doubt' THEN s.by ELSE r.settled_by END,
-      settled_at = CASE WHEN s.state <> 'in_doubt' THEN wall ELSE r.settled_at END,
-      retain_until = CASE WHEN s.state <> 'in_doubt' THEN wall + s.retain END,
+      settled_by = CASE WHEN s.retain IS NULL THEN r.settled_by ELSE s.by END,
+      settled_at = CASE WHEN s.retain IS NULL THEN r.settled_at ELSE wall END,
+      retain_until = wall + CASE
+        WHEN s.state = 'completed' AND NOT (s.teller AND r.state = 'started') THEN greatest(s.retain, 2592000)
+        ELSE s.retain
+      END,
+      inquiry = CASE WHEN s.state = 'completed' AND s.teller AND r.state = 'started' THEN NULL
+        ELSE samekey_inquired(r.inquiry, s.state, s.teller, s.answered, s.error, wall) END,
       result = s.result,
       error = s.error,
-      payload = CASE WHEN s.state IN ('in_doubt', 'released') THEN r.payload END,
+      payload = CASE WHEN s.retain IS NULL OR s.state = 'released' THEN r.payload END,
       notes = coalesce(s.notes, r.notes),
-      terms = CASE WHEN s.terms IS NULL THEN r.terms ELSE samekey_with_terms(r.terms, s.terms::uuid[]) END,
+      terms = CASE WHEN s.terms IS NULL THEN r.terms ELSE samekey_with_terms(r.terms, s.terms) END,
       asker = NULL,
       ask_until = NULL,
       waited_for = CASE WHEN r.waited_for = r.token THEN samekey_ring(r.digest) END,
-      moves = concat(
-        samekey_last_15(r.moves), chr(10), '[', wall, ',', r.token, ',"', r.state, '","', s.state, '",', s.who, ',', s.why,
-        ']')
+      moves = CASE
+        WHEN r.moves IS NULL AND s.who IS NULL AND r.state = 'started' THEN NULL
+        ELSE samekey_moved(
+          r.moves, r.created_at, r.token, r.attempt, r.state, r.settled_at, r.error, wall, r.token, s.state, s.by,
+          s.error, s.who, s.why)
+      END
     FROM unnest(
       p_digests, p_seen_tokens, p_seen_attempts, p_froms, p_spares_lives, p_for_alls, p_states, p_bys, p_results,
-      p_errors, p_whos, p_whys, p_retains, p_next_rounds, p_seen_versions, p_notes, p_terms
+      p_errors, p_whos, p_whys, p_retains, p_next_rounds, p_seen_versions, p_notes, p_terms, p_tellers, p_answereds
     ) AS s (
       digest, token, attempt, froms, spares_live, for_all, state, by, result, error, who, why, retain, next_round,
-      seen_version, notes, terms
+      seen_version, notes, terms, teller, answered
     )
     WHERE r.digest = s.digest
       AND r.token = s.token
       AND r.attempt = s.attempt
-      AND r.state = ANY (string_to_array(s.froms, ' '))
-      AND NOT (s.spares_live AND r.lease_until > date_part('epoch', clock_timestamp()))
+      AND strpos(s.froms, r.state) > 0
+      AND NOT (s.spares_live AND r.lease_until > wall)
     RETURNING r.digest, r.token, r.version = s.seen_version + 1 AS as_seen
   )
   SELECT count(*), array_agg(digest), array_agg(token) INTO told, told_digests, told_tokens FROM moved WHERE as_seen;
@@ -554,7 +673,8 @@ $$;
 
 
 CREATE FUNCTION samekey_ask(
-  p_digest uuid, p_seen_token bigint, p_seen_attempt uuid, p_asker text, p_lease double precision
+  p_digest uuid, p_seen_token bigint, p_seen_attempt uuid, p_asker text, p_lease double precision,
+  p_look double precision, p_verdict text, p_parked text
 ) RETURNS samekey_records LANGUAGE plpgsql AS $$
 DECLARE
   r samekey_records;
@@ -563,6 +683,12 @@ BEGIN
   UPDATE samekey_records SET
     asker = CASE WHEN p_lease <> 0 THEN p_asker END,
     ask_until = CASE WHEN p_lease <> 0 THEN wall + p_lease END,
+    inquiry = CASE WHEN p_lease <> 0 OR p_look IS NULL THEN inquiry
+      ELSE (coalesce(inquiry, '{}') - 'verdict' - 'parked')
+        || jsonb_build_object('look_at', wall + p_look, 'looks', coalesce((inquiry ->> 'looks')::integer, 0) + 1)
+        || CASE WHEN p_verdict <> '' THEN jsonb_build_object('verdict', p_verdict) ELSE '{}' END
+        || CASE WHEN p_parked <> '' THEN jsonb_build_object('parked', p_parked) ELSE '{}' END
+      END,
     waited_for = CASE WHEN waited_for = token THEN samekey_ring(digest) END,
     version = version + 1,
     changed_at = wall
@@ -571,7 +697,30 @@ BEGIN
     AND attempt = p_seen_attempt
     AND state = 'in_doubt'
     AND (asker IS NULL OR asker = p_asker OR ask_until <= date_part('epoch', clock_timestamp()))
-    AND (p_lease <> 0 OR asker IS NOT DISTINCT FROM p_asker)  -- only the asker ends its asking
+    -- Only the asker ends its asking; where there is none, the end of a look may be written.
+    AND (p_lease <> 0 OR p_look IS NOT NULL OR asker IS NOT DISTINCT FROM p_asker)
+  RETURNING * INTO r;
+  IF NOT FOUND THEN
+    SELECT * INTO r FROM samekey_records WHERE digest = p_digest;
+  END IF;
+  RETURN r;
+END
+$$;
+
+
+CREATE FUNCTION samekey_deliver(p_digest uuid, p_seen_token bigint, p_seen_attempt uuid)
+RETURNS samekey_records LANGUAGE plpgsql AS $$
+DECLARE
+  r samekey_records;
+BEGIN
+  UPDATE samekey_records SET
+    inquiry = inquiry || '{"late": "delivered"}',
+    version = version + 1,
+    changed_at = date_part('epoch', clock_timestamp())
+  WHERE digest = p_digest
+    AND token = p_seen_token
+    AND attempt = p_seen_attempt
+    AND inquiry ->> 'late' = 'due'
   RETURNING * INTO r;
   IF NOT FOUND THEN
     SELECT * INTO r FROM samekey_records WHERE digest = p_digest;
@@ -593,6 +742,12 @@ BEGIN
     evidence = coalesce(evidence, '[]')
       || jsonb_build_array(jsonb_build_array(wall, p_token, p_attempt, p_state, p_result, p_why)),
     happened = happened OR p_state = 'completed',
+    -- A closed record is not rewritten, so this evidence is the late truth itself.
+    inquiry = CASE WHEN state = 'closed' AND p_state = 'completed' AND inquiry ->> 'late' IS NULL
+      THEN jsonb_build_object('reported_at', wall) || coalesce(inquiry, '{}') || '{"reported": "failed", "late": "due"}'
+      ELSE inquiry END,
+    retain_until = CASE WHEN state = 'closed' AND p_state = 'completed' AND inquiry ->> 'late' IS NULL
+      THEN greatest(retain_until, wall + 2592000) ELSE retain_until END,
     version = version + 1,
     changed_at = wall
   WHERE digest = p_digest
@@ -628,8 +783,8 @@ BEGIN
     ),
     version = version + 1,
     changed_at = wall,
-    moves = samekey_last_15(moves) || chr(10) || '[' || wall || ',' || token || ',"' || state || '","' || state
-      || '",' || p_who || ',' || p_move_why || ']'
+    moves = samekey_moved(
+      moves, created_at, token, attempt, state, settled_at, error, wall, token, state, NULL, NULL, p_who, p_move_why)
   WHERE digest = p_digest
     AND token = p_seen_token
     AND attempt = p_seen_attempt

@@ -35,7 +35,8 @@ CREATE TABLE samekey_records (
   content       BLOB,              -- digest of the payload without what makes the key
   payload       BLOB,              -- the kept payload, sealed
   notes         BLOB,
-  terms         BLOB               -- search terms, 16 bytes each
+  terms         BLOB,              -- search terms, 16 bytes each
+  inquiry       TEXT               -- as JSON: looks at a doubt, and what was reported to callers; rare
 );
 
 -- No second index: each one is written by every claim and every settle (it cost a fifth of both), and an embedded
@@ -81,3 +82,20 @@ CREATE TABLE samekey_findings (    -- what a person should look at
 );
 
 CREATE INDEX samekey_found ON samekey_findings (at, id);
+
+CREATE TABLE samekey_parked (      -- messages that were set aside
+  id             TEXT PRIMARY KEY,
+  at             REAL NOT NULL,
+  operation      TEXT NOT NULL,
+  tenant         TEXT,
+  key            TEXT NOT NULL,
+  destination    TEXT NOT NULL,
+  headers        TEXT NOT NULL,    -- JSON
+  body           BLOB NOT NULL,
+  kind           TEXT NOT NULL,
+  reason         TEXT NOT NULL,
+  redelivered_at REAL,             -- null while it waits
+  redelivered_by TEXT
+);
+
+CREATE INDEX samekey_parked_at ON samekey_parked (at, id);
