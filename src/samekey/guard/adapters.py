@@ -227,7 +227,7 @@ class _Running:
         record = held.record if unwritten else performer.last
         return Ended(
             None if record is None else record.state,
-            recorded=record is not None and not unwritten and not isinstance(left, SamekeyError),
+            recorded=record is not None and not unwritten and (left is given or not isinstance(left, SamekeyError)),
             replayed=left is not given and not isinstance(left, SamekeyError),
             error=left,
             next=next_of(performer.call, record),

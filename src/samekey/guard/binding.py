@@ -62,6 +62,13 @@ TenantRule = str | Callable[..., Any]
 AttributeRule = Collection[str] | Callable[..., Mapping[str, Any]]
 
 
+# Annotations whose values are the same after their canonical form was read back.
+_PLAIN_TYPES = frozenset(
+    {inspect.Parameter.empty, str, int, bool, dict, list, None, Any, "str", "int", "bool", "dict", "list", "Any"}
+    | {"str | None", "int | None", "bool | None", "dict[str, Any]", "list[str]", "list[int]"}
+)
+
+
 class Bound(NamedTuple):
     """What one call asks."""
 
@@ -121,6 +128,19 @@ class Binding:
         key = self._key(payload, connection)
         tenant = None if self._tenant is None else part_text(self._tenant(payload, connection), "tenant")
         return _new(Bound, (key, tenant, payload, connection, None))
+
+    def from_payload(self, function: Callable[..., Any]) -> Callable[[Any], Any] | None:
+        """The function as one of its kept payload: a mapping of plain values, as their canonical form has them.
+
+        None for a method, for a function that takes a connection, and where a parameter is annotated with a type that
+        the canonical form does not give back: a model, a date, a Decimal.
+        """
+        if self._first is not None or self._atomic is not None:
+            return None
+        parameters = self._signature.parameters.values()
+        if any(one.kind in (_MANY, _NAMED, _ONLY) or one.annotation not in _PLAIN_TYPES for one in parameters):
+            return None
+        return lambda payload: function(**payload)
 
     def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         if self._plain and len(args) <= len(self._positions):

@@ -28,6 +28,7 @@ _log = logging.getLogger("samekey")
 
 FLUSH_SECONDS = 10.0
 WRITE_SECONDS = 5.0  # how long the thread waits for an async store's loop before it tries again later
+CLOSE_LOOK_SECONDS = 0.01  # how often a closing guard checks whether another flush has ended
 SERIES_MAX = 5000  # numbers of one guard: operations times sources times outcomes; more operations count as "other"
 UNWRITTEN_MAX = COUNTS_ADDED_MAX  # counts that wait for the store; the oldest minutes are dropped
 FINDINGS_MAX = 1000
@@ -116,10 +117,10 @@ class Books:
             except Exception as error:
                 self._failed(error)
 
-    async def aflush(self, store: Any) -> None:
-        """The same to an async store."""
+    async def aflush(self, store: Any) -> bool:
+        """The same to an async store; False if another flush is writing, which may have begun before the last count."""
         if not self._writing.acquire(blocking=False):
-            return  # the thread waits for our own loop to write them
+            return False  # no task may block: the thread waits for our own loop to write them
         try:
             for write in self._writes():
                 await write(store)
@@ -127,6 +128,7 @@ class Books:
             self._failed(error)
         finally:
             self._writing.release()
+        return True
 
     def close(self, store: Any) -> None:
         """The guard closes: write the rest, unless the store did not answer the last time."""
@@ -136,8 +138,11 @@ class Books:
 
     async def aclose(self, store: Any) -> None:
         self._end()
-        if not self._failing:
-            await self.aflush(store)
+        loop = running()
+        for _ in range(round(WRITE_SECONDS / CLOSE_LOOK_SECONDS)):
+            if self._failing or await self.aflush(store):
+                return
+            await loop.sleep(CLOSE_LOOK_SECONDS)  # the other flush goes on, in this loop or in the thread
 
     def _end(self) -> None:
         self._over = True
@@ -166,18 +171,21 @@ class Books:
 
     def _gathered(self) -> list[Count]:
         """Add what was counted since the last time to what is unwritten; all of it as a list for the store."""
-        minute = int(time.time() // 60)
         with self._mutex:
-            for series, number in list(self._numbers.items()):
-                read = self._read.get(series, 0)
-                drawn = next(number) - 1  # by attempts and by us: this draw itself is no attempt
-                if drawn > read:
-                    place = (minute, *series)
-                    self._unwritten[place] = self._unwritten.get(place, 0) + drawn - read
-                self._read[series] = drawn + 1
-            while len(self._unwritten) > UNWRITTEN_MAX:
-                self._unwritten.pop(next(iter(self._unwritten)))
+            self._read_numbers(int(time.time() // 60))
             return [Count(*series, number) for series, number in self._unwritten.items()]
+
+    def _read_numbers(self, minute: int) -> None:
+        """Called with the mutex held; loops with a condition have a function of their own there: `stores/_turns.py`."""
+        for series, number in list(self._numbers.items()):
+            read = self._read.get(series, 0)
+            drawn = next(number) - 1  # by attempts and by us: this draw itself is no attempt
+            if drawn > read:
+                place = (minute, *series)
+                self._unwritten[place] = self._unwritten.get(place, 0) + drawn - read
+            self._read[series] = drawn + 1
+        while len(self._unwritten) > UNWRITTEN_MAX:
+            self._unwritten.pop(next(iter(self._unwritten)))
 
     def _failed(self, error: Exception) -> None:
         if not self._failing:

@@ -11,13 +11,12 @@ from collections.abc import Callable
 from typing import Any
 
 from samekey.core.attempt import note
-from samekey.core.boundary import Boundary, Kind, Terms
+from samekey.core.boundary import Kind, Terms
 from samekey.core.call import Call
-from samekey.core.policy import Policy
 from samekey.core.transaction import AsyncTransaction, Transaction
 from samekey.guard.atomic import AsyncAtomicPerformer, AtomicPerformer, require_same_database, require_transaction
 from samekey.guard.batch import Rules
-from samekey.guard.operations import DeclaredBy, Operation, check_effect
+from samekey.guard.operations import Operation
 
 _BATCH_OVER = (
     "samekey: the database ended the transaction during this item of the batch: earlier items are rolled back, later "
@@ -30,10 +29,8 @@ _IN_TRANSACTION_TEXT = _IN_TRANSACTION.text()
 class _OfGuard:
     """The guard's own attributes, read from it each time: after `close()` it is closed here, too."""
 
-    _asynchronous: bool
+    _on_connection = True
     _facts: Any
-    _require_open: Callable[[], None]
-    operation: Callable[..., Operation]
     new_call: Callable[..., Call]
 
     def __init__(self, guard: Any, transaction: Any) -> None:
@@ -42,20 +39,6 @@ class _OfGuard:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._guard, name)
-
-    def _by_hand(
-        self,
-        name: str,
-        effect: Any,
-        ignore: Any,
-        boundary: Boundary,
-        policy: Policy | None,
-        apart: tuple[str, ...] | None,
-        by: DeclaredBy = "run",
-    ) -> Operation:
-        self._require_open()
-        check_effect(effect, asynchronous=self._asynchronous)
-        return self.operation(name, ignore=ignore, boundary=boundary, policy=policy, apart=apart, by=by)
 
 
 class OnConnection(_OfGuard):
@@ -143,4 +126,5 @@ def atomic_call(call: Call) -> Call:
         call.store_name,
         call.unguarded,
         call.keeping,
+        call.to_caller,
     )

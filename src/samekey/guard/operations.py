@@ -8,11 +8,11 @@ import os
 import re
 import struct
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_type_hints
 
 from samekey.core.attributes import Attributes, Pairs, check_attributes
-from samekey.core.boundary import Atomic, Boundary, Keyed, Lookup, Terms
+from samekey.core.boundary import Atomic, Boundary, Kind, Lookup, Terms
 from samekey.core.call import Call
 from samekey.core.errors import Misconfigured
 from samekey.core.fingerprint import Intent, declared_ignore
@@ -29,7 +29,8 @@ IDS_AHEAD = 64
 
 _IDS = struct.Struct("16s" * IDS_AHEAD)
 
-DeclaredBy = Literal["decorator", "run", "hold", "http", "webhook", "adapter"]
+DeclaredBy = Literal["decorator", "run", "hold", "http", "webhook", "message", "adapter", "declared"]
+LateHandler = Callable[[Any], Any]  # of a LateTruth: see samekey.doubt
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,8 @@ class Declared:
     operation: Operation | None = None
     named: bool = True  # False: a decorated function without name=, known by its module and its own name
     aliases: tuple[str, ...] = ()
+    effect: Callable[[Any], Any] | None = None  # runs the effect for a kept payload; None: only a caller can run it
+    horizon: float | None = None  # of a message handler: seconds for which its broker may deliver a message again
 
     @property
     def boundary(self) -> Boundary | None:
@@ -91,6 +94,7 @@ class Operations:
 
     _asynchronous: bool
     _closed: bool
+    _on_connection = False  # True inside a transaction of the caller: then every call is Atomic
 
     def __init__(self, policy: Policy, secrets: tuple[bytes, ...], sealer: Sealer | None = None) -> None:
         self.policy = policy
@@ -100,6 +104,7 @@ class Operations:
         self._origins: dict[str, Origin] = {}
         self._declared: dict[str, Declared] = {}
         self._sources: list[Callable[[], Iterable[Declared]]] = []
+        self.late_handlers: dict[str, LateHandler] = {}  # by operation; see `on_late_truth`
         self._operations: dict[Any, Operation] = {}
 
     @property
@@ -117,10 +122,49 @@ class Operations:
         found = {one.name: one for source in self._sources for one in source()} | self._declared
         return [one for _, one in sorted(found.items())]
 
-    def declare(self, declared: Declared) -> None:
+    def enter(self, declared: Declared) -> None:
         """Put an entry into the registry. The newest entry of a name counts; at most OPERATIONS_MAX are kept."""
+        known = self._declared.get(declared.name)
+        if known is not None and declared.effect is None and known.boundary == declared.boundary:
+            declared = replace(declared, effect=known.effect)  # a call by `run` keeps the effect of `declare`
         if declared.name in self._declared or len(self._declared) < OPERATIONS_MAX:
             self._declared[declared.name] = declared
+
+    def declare(
+        self,
+        name: str,
+        *,
+        boundary: Boundary,
+        effect: Callable[[Any], Any] | None = None,
+        ignore: Collection[str] = (),
+        policy: Policy | None = None,
+    ) -> None:
+        """Declare an operation that `run` or `hold` guards inside a function: workers and doctor only import the code.
+
+        `effect(payload)` lets a worker run it again from its kept payload, where the boundary allows that. The payload
+        is what its canonical form says: mappings, lists, texts, numbers.
+        """
+        refuse_atomic(boundary)
+        if effect is not None:
+            check_effect(effect, asynchronous=self._asynchronous)
+        operation = self.operation(name, ignore=ignore, boundary=boundary, policy=policy, by="declared")
+        self.enter(Declared(operation.name, "declared", operation, effect=effect))
+
+    def on_late_truth(self, name: str) -> Callable[[LateHandler], LateHandler]:
+        """Decorate a function of a `LateTruth`: an effect happened, and its callers had got another answer.
+
+        A worker calls it, once for each key, and again if it raised or if the process died meanwhile.
+        """
+        chosen = make_key(name, "checked").operation
+
+        def decorate(handler: LateHandler) -> LateHandler:
+            check_effect(handler, asynchronous=self._asynchronous)
+            if chosen in self.late_handlers:
+                raise Misconfigured(f"{chosen!r} has a function for its late truth already")
+            self.late_handlers[chosen] = handler
+            return handler
+
+        return decorate
 
     def declare_later(self, source: Callable[[], Iterable[Declared]]) -> None:
         """Entries that are made when the registry is read: for routes that come after their adapter."""
@@ -158,7 +202,7 @@ class Operations:
         rules = self.policy if policy is None else policy
         if not isinstance(rules, Policy):
             raise Misconfigured(f"policy= takes a Policy, not {type(rules).__name__}")
-        if isinstance(boundary, Keyed):
+        if boundary.terms.kind is Kind.KEYED:
             _check_window(name, boundary.terms.window or 0, rules)
         found = Operation(
             name=make_key(name, "checked").operation,
@@ -172,7 +216,7 @@ class Operations:
             apart=apart,
             keeping=keeping_of(rules, self._sealer),
         )
-        self.declare(Declared(found.name, by, found, named, aliases))
+        self.enter(Declared(found.name, by, found, named, aliases))
         try:
             if len(self._operations) < OPERATIONS_MAX:
                 self._operations[asked] = found
@@ -224,7 +268,8 @@ class Operations:
         """The rules of an operation that no decorator has checked."""
         self._require_open()
         check_effect(effect, asynchronous=self._asynchronous)
-        refuse_atomic(boundary)
+        if not self._on_connection:
+            refuse_atomic(boundary)
         return self.operation(name, ignore=ignore, boundary=boundary, policy=policy, apart=apart, by=by)
 
     def _decorated(
@@ -262,6 +307,9 @@ class Operations:
             by="decorator",
             named=name is not None,
         )
+        again = binding.from_payload(function)
+        if again is not None:
+            self.enter(Declared(operation.name, "decorator", operation, name is not None, others, again))
         return binding, operation
 
     def _named(self, name: str | None, function: Any) -> str:

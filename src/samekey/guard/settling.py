@@ -184,8 +184,7 @@ class AsyncSettling(_Settling):
 
     async def _run(self) -> None:
         try:
-            while self._goes_on():
-                await adrive(self._working(), do)
+            await self._work()
         except BaseException as error:  # the loop ends, and close() was not awaited
             self._loop = None
             self._drop(type(error).__name__)
@@ -193,6 +192,10 @@ class AsyncSettling(_Settling):
         finally:
             self._over()
         await self._guard._shut_if_idle()
+
+    async def _work(self) -> None:
+        while self._goes_on():  # not inside `try`: an interrupt at the end of a round would miss its handlers
+            await adrive(self._working(), do)
 
     def _goes_on(self) -> bool:
         with self._mutex:

@@ -314,7 +314,7 @@ def declare(guard: Any, rules: Any) -> None:
         for name in names_of(rules):
             checked(guard, rules, name)
     else:
-        guard.declare(Declared("* /*", "http"))  # a function chooses the rules of each request
+        guard.enter(Declared("* /*", "http"))  # a function chooses the rules of each request
     guard.declare_later(lambda: [Declared(name, "http") for endpoint in list(OF_VIEWS) for name in names_of(endpoint)])
 
 

@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import lru_cache
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 import fastapi.routing
 from fastapi import FastAPI
@@ -51,15 +51,27 @@ def samekey_route(
     With `app` or `router` it becomes the route class of that application or router, for the routes that are added
     from then on. When the application starts, the store is checked, and `POST` and `PATCH` routes of the application
     that are not guarded are named in the log. For a router this needs a version of FastAPI that runs the lifespan of
-    an included router. A class that is given as `route_class=` does not know its application: the first request to a
-    route of it names them, and the store is checked by the first claim.
+    an included router. A class that is given as `route_class=` of the application does the same; as `route_class=` of
+    a router it does not know its application: the first request to a route of it names them, and the store is checked
+    by the first claim.
     """
     passage, default = Passage(guard), check_rules(endpoint)
     passage.declare(default)
     started = False
+    checked: list[ref[APIRouter]] = []  # a router cannot be hashed
+
+    def check(target: APIRouter) -> None:
+        if not any(one() is target for one in checked):
+            checked.append(ref(target))
+            check_at_start(target, passage)
 
     class SamekeyRoute(APIRoute):
         samekey_reads_rules = True
+
+        def __init__(self, *given: Any, dependency_overrides_provider: Any = None, **named: Any) -> None:
+            super().__init__(*given, dependency_overrides_provider=dependency_overrides_provider, **named)
+            if isinstance(dependency_overrides_provider, FastAPI):  # the application to which this route is added
+                check(dependency_overrides_provider.router)
 
         # Rules are read when they are needed, not when the route is made: `@rules` may be above the route's decorator.
         @property
@@ -102,7 +114,7 @@ def samekey_route(
     for target in (app.router if app is not None else None, router):
         if target is not None:
             target.route_class = SamekeyRoute
-            check_at_start(target, passage)
+            check(target)
     return SamekeyRoute
 
 

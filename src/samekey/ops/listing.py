@@ -12,12 +12,14 @@ from typing import Any, NamedTuple
 from samekey.core import notes
 from samekey.core.drive import Steps
 from samekey.core.errors import RecordUnreadable
+from samekey.core.inquiry import Inquiry
 from samekey.core.ports import LIST_MAX, Query, Records, place_of
 from samekey.core.record import Record
 from samekey.core.register import Moment, expired
 from samekey.core.sealing import NOTES, Sealer, unseal
 from samekey.core.search import all_terms
 from samekey.core.shapes import Unreadable
+from samekey.core.states import State
 
 SCAN_MAX = 100_000  # records that one search reads where the store cannot filter: seconds, never minutes
 
@@ -41,31 +43,37 @@ class Page(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """A query, and filters that no store has: further search terms, notes, and a digest with half a byte."""
+    """A query, and filters that no store has: search terms, notes, half a byte of a digest, what came of looks."""
 
     query: Query
     terms: tuple[bytes, ...] = ()
     notes: tuple[tuple[str, str], ...] = ()
     digest: str = ""  # hexadecimal, also of odd length
     sealer: Sealer | None = None  # opens notes that are kept encrypted
+    parked: bool = False  # only doubts that workers have parked
+    verdict: str = ""  # only doubts whose last look had this verdict
 
     @property
     def filters(self) -> bool:
-        return bool(self.terms or self.notes or self.digest)
+        return bool(self.terms or self.notes or self.digest or self.parked or self.verdict)
 
     @property
     def scans(self) -> bool:
         """Whether every record of the span must be read, because no index leads to those that match."""
         query = self.query
-        unindexed = bool(query.attributes or query.error or self.notes)
-        found_by_index = query.waiting or query.term or query.digest or query.text or query.states
-        return unindexed and not found_by_index
+        unindexed = query.operation or query.tenant or query.attributes or query.error or self.notes
+        # Nearly every record is completed: the index of the states leads to all of them.
+        rare = bool(query.states) and State.COMPLETED not in query.states
+        return bool(unindexed) and not (query.waiting or query.term or query.digest or query.text or rare)
 
     def keeps(self, record: Record) -> bool:
         """Whether a record that the query picked is asked for; RecordUnreadable where its notes are sealed."""
         if self.digest and not record.key.digest.hex().startswith(self.digest):
             return False
         if self.terms and not set(self.terms).issubset(all_terms(record)):
+            return False
+        inquiry = record.inquiry or Inquiry()
+        if (self.parked and not inquiry.parked) or self.verdict not in ("", inquiry.verdict):
             return False
         if not self.notes:
             return True

@@ -45,9 +45,14 @@ class Ops:
         found: AllOf = _now(all_of(self.store, search, most))
         return found
 
-    def find(self, text: str, *, operation: str | None = None, tenant: str | None = None) -> Page:
-        """Every record of this key text, whatever its operation or tenant where none is given."""
-        return self.list_records(Query(text=text, operation=operation, tenant=tenant, limit=LIST_MAX))
+    def find(
+        self, text: str, *, operation: str | None = None, tenant: str | None = None, since: float | None = None
+    ) -> Page:
+        """Every record of this key text, whatever its operation or tenant where none is given.
+
+        No store has an index for it: without `since` every record is read.
+        """
+        return self.list_records(Query(text=text, operation=operation, tenant=tenant, since=since, limit=LIST_MAX))
 
     def show(self, key: Key) -> Record:
         return _there(key, self.store.carry_out(Read(key)))
@@ -135,8 +140,11 @@ class AsyncOps:
         found: AllOf = await _later(all_of(self.store, search, most))
         return found
 
-    async def find(self, text: str, *, operation: str | None = None, tenant: str | None = None) -> Page:
-        return await self.list_records(Query(text=text, operation=operation, tenant=tenant, limit=LIST_MAX))
+    async def find(
+        self, text: str, *, operation: str | None = None, tenant: str | None = None, since: float | None = None
+    ) -> Page:
+        query = Query(text=text, operation=operation, tenant=tenant, since=since, limit=LIST_MAX)
+        return await self.list_records(query)
 
     async def show(self, key: Key) -> Record:
         return _there(key, await self.store.carry_out(Read(key)))

@@ -175,7 +175,7 @@ def _recovery(record: Record, terms: Terms) -> Turn:
             Whose.ASKER,
             f"attempt {(record.asker or '')[:SHORT]} is asking, until {when(record.now + record.ask_left)} at most",
         )
-    if _conflicts(record):
+    if conflicts(record):
         return Turn(Whose.PERSON, "the provider has it more than once: refund all but one")
     inside = within_window(terms, record, LEASE_SECONDS)
     match terms.kind:
@@ -202,19 +202,33 @@ def _absent(terms: Terms) -> str:
 # -- what happened -----------------------------------------------------------------------------------------------
 
 
-def _story(record: Record) -> Iterator[str]:
-    lines: list[tuple[float, str]] = []
+class Entry(NamedTuple):
+    """One line of a key's history: when, what kind of fact it is, and the sentence."""
+
+    at: float
+    kind: str  # the state that a move led to; "sent" or "evidence"
+    text: str
+
+
+def timeline(record: Record) -> list[Entry]:
+    """What the record knows of its history, oldest first."""
+    lines: list[Entry] = []
     if record.moves and record.moves[0].before:
-        lines.append((record.created_at, "claimed for the first time (its first moves are no longer kept)"))
+        text = "claimed for the first time (its first moves are no longer kept)"
+        lines.append(Entry(record.created_at, State.STARTED.value, text))
     starts = [number for number, move in enumerate(record.moves) if move.after == State.STARTED]
     for number, move in enumerate(record.moves):
         under = f", under {record.boundary}" if starts and number == starts[-1] else ""
-        lines.append((move.at, f"{_moved(move)}{under}"))
+        lines.append(Entry(move.at, str(move.after), f"{_moved(move)}{under}"))
     if record.begun_at is not None:
-        lines.append((record.begun_at, "the holder marked that it now sends (held.sending)"))
-    lines += [(one.at, _testified(one)) for one in record.evidence]
-    lines.sort(key=lambda one: one[0])  # stable: moves of the same moment keep their order
-    return (f"{when(at)}  {span(record.now - at):>9} ago  {line}" for at, line in lines)
+        lines.append(Entry(record.begun_at, "sent", "the holder marked that it now sends (held.sending)"))
+    lines += [Entry(one.at, "evidence", _testified(one)) for one in record.evidence]
+    lines.sort(key=lambda one: one.at)  # stable: moves of the same moment keep their order
+    return lines
+
+
+def _story(record: Record) -> Iterator[str]:
+    return (f"{when(at)}  {span(record.now - at):>9} ago  {text}" for at, _, text in timeline(record))
 
 
 def _moved(move: Move) -> str:
@@ -274,7 +288,7 @@ def _warnings(record: Record, terms: Terms) -> Iterator[str]:
         yield f"{len(doers)} attempts report that they did it ({names}): look for a double, and propose a refund"
     if doers and record.state in (State.CLOSED, State.RELEASED):
         yield f"it is {record.state}, yet attempt {min(doers)[:SHORT]} reports that it happened"
-    if _conflicts(record):
+    if conflicts(record):
         yield "the provider has it more than once: the double effect is there already"
     if record.unsure and record.state is State.STARTED:
         yield "an earlier attempt of this key may have happened too"
@@ -286,7 +300,8 @@ def doers_of(record: Record) -> frozenset[str]:
     return frozenset(settled | {one.attempt for one in record.evidence if one.state is State.COMPLETED})
 
 
-def _conflicts(record: Record) -> bool:
+def conflicts(record: Record) -> bool:
+    """Whether a lookup found the effect more than once."""
     return any(one.state is State.IN_DOUBT for one in record.evidence)
 
 

@@ -1,4 +1,4 @@
-"""python -m samekey.hooks.alarms rules|dashboard: print the rules for Prometheus, or the dashboard for Grafana."""
+"""python -m samekey.hooks.alarms rules|watch|dashboard: print rules for Prometheus, or the dashboard for Grafana."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import sys
 from importlib.resources import files
 
-FILES = {"rules": "rules.yml", "dashboard": "dashboard.json"}
+FILES = {"rules": "rules.yml", "watch": "watch.yml", "dashboard": "dashboard.json"}
 
 
 def main() -> None:
