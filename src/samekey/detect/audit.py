@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -53,6 +54,7 @@ class Audit:
     tables: int
     results: tuple[Result, ...]  # confirmed before latent, grave before slight
     incomplete: tuple[str, ...]  # why this is not the whole answer
+    catalog: Catalog  # what the findings are about
 
     def failing(self, fail_on: Severity | None) -> list[Result]:
         """What makes the audit fail: all that is confirmed, and what is latent and at least this grave."""
@@ -100,24 +102,37 @@ def read_catalog(engine: Engine, reading: Reading) -> Catalog:
             return catalog_sqlite.read(reading)
 
 
-def audit(url: str, *, confirm: bool = False, budget_seconds: float = 60.0, tables: tuple[str, ...] = ()) -> Audit:
-    """Look for gaps in the schema at `url`, and with `confirm` for the rows that came through them."""
+def audit(
+    url: str,
+    *,
+    confirm: bool = False,
+    budget_seconds: float = 60.0,
+    tables: tuple[str, ...] = (),
+    more: Callable[[Catalog, Reading], list[Finding]] = lambda catalog, reading: [],
+) -> Audit:
+    """Look for gaps in the schema at `url`, and with `confirm` for the rows that came through them.
+
+    `more` adds findings that no rule makes; it is called while the connection is open.
+    """
     engine, reading = open_database(url)
     try:
         catalog = read_catalog(engine, reading)
         chosen = {table.full_name for table in catalog.tables if _matches(table.name, table.full_name, tables)}
         if tables and not chosen:
             raise Misconfigured(f"no table matches {' or '.join(map(repr, tables))}")
-        findings = [found for found in examine(catalog) if not found.table or found.table in chosen]
+        findings = [
+            found
+            for found in (*examine(catalog), *more(catalog, reading))
+            if not found.table or _matches(found.table.rpartition(".")[2], found.table, tables)
+        ]
         evidence = Confirming(reading, catalog, budget_seconds).confirm(findings) if confirm else {}
     finally:
         reading.close()
     results = _results(catalog, findings, evidence)
     kept = [one for one in results if one.confirmed or not one.finding.only_confirmed]
     kept.sort(key=lambda one: (not one.confirmed, -one.severity, one.finding.rule, one.finding.object))
-    return Audit(
-        reading.name, engine, catalog.version, len(chosen), tuple(kept), tuple(_incomplete(catalog, chosen, results))
-    )
+    incomplete = tuple(_incomplete(catalog, chosen, results))
+    return Audit(reading.name, engine, catalog.version, len(chosen), tuple(kept), incomplete, catalog)
 
 
 def _matches(name: str, full_name: str, patterns: tuple[str, ...]) -> bool:

@@ -85,6 +85,17 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
+class Reference:
+    """A foreign key of the table that has it."""
+
+    name: str
+    columns: tuple[str, ...]
+    table: str  # full name of the table that it refers to
+    to: tuple[str, ...]  # columns there
+    on_delete: str = "NO ACTION"
+
+
+@dataclass(frozen=True, slots=True)
 class Trigger:
     name: str
     before_insert: bool
@@ -108,7 +119,7 @@ class Table:
     name: str
     columns: tuple[Column, ...]
     keys: tuple[Key, ...] = ()
-    foreign: frozenset[str] = frozenset()  # columns of foreign keys
+    references: tuple[Reference, ...] = ()
     indexed: frozenset[str] = frozenset()  # columns that some index begins with
     checks: tuple[str, ...] = ()
     triggers: tuple[Trigger, ...] = ()
@@ -132,6 +143,19 @@ class Table:
 
     def column(self, name: str) -> Column:
         return next(column for column in self.columns if column.name == name)
+
+    @property
+    def foreign(self) -> frozenset[str]:
+        """Columns of foreign keys."""
+        return frozenset(name for reference in self.references for name in reference.columns)
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """Columns that tell every row from every other: the primary key, or another key that has no NULL."""
+        keys = sorted(self.enforced, key=lambda key: not key.primary)
+        sound = (key for key in keys if key.columns and not key.expressions and not key.deferrable)
+        fit = (key.columns for key in sound if not any(self.column(name).nullable for name in key.columns))
+        return next(fit, ())
 
     @property
     def enforced(self) -> tuple[Key, ...]:

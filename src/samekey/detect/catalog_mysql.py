@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
-from samekey.detect.catalog import Catalog, Column, Engine, Key, Kind, Made, Sequence, Table, Trigger
+from samekey.detect.catalog import Catalog, Column, Engine, Key, Kind, Made, Reference, Sequence, Table, Trigger
 from samekey.drivers.reading import Reading, Row
 
 TABLES = """
@@ -22,8 +22,13 @@ SELECT table_name, index_name, non_unique = 0, column_name, sub_part
 FROM information_schema.statistics WHERE table_schema = database() ORDER BY table_name, index_name, seq_in_index
 """
 FOREIGN = """
-SELECT table_name, column_name FROM information_schema.key_column_usage
-WHERE table_schema = database() AND referenced_table_name IS NOT NULL
+SELECT u.table_name, u.constraint_name, u.column_name, u.referenced_table_name, u.referenced_column_name, r.delete_rule
+FROM information_schema.key_column_usage u
+JOIN information_schema.referential_constraints r
+  ON r.constraint_schema = u.constraint_schema AND r.constraint_name = u.constraint_name
+    AND r.table_name = u.table_name
+WHERE u.table_schema = database() AND u.referenced_table_schema = database()
+ORDER BY u.table_name, u.constraint_name, u.ordinal_position
 """
 CHECKS = """
 SELECT t.table_name, c.check_clause FROM information_schema.check_constraints c
@@ -77,7 +82,7 @@ def read(reading: Reading) -> Catalog:
                 name,
                 fields,
                 keys=_keys(indexes[name]),
-                foreign=frozenset(row[0] for row in foreign[name]),
+                references=_references(foreign[name]),
                 indexed=frozenset(row[2] for row in indexes[name] if row[2]),
                 checks=tuple(str(row[0]) for row in checks[name]),
                 triggers=tuple(Trigger(row[0], bool(row[1]), row[2]) for row in triggers[name]),
@@ -138,6 +143,16 @@ def _column(row: Row) -> Column:
         length=int(length) if length and kind is Kind.TEXT else None,
         collation=collation or "",
         folds_case=(collation or "").endswith("_ci"),
+    )
+
+
+def _references(rows: list[Row]) -> tuple[Reference, ...]:
+    parts = defaultdict[str, list[Row]](list)
+    for row in rows:
+        parts[row[0]].append(row)
+    return tuple(
+        Reference(name, tuple(row[1] for row in found), found[0][2], tuple(row[3] for row in found), found[0][4])
+        for name, found in parts.items()
     )
 
 

@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 
 from samekey.core.errors import Misconfigured
-from samekey.detect.catalog import Catalog, Column, Engine, Key, Kind, Made, Sequence, Table, Trigger
+from samekey.detect.catalog import Catalog, Column, Engine, Key, Kind, Made, Reference, Sequence, Table, Trigger
 from samekey.drivers.reading import Reading, Row
 
 OLDEST = 150000  # the first with NULLS NOT DISTINCT, and with a collation version for each database
@@ -65,8 +65,15 @@ ORDER BY x.relname
 """
 
 CONSTRAINTS = """
-SELECT o.conrelid, o.contype, o.conkey::int2[], CASE WHEN o.contype = 'c' THEN pg_get_constraintdef(o.oid) END
-FROM pg_constraint o WHERE o.contype IN ('c', 'f') AND o.conrelid <> 0
+SELECT o.conrelid, pg_get_constraintdef(o.oid) FROM pg_constraint o WHERE o.contype = 'c' AND o.conrelid <> 0
+"""
+
+# conparentid: the foreign key of a partition is a copy of its parent's.
+REFERENCES = """
+SELECT o.conrelid, o.conname, o.conkey::int2[], o.confrelid, o.confkey::int2[],
+       CASE o.confdeltype WHEN 'c' THEN 'CASCADE' WHEN 'n' THEN 'SET NULL' WHEN 'd' THEN 'SET DEFAULT'
+         WHEN 'r' THEN 'RESTRICT' ELSE 'NO ACTION' END
+FROM pg_constraint o WHERE o.contype = 'f' AND o.conparentid = 0 ORDER BY o.conname
 """
 
 PARENTS = """
@@ -144,6 +151,7 @@ def read(reading: Reading) -> Catalog:
         raise Misconfigured(f"this server is PostgreSQL {version}: `samekey db audit` reads PostgreSQL 15 and newer")
     columns = _columns(rows(COLUMNS))
     indexes, constraints, parents = _grouped(rows(INDEXES)), _grouped(rows(CONSTRAINTS)), _grouped(rows(PARENTS))
+    references = _grouped(rows(REFERENCES))
     triggers, rules = _grouped(rows(TRIGGERS)), _grouped(rows(RULES))
     subscriptions, publications = _grouped(rows(SUBSCRIPTIONS)), _grouped(rows(PUBLICATIONS))
     found = rows(TABLES)
@@ -160,9 +168,19 @@ def read(reading: Reading) -> Catalog:
                 name,
                 tuple(columns[oid].values()),
                 keys=tuple(_key(row, named) for row in indexes[oid] if row[1]),
-                foreign=frozenset(named[one] for kind, of, _ in constraints[oid] if kind == "f" for one in of),
+                references=tuple(
+                    Reference(
+                        fk,
+                        tuple(named[one] for one in of),
+                        names[other],
+                        tuple(columns[other][one].name for one in to),
+                        on_delete,
+                    )
+                    for fk, of, other, to, on_delete in references[oid]
+                    if other in names
+                ),
                 indexed=frozenset(named[row[5][0]] for row in indexes[oid] if row[5] and row[5][0] in named),
-                checks=tuple(text for kind, _, text in constraints[oid] if kind == "c"),
+                checks=tuple(row[0] for row in constraints[oid]),
                 triggers=tuple(Trigger(*row) for row in triggers[oid]),
                 insert_rules=tuple(row[0] for row in rules[oid]),
                 rows=max(rows_estimated, 0.0),

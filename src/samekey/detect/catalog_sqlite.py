@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
-from samekey.detect.catalog import Catalog, Column, Engine, Key, Kind, Made, Table, Trigger
+from samekey.detect.catalog import Catalog, Column, Engine, Key, Kind, Made, Reference, Table, Trigger
 from samekey.drivers.reading import Reading
 
 _CLOCK = re.compile(r"current_(timestamp|date|time)|\b(datetime|date|strftime|julianday|unixepoch)\s*\(", re.I)
@@ -57,7 +58,7 @@ def _table(reading: Reading, name: str, created: dict[str, str | None], *, witho
         name,
         columns,
         keys=keys,
-        foreign=frozenset(row[0] for row in reading.rows(f'SELECT "from" FROM pragma_foreign_key_list({quoted})')),
+        references=_references(reading, quoted),
         indexed=frozenset({*first_of_index.values(), *primary[:1]}),
         checks=tuple(_checks(sql)),
         triggers=tuple(
@@ -69,6 +70,25 @@ def _table(reading: Reading, name: str, created: dict[str, str | None], *, witho
         rows=_rows(reading, name, without_rowid=without_rowid),
         strict=strict,
         without_rowid=without_rowid,
+    )
+
+
+def _references(reading: Reading, quoted: str) -> tuple[Reference, ...]:
+    """`to` is empty where the foreign key names no column: it means the primary key of the other table."""
+    found: dict[int, list[tuple[Any, ...]]] = {}
+    for row in reading.rows(
+        f'SELECT id, "table", "from", "to", on_delete FROM pragma_foreign_key_list({quoted}) ORDER BY id, seq'
+    ):
+        found.setdefault(row[0], []).append(row)
+    return tuple(
+        Reference(
+            f"foreign key {number}",
+            tuple(row[2] for row in rows),
+            rows[0][1],
+            tuple(row[3] for row in rows if row[3]),
+            rows[0][4],
+        )
+        for number, rows in found.items()
     )
 
 

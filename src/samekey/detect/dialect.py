@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import unicodedata
+import hashlib
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from samekey.detect.canonical import INVISIBLE, SPACES, canonical
 from samekey.detect.catalog import Catalog, Column, Engine, Kind, Table
 from samekey.detect.findings import Check
 
 WORST = 5  # groups that a report shows
 SAMPLE = 100  # of so many keys, one is looked at
-
-INVISIBLE = "\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufe00-\ufe0f\ufeff"
-SPACES = "\t\n\v\f\r\u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 
 
 def quoted(name: str, engine: Engine) -> str:
@@ -92,13 +90,50 @@ class Dialect:
         column = self.name(name)
         return f"round({column}::numeric, 6)" if self.engine is Engine.POSTGRES else f"round({column}, 6)"
 
+    def as_text(self, value: str) -> str:
+        cast = {Engine.POSTGRES: "text", Engine.MYSQL: "CHAR", Engine.SQLITE: "TEXT"}[self.engine]
+        return f"CAST({value} AS {cast})"
+
+    def literal(self, value: str, column: Column) -> str:
+        """A value of the column as SQL: a number, or hexadecimal, in which nothing has to be escaped."""
+        if column.kind is Kind.INTEGER:
+            return str(int(value))
+        spelled = value.encode("utf-8", "surrogateescape").hex()
+        match self.engine:
+            case Engine.POSTGRES:
+                return f"convert_from(decode('{spelled}', 'hex'), 'UTF8')::{column.type}"
+            case Engine.MYSQL:
+                return f"CONVERT(X'{spelled}' USING utf8mb4)"
+            case Engine.SQLITE:
+                return f"CAST(X'{spelled}' AS TEXT)"
+
+    def keyed_hash(self, keys: Iterable[str], seed: int) -> str:
+        """A number below 2**63 in which the key cannot be read. The parts stay separate: 'a','bc' is not 'ab','c'."""
+        if self.engine is Engine.POSTGRES:
+            return f"hashtextextended(ROW({', '.join(keys)})::text, {seed})"
+        if self.engine is Engine.SQLITE:
+            return f"samekey_hash64({seed}, {', '.join(keys)})"
+        texts = [f"CAST({key} AS CHAR)" for key in keys]
+        parts = ", ".join(f"coalesce(CONCAT(LENGTH({one}), ':', {one}), '-')" for one in texts)
+        return f"CAST(CONV(LEFT(SHA2(CONCAT({seed}, '/', {parts}), 256), 15), 16, 10) AS SIGNED)"
+
+    def microseconds(self, time: str) -> str:
+        """A time as microseconds since 1970; of SQLite's, which is seconds already."""
+        match self.engine:
+            case Engine.POSTGRES:
+                return f"(date_part('epoch', {time}) * 1e6)::bigint"
+            case Engine.MYSQL:
+                return f"CAST(UNIX_TIMESTAMP({time}) * 1000000 AS SIGNED)"
+            case Engine.SQLITE:
+                return f"CAST(({time}) * 1000000 AS INTEGER)"
+
     # -- statements ----------------------------------------------------------------------------------------------------
 
     def count(self, check: Check, table: Table, *, sampled: bool = False) -> str:
         """One statement: the worst groups, and in each row the number of all groups and of all rows too many."""
         where = " AND ".join(f"({part})" for part in (check.where, self._sample(check) if sampled else "") if part)
         where = f" WHERE {where}" if where else ""
-        source, keys = self._source(table), [f"{key} AS k{number}" for number, key in enumerate(check.keys)]
+        source, keys = self.source(table), [f"{key} AS k{number}" for number, key in enumerate(check.keys)]
         if check.within_a_day:
             return self._window(check, source, keys, where)
         shown = ", ".join(f"k{number}" for number in range(len(keys)))
@@ -137,7 +172,7 @@ class Dialect:
             f"FROM ({grouped}) d ORDER BY n DESC LIMIT {WORST}"
         )
 
-    def _source(self, table: Table) -> str:
+    def source(self, table: Table) -> str:
         """The table, without its indexes: one that is broken would hide the duplicates that it let in."""
         hint = {Engine.POSTGRES: "", Engine.MYSQL: " USE INDEX ()", Engine.SQLITE: " NOT INDEXED"}[self.engine]
         return self.table(table) + hint
@@ -152,38 +187,20 @@ class Dialect:
         return f"samekey_hash({keys}) % {SAMPLE} = 0"
 
 
-def canonical(value: Any) -> Any:
-    """The canonical text on SQLite, whose SQL knows ASCII only."""
-    if not isinstance(value, str):
-        return value
-    kept = _not_in(INVISIBLE, unicodedata.normalize("NFKC", value))
-    spaces = _members(SPACES)
-    return "".join(" " if char in spaces else char for char in kept).strip(" ").lower()
-
-
 def _hash(*values: Any) -> int:
     return zlib.crc32(repr(values).encode("utf-8", "surrogateescape"))
 
 
-FUNCTIONS: Mapping[str, tuple[int, Callable[..., Any]]] = {"samekey_canon": (1, canonical), "samekey_hash": (-1, _hash)}
+def _hash64(seed: int, *values: Any) -> int:
+    data = repr(values).encode("utf-8", "surrogateescape")
+    return int.from_bytes(hashlib.blake2b(data, key=seed.to_bytes(8), digest_size=8).digest()) >> 1
 
 
-def _members(ranges: str) -> frozenset[str]:
-    """The characters of a class such as `a-c_`."""
-    found, at = set(), 0
-    while at < len(ranges):
-        if ranges[at + 1 : at + 2] == "-":
-            found |= {chr(code) for code in range(ord(ranges[at]), ord(ranges[at + 2]) + 1)}
-            at += 3
-        else:
-            found.add(ranges[at])
-            at += 1
-    return frozenset(found)
-
-
-def _not_in(ranges: str, value: str) -> str:
-    dropped = _members(ranges)
-    return "".join(char for char in value if char not in dropped)
+FUNCTIONS: Mapping[str, tuple[int, Callable[..., Any]]] = {
+    "samekey_canon": (1, canonical),
+    "samekey_hash": (-1, _hash),
+    "samekey_hash64": (-1, _hash64),
+}
 
 
 def _escaped(ranges: str) -> str:

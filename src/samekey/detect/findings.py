@@ -47,6 +47,10 @@ class Finding:
     check: Check | None = None
     confirmed_severity: Severity = Severity.HIGH
     only_confirmed: bool = False  # the schema alone shows nothing
+    unique_on: tuple[str, ...] = ()  # columns that a fix plan can make unique
+    nulls_equal: bool = False  # in that unique index
+    file: str = ""  # where the gap was made: a migration, or a line of code
+    line: int = 0
 
 
 @dataclass(frozen=True, slots=True)

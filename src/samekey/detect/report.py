@@ -9,8 +9,8 @@ from samekey.detect.audit import Audit, Result, Shown
 from samekey.detect.baseline import Accepted, Baseline
 from samekey.detect.confirm import How
 from samekey.detect.dialect import SAMPLE
-from samekey.detect.findings import Severity
-from samekey.detect.rules import RULES, TITLES
+from samekey.detect.findings import Finding, Severity
+from samekey.detect.rules import TITLES
 
 SCHEMA = "samekey.audit/1"
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -39,6 +39,8 @@ def _finding(one: Result, shown: Shown, baseline: Baseline) -> dict[str, Any]:
         "accepted": accepted and {"reason": accepted.reason, "until": accepted.until.isoformat()},
         "object": found.object,
         "table": found.table,
+        "file": found.file or None,
+        "line": found.line or None,
         "why": found.why,
         "confirm_sql": one.sql,
         "evidence": _evidence(one, shown),
@@ -71,11 +73,7 @@ def as_sarif(audit: Audit, version: str, baseline: Baseline) -> dict[str, Any]:
                     "driver": {
                         "name": "samekey db audit",
                         "version": version,
-                        "rules": [
-                            {"id": rule.id, "shortDescription": {"text": rule.title}}
-                            for rule in RULES
-                            if rule.id in used
-                        ],
+                        "rules": [{"id": rule, "shortDescription": {"text": TITLES[rule]}} for rule in sorted(used)],
                     }
                 },
                 "invocations": [
@@ -92,6 +90,17 @@ def as_sarif(audit: Audit, version: str, baseline: Baseline) -> dict[str, Any]:
     }
 
 
+def _location(found: Finding) -> dict[str, Any]:
+    """The object in the database; and the line of a file, where the finding has one."""
+    place: dict[str, Any] = {"logicalLocations": [{"fullyQualifiedName": found.object, "kind": "resource"}]}
+    if found.file:
+        place["physicalLocation"] = {
+            "artifactLocation": {"uri": found.file},
+            "region": {"startLine": max(found.line, 1)},
+        }
+    return place
+
+
 def _sarif_result(one: Result, accepted: Accepted | None) -> dict[str, Any]:
     found = one.finding
     level = {Severity.LOW: "note", Severity.MEDIUM: "warning"}.get(one.severity, "error")
@@ -100,7 +109,7 @@ def _sarif_result(one: Result, accepted: Accepted | None) -> dict[str, Any]:
         "ruleId": found.rule,
         "level": level,
         "message": {"text": f"{found.object}: {found.why}.{count}"},
-        "locations": [{"logicalLocations": [{"fullyQualifiedName": found.object, "kind": "resource"}]}],
+        "locations": [_location(found)],
         "suppressions": [{"kind": "external", "justification": accepted.reason}] if accepted else [],
         "partialFingerprints": {
             "samekey/1": hashlib.sha256(f"{found.rule} {found.object} {found.why}".encode()).hexdigest()[:32]

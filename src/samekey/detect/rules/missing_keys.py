@@ -69,6 +69,7 @@ def business_key(catalog: Catalog) -> Iterator[Finding]:
                 None
                 if elsewhere
                 else Check(table.full_name, tuple(map(sql.name, columns)), f"{sql.name(column.name)} IS NOT NULL"),
+                unique_on=() if elsewhere else columns,
             )
 
 

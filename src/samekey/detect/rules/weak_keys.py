@@ -45,6 +45,8 @@ def nullable(catalog: Catalog) -> Iterator[Finding]:
             _nullable_fix(sql, table, key, empty),
             table.full_name,
             _nullable_check(sql, table, key, empty, several=several),
+            unique_on=key.columns if several and not key.expressions else (),
+            nulls_equal=True,
         )
 
 
@@ -88,6 +90,7 @@ def partial(catalog: Catalog) -> Iterator[Finding]:
             # A deleted row repeats by nature.
             None if deleted or not key.columns or key.expressions
             else Check(table.full_name, tuple(map(sql.name, key.columns)), sql.all_set(key.columns)),
+            unique_on=() if deleted or key.expressions else key.columns,
         )  # fmt: skip
 
 
@@ -158,6 +161,8 @@ def invalid(catalog: Catalog) -> Iterator[Finding]:
             if key.columns and not key.expressions
             else None,
             Severity.CRITICAL,
+            unique_on=() if key.expressions or key.predicate else key.columns,
+            nulls_equal=not key.nulls_distinct,
         )  # fmt: skip
 
 

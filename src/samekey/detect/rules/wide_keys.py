@@ -28,6 +28,7 @@ def diluted(catalog: Catalog) -> Iterator[Finding]:
             fixes.unique_index(sql, table, rest),
             table.full_name,
             Check(table.full_name, tuple(map(sql.name, rest)), sql.all_set(rest)),
+            unique_on=rest,
         )
 
 
@@ -92,6 +93,7 @@ def siblings_differ(catalog: Catalog) -> Iterator[Finding]:
                     fixes.unique_index(sql, table, key.columns),
                     table.full_name,
                     Check(table.full_name, tuple(map(sql.name, key.columns)), sql.all_set(key.columns)),
+                    unique_on=key.columns,
                 )
 
 
