@@ -57,7 +57,7 @@ FILL = """
 INSERT INTO samekey_records (
   digest, operation, tenant, key, state, token, attempt, fingerprint, form, boundary, version, attempts, created_at,
   changed_at, lease_until, unsure, happened, round, settled_by, settled_at, retain_until, result, error, moves,
-  attributes, content, notes, terms, provider, request
+  attributes, content, notes, terms, provider
 )
 SELECT md5('digest' || n)::uuid,
        'operation-' || CASE WHEN n %% 10000 = 77 THEN 19 ELSE n %% 7 * (n / 7 %% 3) END, 'tenant-' || n %% 50,
@@ -68,13 +68,14 @@ SELECT md5('digest' || n)::uuid,
        CASE WHEN state = 'completed' THEN decode(repeat(md5('result' || n), 6), 'hex') END,
        CASE WHEN state IN ('released', 'in_doubt') THEN
          CASE n %% 2 WHEN 0 THEN 'TimeoutError' ELSE 'ValueError' END END,
-       '[' || made || ',' || n || ',"","started","' || md5('attempt' || n) || '",""]' || chr(10) || '[' || made + 0.2
-         || ',' || n || ',"started","' || state || '","' || md5('attempt' || n) || '",""]',
+       CASE WHEN state = 'in_doubt' THEN
+         '[' || made || ',' || n || ',"","started","' || md5('attempt' || n) || '",""]' || chr(10) || '[' || made + 0.2
+           || ',' || n || ',"started","' || state || '","' || md5('attempt' || n) || '",""]' END,
        '[["region","' || CASE n %% 3 WHEN 0 THEN 'eu' ELSE 'us' END || '"],["request_id","req-' || n / 2 || '"]]',
        substr(sha256((CASE WHEN n %% 500 = 1 THEN n - 1 ELSE n END)::text::bytea), 1, 16), NULL,
-       CASE WHEN n %% 5 = 0 THEN ARRAY[
+       ARRAY[term('request_id', 'req-' || n / 2)] || CASE WHEN n %% 5 = 0 THEN ARRAY[
          term('note.provider_ref', 'ch_' || n), term('note.party', 'cus_' || n / 5 %% {parties})] END,
-       md5('provider' || n)::uuid, term('request_id', 'req-' || n / 2)
+       md5('provider' || n)::uuid
   FROM (
     SELECT n, date_part('epoch', clock_timestamp()) - %(records)s * {step} + n * {step} AS made, state,
            state NOT IN ('started', 'in_doubt') AS ended

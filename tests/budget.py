@@ -18,19 +18,23 @@ from typing import Any
 
 import pytest
 
-# 25 CPU minutes are for all rooms, with those to come. The rooms that exist now have 1,160 seconds of them.
+# 25 CPU minutes are planned for all rooms; where a room has more than planned, the plan stands beside it.
 BUDGETS = {
     "core": 30,
     "guard": 140,  # 120 is planned
     "http": 150,  # 90 is planned
     "stores": 60,
     "servers": 300,
-    "edges": 120,
-    "pages": 80,  # 60 is planned
-    "proofs": 130,  # 120 is planned
-    "detect": 150,  # 180 when the room is whole; its first part takes 6
+    "edges": 180,  # 120 is planned
+    "pages": 140,  # 60 is planned
+    "proofs": 240,  # 120 is planned
+    "messages": 300,  # 120 is planned
+    "doubt": 150,  # 60 is planned
+    "intake": 220,  # 90 is planned
+    "detect": 280,  # 180 is planned
+    "console": 180,  # 120 is planned
 }
-WHOLE_SECONDS = 1160
+WHOLE_SECONDS = 2370
 FAILS_FROM = 1.5
 
 # What is tested there, not where the file is. A folder that is named in neither table fails the run.

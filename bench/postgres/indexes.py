@@ -1,4 +1,4 @@
-"""What our two indexes beside the key cost: the same crowd on the same tables without them, turn by turn."""
+"""What our indexes beside the key cost: the same crowd on the same tables without them, turn by turn."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ async def _with_and_without(effort: Effort) -> Sequence[Reading]:
     with served() as (server, url):
         bare = new_database(server)
         with psycopg.connect(bare, autocommit=True) as link:
-            link.execute("DROP INDEX samekey_retained, samekey_created")
+            link.execute(
+                "DROP INDEX samekey_retained, samekey_states, samekey_provider, samekey_terms, samekey_inquiries"
+            )
         stores = [AsyncPostgresStore(url), AsyncPostgresStore(bare)]
         rushes: list[list[Rush]] = [[], []]
         for number in range(min(effort.rounds, ROUNDS_MAX) + 1):

@@ -59,6 +59,18 @@ def test_a_dry_run_comes_first_and_writes_nothing(shell, scene, keys):
     assert shell("ls").stdout == ""
 
 
+def test_who_adopted_what_is_in_the_audit_log(shell, scene, keys):
+    words = ("adopt", keys, "--map", MAP, "--operation", "charge", "--tenant", "acme", "--who", "ann")
+    shell(*words)
+    assert shell("audit").stdout == ""
+
+    shell(*words, "--yes", "3")
+    entry = json.loads(shell("audit", "--json").stdout)
+
+    assert (entry["who"], entry["action"], entry["operation"], entry["tenant"]) == ("ann", "adopt", "charge", "acme")
+    assert entry["why"] == f"3 rows of {keys}"
+
+
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "sqlite"])
 def test_the_answers_of_yesterday_are_replayed_and_what_was_in_progress_is_in_doubt(shell, scene, tmp_path, kind):
     write = {"csv": write_csv, "jsonl": write_jsonl, "sqlite": write_sqlite}[kind]

@@ -60,6 +60,21 @@ FAULTS = {
         "policy=Policy(retention=86400))\n",
         "stripe is remembered for 1 d, and its senders try again for 3 d",
     ),
+    "retries that outlive the memory of the provider": (
+        "from samekey.doubt import load_pack\nfrom samekey.http.webhook import Webhook\n"
+        "Webhook(guard, 'paid', verify=lambda request: True, event_id=lambda request: 'e-1', "
+        "boundary=load_pack('stripe').keyed())\n",
+        "paid: your retries last 72 h, and stripe forgets a key after 24 h",
+    ),
+    "a provider whose keys are shorter than ours": (
+        "from samekey.doubt import load_pack\nfrom samekey import Compensatable\n"
+        "from pathlib import Path\n"
+        "Path('short.toml').write_text('[pack]\\nname = \"short\"\\nread = 2026-11-01\\n"
+        '[key]\\nsource = "its manual"\\nwindow = "24h"\\nmax = 20\\n\')\n'
+        "boundary = Compensatable(load_pack('./short.toml').keyed(), print)\n"
+        '@guard.once(key="o", name="charge", boundary=boundary)\ndef charge(o: str) -> str:\n    return o\n',
+        "charge: short takes keys of 20 characters, and ours have 36",
+    ),
     "a route that no rules cover": (
         f"{FLASK}@shop.post('/charges/<id>')\ndef charge(id):\n    return id\n",
         "not guarded: POST /charges/{{}}",
@@ -81,6 +96,18 @@ NOTES = {
     "no provider to ask": (
         '@guard.once(key="o", name="charge", boundary=Opaque())\ndef charge(o: str) -> str:\n    return o\n',
         "charge is Opaque: after a crash a person decides",
+    ),
+    "retries that outlive the memory of a provider that can be asked": (
+        "from samekey.doubt import load_pack\nfrom samekey.http.webhook import Webhook\n"
+        "Webhook(guard, 'paid', verify=lambda request: True, event_id=lambda request: 'e-1', "
+        "boundary=load_pack('stripe').keyed(lookup=ask))\n",
+        "paid: your retries last 72 h, and stripe forgets a key after 24 h",
+    ),
+    "facts that were read long ago": (
+        "import datetime, dataclasses\nfrom samekey.doubt import load_pack\n"
+        "pack = dataclasses.replace(load_pack('adyen'), read=datetime.date(2020, 1, 1))\n"
+        '@guard.once(key="o", name="charge", boundary=pack.asks(ask))\ndef charge(o: str) -> str:\n    return o\n',
+        "charge: the pack adyen was read on 2020-01-01",
     ),
     "no lookup after the window": (
         '@guard.once(key="o", name="charge", boundary=Keyed(window=86400))\ndef charge(o: str) -> str:\n    return o\n',
@@ -138,6 +165,17 @@ def test_what_is_no_fault_is_a_note(doctor, note):
 
     assert result.exit_code == 0
     assert f"note: {says}" in result.stderr
+
+
+def test_unsettled_records_that_no_worker_can_look_at_are_named(doctor, scene):
+    scene.in_doubt("o-1", name="refund")
+    scene.completed("o-2", name="mail")
+    _, result = doctor(SOUND, "--json")
+    assert json.loads(result.stdout)["without_rules"] == ["refund"]
+    assert "found: unsettled records that no worker can look at: refund; guard.declare" in result.stderr
+
+    _, result = doctor(SOUND + "guard.declare('refund', boundary=Asks(ask))\n", "--json")
+    assert json.loads(result.stdout)["without_rules"] == []
 
 
 def test_an_effect_that_took_longer_than_its_lease(doctor, gone, clock):

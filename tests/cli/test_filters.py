@@ -83,6 +83,26 @@ def test_without_an_index_it_names_the_span_that_was_read(shell, scene, words):
     assert "before 2099-01-01T00:00:00Z" in spanned.stderr
 
 
+@pytest.mark.parametrize("words", [["--operation", "charge"], ["--tenant", "acme"]])
+def test_an_operation_or_a_tenant_alone_has_no_index_either(shell, gone, clock, words):
+    """Read to its end, a search for a rare operation is one of the whole table. Nearly every record is completed."""
+    clock.advance(-2 * 86400)
+    gone.in_doubt("old", tenant="acme")
+    clock.advance(2 * 86400)
+    gone.completed("new", tenant="acme")
+    result = shell("ls", *words, "--json")
+
+    assert keys(result) == ["new"]
+    assert result.stderr.startswith(f"no index for {words[0]}: every record is read that was created since 2")
+    assert keys(shell("ls", *words, "--state", "completed", "--json")) == ["new"]
+    assert "no index" in shell("ls", *words, "--state", "completed", "--json").stderr
+    assert keys(shell("ls", *words, "--since", "3d", "--json")) == ["new", "old"]
+    for few in (["--waiting"], ["--state", "in_doubt"]):
+        waiting = shell("ls", *words, *few, "--json")
+        assert keys(waiting) == ["old"]
+        assert waiting.stderr == ""
+
+
 def test_the_span_of_a_scan_ends_a_day_back(shell, gone, clock):
     clock.advance(-2 * 86400)
     gone.in_doubt("o-1")

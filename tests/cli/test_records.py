@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import time
 
 import pytest
 
 from samekey import Opaque
+from samekey.core.books import Count
 from samekey.core.commands import Settle, Testify
 from samekey.core.states import Role, State
+from samekey.stores.sqlite import SqliteStore
 
 
 def lines(result):
@@ -204,6 +207,26 @@ def test_no_such_key(shell, scene, command, words):
 
     assert result.exit_code == 6
     assert result.stderr.startswith("samekey: ")
+
+
+def test_a_missing_key_costs_a_short_search_at_most(shell, scene, monkeypatch):
+    """Its hint is a kindness: a read in each operation of the last day, then a search of the last hour, once."""
+    scene.completed("o-1")
+    scene.store.add_counts([Count(int(time.time() // 60), "charge", "", "new", 1)])
+    asked = []
+    real = SqliteStore.list
+
+    def listed(store, query):
+        asked.append(query)
+        return real(store, query)
+
+    monkeypatch.setattr(SqliteStore, "list", listed)
+
+    wrong = shell("explain", "chrage", "o-1")
+    assert (wrong.exit_code, "there is: charge" in wrong.stderr, asked) == (6, True, [])
+    assert shell("explain", "charge", "o-2").exit_code == 6
+    assert len(asked) == 1
+    assert asked[0].since == pytest.approx(time.time() - 3600, abs=600)
 
 
 def test_a_tenant_left_out_is_pointed_at(shell, scene):

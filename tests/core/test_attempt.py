@@ -394,7 +394,7 @@ def test_with_an_older_doubt_behind_it_not_done_and_refused_stay_in_doubt():
     held = HELD._replace(unsure=True)
     doubted = held._replace(state=State.IN_DOUBT)
     for error in (NotDone(), Refused("stolen")):
-        doubting = settling(State.IN_DOUBT, held, error=type(error).__name__)
+        doubting = settling(State.IN_DOUBT, held, error=type(error).__name__, answered=True)
         failed = held_and(
             calling(Asks(find)), Raised(error), (doubting, doubted), (Tell("in_doubt", doubted), None), held=held
         )
@@ -1139,7 +1139,8 @@ def test_after_a_loss_the_old_provider_key_is_all_that_protects():
     lost = record(after_loss=True)
     assert recovery.may_rotate(record(), Keyed(keeps_declines=True).terms)
     assert not recovery.may_rotate(lost, Keyed(keeps_declines=True).terms)
-    assert recovery.may_rotate(lost, Asks(find).terms)
+    assert recovery.may_rotate(record(), Asks(find).terms)
+    assert not recovery.may_rotate(lost, Asks(find).terms)
     assert not recovery.may_rotate(record(), Keyed().terms)
     keyed = Keyed(window=60, lookup=find)
     call = calling(keyed)

@@ -326,7 +326,7 @@ def test_a_store_command_is_called_by_its_verb():
         return [one for child in cls.__subclasses__() for one in (child, *subclasses(child))]
 
     verbs = {one.__name__.lower(): one.verb for one in subclasses(StoreCommand) if "verb" in vars(one)}
-    known = ("open", "take", "begin", "renew", "settle", "ask", "testify", "redact", "free", "read", "wait")
+    known = ("open", "take", "begin", "renew", "settle", "ask", "deliver", "testify", "redact", "free", "read", "wait")
     assert verbs == {name: name for name in known}
     assert Begin(RECORD).key is KEY
     assert next(iter(Read(KEY))) == Read(KEY)

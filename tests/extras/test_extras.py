@@ -85,6 +85,41 @@ assert [(one.result, one.replayed) for one in answers] == [("receipt", False), (
 assert b"receipt" not in guard.peek("charge", "o-1").result
 """
 
+# One duplicate, found by DuckDB in a file of SQLite.
+SCAN = """
+import sqlite3
+from samekey.detect.rule_file import Rule
+from samekey.detect.scan import Wanted, scan
+with sqlite3.connect("shop.db") as shop:
+    shop.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, ref TEXT)")
+    shop.execute("INSERT INTO orders (ref) VALUES ('a'), ('a')")
+class Sink:
+    found = []
+    def pair(self, rule, pair): self.found.append((pair.earlier, pair.row))
+    def place(self): return 0
+    def cut(self, place): pass
+scan(Wanted("sqlite:///shop.db", (Rule("orders", "orders", ("ref",)),), duckdb=True), Sink())
+assert Sink.found == [((1,), (2,))]
+"""
+
+CONSOLE = """
+import os, subprocess, sys, urllib.request
+from samekey import Guard
+with Guard("sqlite:///keys.db") as guard:
+    guard.run("charge", lambda: "receipt", key="o-1", payload={})
+command = [sys.executable, "-u", "-m", "samekey", "console", "--store", "sqlite:///keys.db", "--port", "0"]
+without = {name: value for name, value in os.environ.items() if not name.startswith("SAMEKEY_CONSOLE")}
+assert subprocess.run(command, env=without, capture_output=True).returncode == 2
+served = subprocess.Popen(command, env={**without, "SAMEKEY_CONSOLE_TOKEN": "0123456789abcdef"}, stdout=subprocess.PIPE)
+try:
+    where = served.stdout.readline().split()[-1].decode()
+    assert b"Sign in to the console" in urllib.request.urlopen(where, timeout=60).read()
+finally:
+    served.terminate()
+    served.wait()
+    served.stdout.close()
+"""
+
 PROGRAMS = {
     "cli": CLI,
     "crypto": CRYPTO,
@@ -96,10 +131,26 @@ PROGRAMS = {
     "flask": "import samekey.http.flask\n" + ONE_CALL,
     "litestar": "import samekey.http.litestar\n" + ONE_CALL,
     "starlette": "import samekey.http.asgi\n" + ONE_CALL,
+    "aio-pika": "import samekey.messages.aio_pika\n" + ONE_CALL,
     "aiohttp": "import samekey.clients.aiohttp\n" + ONE_CALL,
     "httpx": "import samekey.clients.httpx\n" + ONE_CALL,
     "httpx2": "import samekey.clients.httpx2\n" + ONE_CALL,
     "requests": "import samekey.clients.requests\n" + ONE_CALL,
+    "celery": "import samekey.messages.celery\n" + ONE_CALL,
+    "nats": "import samekey.messages.nats\n" + ONE_CALL,
+    "confluent-kafka": "import samekey.detect.watching.confluent_kafka\n" + ONE_CALL,
+    "pika": "import samekey.messages.pika\n" + ONE_CALL,
+    "scan": SCAN,
+    "sqs": "import boto3, samekey.messages.aws_lambda, samekey.messages.sqs\n" + ONE_CALL,
+    "reconcile": "from samekey.doubt.duckdb import Books\nBooks().db.close()\n" + ONE_CALL,
+    "intake": """
+import samekey.intake.app, samekey.cli.intake, uvicorn
+from samekey.intake import Intake
+with Intake("sqlite:///runs.db") as intake:
+    answers = [intake.trigger("t", {}, key="k") for _ in range(2)]
+assert answers[0].id == answers[1].id
+""",
+    "console": CONSOLE,
     "prometheus": HOOK.format(module="prometheus", hook="PrometheusHook"),
     "otel": HOOK.format(module="opentelemetry", hook="OpenTelemetryHook"),
 }

@@ -17,6 +17,7 @@ import pytest
 from samekey import AsyncGuard, Guard, Held, Misconfigured, Opaque
 from samekey.core.events import OTHER, SOURCES_MAX
 from samekey.guard import bookkeeping
+from samekey.loops import running
 from samekey.stores.memory import AsyncMemoryStore, MemoryStore
 from samekey.stores.sqlite import SqliteStore
 from samekey.testing.faulty import AsyncFaultyStore, Fault, FaultyStore
@@ -113,6 +114,43 @@ def test_of_an_async_store_without_a_sync_twin_its_loop_writes_them(monkeypatch,
 
     assert here.written.is_set()
     assert counted(here.store) == {("charge", "", "new"): 1}
+
+
+@pytest.mark.parametrize("start", [start_asyncio, start_trio])
+def test_an_async_guard_that_closes_while_another_flush_runs_loses_no_count(start):
+    """The other flush has gathered its counts before the last attempt: close() writes those that came after it."""
+    store = MemoryStore()
+
+    class Slow(NoTwin):
+        async def add_counts(self, counts: Any) -> None:
+            begun.set()
+            for _ in range(1000):
+                if go_on.is_set():
+                    break
+                await running().sleep(0.01)
+            await super().add_counts(counts)
+
+    begun, go_on = threading.Event(), threading.Event()
+
+    async def main() -> None:
+        guard = AsyncGuard(Slow(AsyncMemoryStore(store), ()))
+        await guard.run("charge", done, key="o-1", payload=1)
+        books = guard._facts.books
+        flush = running().start
+        thread = threading.Thread(target=lambda: flush(lambda: books.aflush(guard._opened)).result(timeout=SOON))
+        thread.start()
+        while not begun.is_set():
+            await running().sleep(0.01)
+        await guard.run("charge", done, key="o-2", payload=1)
+        closing = threading.Timer(0.2, go_on.set)
+        closing.start()
+        await guard.close()
+        thread.join(SOON)
+        closing.join(SOON)
+
+    start(main)
+
+    assert counted(store) == {("charge", "", "new"): 2}
 
 
 def test_many_threads_lose_no_count():

@@ -158,7 +158,7 @@ def test_a_store_that_is_down(colour):
 
 def test_a_settle_that_the_store_does_not_take(colour):
     play = ends(colour)
-    play.policy = Policy(lease=0.01)
+    play.policy = Policy(lease=0.5)  # how long a settle is tried; long enough for the effect on a busy machine
     play.guard = play.new_guard()
     play.side = play.new_side(play.guard)
     play.faulty.add(Fault("settle", times=None))

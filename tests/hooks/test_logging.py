@@ -66,6 +66,7 @@ LEVELS = {
     logging.ERROR: ["conflicting", "store_lost_memory", "unmarked", "unkeyed"],
 }
 NOT_PLAYED = {"store_lost_memory", "lease_lost", "abandoned", "store_unreachable", "unkeyed", "waited", "in_progress"}
+NOT_PLAYED |= {"parked", "late_truth"}  # of workers: tests/doubt
 
 
 class DeadStore(MemoryStore):

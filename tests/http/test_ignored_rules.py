@@ -215,7 +215,7 @@ def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING and one.name == "samekey"]
 
 
-@pytest.mark.parametrize("given", ["app", "router"])
+@pytest.mark.parametrize("given", ["app", "router", "route_class of the app"])
 def test_unguarded_routes_are_named_when_the_application_starts(given: str, caplog: pytest.LogCaptureFixture):
     app = shop(given)
     for _ in range(2):

@@ -30,6 +30,7 @@ from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
 from sybil.parsers.markdown.lexers import RawFencedCodeBlockLexer
 from sybil.region import Lexeme
 
+from samekey import AsyncGuard, Guard
 from tests.pages import commands
 
 ROOT = Path(__file__).parents[2]
@@ -120,9 +121,8 @@ def leave(page: dict[str, Any]) -> None:
     if "_left" not in page:
         return
     unused = [name for name in page.get("_files", ()) if not _imported(Path(name))]
-    guard: Any = page.get("guard")
-    if hasattr(guard, "close"):
-        closing = guard.close()
+    for guard in [one for one in page.values() if isinstance(one, Guard | AsyncGuard)]:
+        closing: Any = guard.close()
         if closing is not None:  # an AsyncGuard's; the loop that used it is gone
             closing.close()
     page["_left"].close()

@@ -19,6 +19,7 @@ from samekey.core.register import expired
 from samekey.stores._waiting import moved_on
 from samekey.stores.memory import MemoryStore
 from samekey.testing import ManualClock, StoreSuite
+from samekey.testing.messages import MessageAdapterSuite
 from samekey.testing.stores import crowds
 from tests import variants
 
@@ -246,6 +247,13 @@ class AcceptsForEver(Around):
         return [one for one in whole if query.accepted in (None, one.accepted_by is not None)]
 
 
+class ForgetsRefusals(Around):
+    """An action that changed no record leaves no entry."""
+
+    def note_action(self, entry: Audit) -> None:
+        """Nothing."""
+
+
 class AcceptsUnaudited(Around):
     def accept_finding(self, id: str, *, by: str, why: str, until: float) -> Finding | None:
         found = self._memory.accept_finding(id, by=by, why=why, until=until)
@@ -301,6 +309,7 @@ def _suite(store: type[Around]) -> StoreSuite:
         (PagesFindingsByTimeAlone, "findings_are_listed_newest_first_in_pages"),
         (AcceptsForEver, "an_acceptance_ends"),
         (AcceptsUnaudited, "a_finding_is_accepted_with_name_reason_and_end"),
+        (ForgetsRefusals, "an_action_that_changed_nothing_is_in_the_audit_log"),
     ],
 )
 def test_a_store_that_breaks_a_sentence_is_told(store: type[Around], scenario: str, monkeypatch: pytest.MonkeyPatch):
@@ -335,5 +344,8 @@ def test_without_its_asserts_the_suite_refuses_to_run(options: list[str], told: 
 
 
 def test_the_dozen_of_the_variants_are_scenarios():
-    assert [name for name in variants.DOZEN if not hasattr(StoreSuite, name)] == []
-    assert len(variants.DOZEN) == 12
+    of_stores = {name for name in variants.DOZEN if hasattr(StoreSuite, name)}
+    of_messages = {name for name in variants.DOZEN if hasattr(MessageAdapterSuite, name)}
+
+    assert of_stores | of_messages == variants.DOZEN
+    assert (len(of_stores), len(of_messages)) == (12, 10)

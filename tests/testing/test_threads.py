@@ -424,9 +424,23 @@ def test_a_thread_that_starts_while_the_others_are_looked_at_is_no_trouble(monke
         threads._helpers[started[-1]] = None
         return True
 
-    first = threading.Thread()
+    end = threading.Event()
+    first = threading.Thread(target=end.wait)
+    first.start()
     threads._helpers[first] = None
     monkeypatch.setattr(threads, "_runs_anything", another_starts)
 
     assert first in threads.at_work()
     assert started
+    end.set()
+    first.join()
+
+
+def test_a_thread_that_has_ended_is_not_at_work() -> None:
+    """Its number may belong to a thread that moves: then a caller that waits would look busy for 20 seconds."""
+    first = threading.Thread(target=int)
+    threads._helpers[first] = None
+    first.start()
+    first.join()
+
+    assert first not in threads.at_work()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import click
 
+from samekey.cli._filters import SPAN_SECONDS
 from samekey.cli.exits import NoStore
 from samekey.core.commands import Read
 from samekey.core.errors import Misconfigured, StoreError
@@ -19,6 +21,8 @@ from samekey.ops import NoSuchKey, Ops
 F = TypeVar("F", bound=Callable[..., Any])
 
 ENVIRONMENT = "SAMEKEY_STORE"
+LATELY_SECONDS = 3600.0  # searched for a hint: no index has the text of a key
+OPERATIONS_MAX = 50  # in which a key is looked for, to suggest another operation
 CANDIDATES_MAX = 10  # records shown when a key text alone is ambiguous
 
 
@@ -116,8 +120,7 @@ def find(ops: Ops, names: tuple[str, ...], tenant: str | None) -> Record:
             key = make_key(operation, text, tenant)
             record: Record | None = ops.store.carry_out(Read(key))
             if record is None:
-                others = ops.find(text, operation=operation).records or ops.find(text).records
-                raise NoSuchKey(f"there is no record of {key}", key=text, hint=_hint(others))
+                raise NoSuchKey(f"there is no record of {key}", key=text, hint=_hint(_elsewhere(ops, text, tenant)))
             return record
         case (text,):
             make_key("any", text, tenant)  # a text that cannot be a key is a usage error, not an absent key
@@ -133,6 +136,14 @@ def find(ops: Ops, names: tuple[str, ...], tenant: str | None) -> Record:
             return records[0]
         case _:
             raise click.UsageError("give [OPERATION] KEY; quote what holds spaces.")
+
+
+def _elsewhere(ops: Ops, text: str, tenant: str | None) -> list[Record]:
+    """Records of this key elsewhere, for a hint: in other operations (one read each), else of any tenant lately."""
+    counts = ops.store.counts(time.time() - SPAN_SECONDS, time.time())
+    names = sorted({one.operation for one in counts})[:OPERATIONS_MAX]
+    read = [ops.store.carry_out(Read(make_key(name, text, tenant))) for name in names]
+    return [one for one in read if one is not None] or ops.find(text, since=time.time() - LATELY_SECONDS).records
 
 
 def _hint(records: list[Record]) -> str:

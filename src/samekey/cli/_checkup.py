@@ -8,14 +8,18 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from datetime import date
 from typing import Any, NamedTuple
 
 from samekey.core.boundary import Kind
+from samekey.core.policy import FOREVER
+from samekey.doubt.pack import pack_of
 from samekey.guard.operations import Declared
 from samekey.http import _operation as naming
 from samekey.http.endpoint import METHODS
 from samekey.ops.story import span
 
+HORIZON_MARGIN = 1.1
 MONTH_SECONDS = 30 * 24 * 3600.0
 RETRIES_SECONDS = {"webhook": 3 * 24 * 3600.0, "http": 24 * 3600.0}  # how long senders of these usually try again
 CLOCK_OFF_SECONDS = 30.0
@@ -24,11 +28,12 @@ CLOCK_OFF_SECONDS = 30.0
 class Checked(NamedTuple):
     findings: list[str]
     notes: list[str]
+    unknown: list[str]  # what a person must declare before it can be checked
 
 
-def check_operations(operations: Iterable[Declared], longest: dict[str, float]) -> Checked:
+def check_operations(operations: Iterable[Declared], longest: dict[str, float], today: date | None = None) -> Checked:
     """Rules that can lead to a second effect, or to a doubt that need not be."""
-    checked = Checked([], [])
+    checked = Checked([], [], [])
     for one in operations:
         policy, operation = one.policy, one.operation
         if policy is None or operation is None:
@@ -45,6 +50,9 @@ def check_operations(operations: Iterable[Declared], longest: dict[str, float]) 
                 f"{one.name} has a business key and is remembered for {span(kept)}: after that the same key runs "
                 "again. Policy(retention=FOREVER) remembers it"
             )
+        if one.by == "message" and kept < FOREVER.total_seconds():
+            _check_horizon(checked, one, kept, policy.lease_seconds)
+        _check_pack(checked, one, one.horizon or repeats, today)
         if policy.store_down == "run" and kind is not Kind.REPEATABLE:
             checked.findings.append(
                 f"{one.name} runs unguarded while the store is down (store_down='run'), and running it twice is not "
@@ -67,6 +75,37 @@ def check_operations(operations: Iterable[Declared], longest: dict[str, float]) 
             window = span(operation.terms.window or 0.0)
             checked.notes.append(f"{one.name} has no lookup: a doubt older than {window} waits for a person")
     return checked
+
+
+def _check_pack(checked: Checked, one: Declared, retries: float, today: date | None) -> None:
+    """What the provider's contract says about these rules. With a lookup a late retry is asked about: only a note."""
+    pack = pack_of(one.boundary)
+    if pack is None:
+        return
+    misfits = list(pack.warnings(retries_seconds=retries))
+    (checked.notes if one.lookup is not None else checked.findings).extend(f"{one.name}: {text}" for text in misfits)
+    checked.notes.extend(f"{one.name}: {text}" for text in pack.warnings(today=today) if text not in misfits)
+
+
+def undeclared(unsettled: Iterable[str], operations: Iterable[Declared]) -> list[str]:
+    """Operations with unsettled records that no worker can look at: this guard has no rules for them."""
+    ruled = [one for one in operations if one.operation is not None]
+    return sorted(name for name in unsettled if not any(one.covers(name) for one in ruled))
+
+
+def _check_horizon(checked: Checked, one: Declared, kept: float, lease: float) -> None:
+    """A key must be remembered for longer than its broker can deliver the message again."""
+    if one.horizon is None or one.horizon == float("inf"):
+        known = "is not declared" if one.horizon is None else "has no end"
+        checked.unknown.append(
+            f"{one.name} is remembered for {span(kept)}, and how long its broker may deliver a message again {known}: "
+            "give the handler horizon= (samekey.messages.horizon), or Policy(retention=FOREVER)"
+        )
+    elif kept < HORIZON_MARGIN * one.horizon + lease:
+        checked.findings.append(
+            f"{one.name} is remembered for {span(kept)}, and its broker may deliver a message again for "
+            f"{span(one.horizon)}: a late delivery would run it again. Give Policy(retention=) a longer time"
+        )
 
 
 def achieved(guarantee: str, operations: Iterable[Declared], findings: list[str]) -> str:

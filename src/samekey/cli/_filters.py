@@ -52,6 +52,8 @@ def digest_of(value: str) -> str:
 
 OPTIONS = (
     click.option("--waiting", is_flag=True, help="Only what waits for a decision: doubts, and holds past their lease."),
+    click.option("--parked", is_flag=True, help="Only doubts that workers have parked, with the reason."),
+    click.option("--verdict", metavar="V", help="Only doubts whose last look found this: absent, stillunknown, ..."),
     click.option("--state", "states", type=STATES, multiple=True, help="Only these; may be given several times."),
     click.option("--operation", metavar="NAME", help="Only this operation."),
     click.option("--tenant", metavar="T", help="Only this tenant."),
@@ -68,7 +70,7 @@ OPTIONS = (
     click.option("--app", metavar="MODULE:GUARD", help="Your guard, if it has a secret: notes are found by it."),
 )
 NAMES = ("states", "operation", "tenant", "digest", "provider_key", "request_id", "notes", "attributes", "error")
-FILTERS = (*NAMES, "waiting", "since", "until", "older_than", "oldest_first", "app")
+FILTERS = (*NAMES, "waiting", "parked", "verdict", "since", "until", "older_than", "oldest_first", "app")
 
 
 def filters(command: F) -> F:
@@ -80,7 +82,7 @@ def filters(command: F) -> F:
 
 def given_filters(given: dict[str, Any]) -> list[str]:
     """The names of the filters that were given, without the tenant, which also names one record."""
-    picks = (*NAMES, "waiting", "since", "until", "older_than")
+    picks = (*NAMES, "waiting", "parked", "verdict", "since", "until", "older_than")
     return [name for name in picks if given[name] not in (None, (), False, "") and name != "tenant"]
 
 
@@ -100,6 +102,8 @@ def search_of(
     *,
     states: tuple[str, ...],
     waiting: bool,
+    parked: bool,
+    verdict: str | None,
     operation: str | None,
     tenant: str | None,
     digest: str,
@@ -128,7 +132,7 @@ def search_of(
     even = digest[: len(digest) // 2 * 2]
     query = Query(
         states=tuple(map(State, states)),
-        waiting=waiting,
+        waiting=waiting or parked or bool(verdict),  # by the index of what waits
         operation=operation,
         tenant=tenant,
         digest=bytes.fromhex(even),
@@ -142,10 +146,17 @@ def search_of(
         before=before,
     )
     keys = sealer() if others else None
-    search = Search(query, terms[1:], others, digest if even != digest else "", keys)
+    search = Search(query, terms[1:], others, digest if even != digest else "", keys, parked, (verdict or "").lower())
     if not search.scans:
         return Filtered(search)
-    unindexed = [name for name, on in (("--attribute", attributes), ("--error", error), ("--note", others)) if on]
+    given = {
+        "--operation": operation,
+        "--tenant": tenant,
+        "--attribute": attributes,
+        "--error": error,
+        "--note": others,
+    }
+    unindexed = [name for name, on in given.items() if on]
     why = f"no index for {' and '.join(unindexed)}: every record is read that was created"
     if since is None:
         since = (time.time() if until is None else until) - SPAN_SECONDS

@@ -12,6 +12,7 @@ from samekey.cli._keys import sealer, with_plain_notes
 from samekey.core.boundary import parse_terms
 from samekey.core.errors import RecordUnreadable
 from samekey.core.fingerprint import ADOPTED
+from samekey.core.inquiry import Inquiry
 from samekey.core.notes import decode
 from samekey.core.record import Record
 from samekey.core.sealing import RESULT, unseal
@@ -89,6 +90,7 @@ def as_object(record: Record, *, reveal: bool = False) -> dict[str, Any]:
         "result": _envelope(record, record.result, reveal=reveal),
         "error": record.error,
         "asker": record.asker if record.being_asked else None,
+        "inquiry": None if record.inquiry is None else _inquiry(record.inquiry),
         "attributes": dict(record.attributes),
         "notes": _notes(record),
         "content": None if record.content is None else record.content.hex(),
@@ -109,6 +111,12 @@ def as_object(record: Record, *, reveal: bool = False) -> dict[str, Any]:
         ],
         "moves": [{**move._asdict(), "at": _iso(move.at)} for move in record.moves],
     }
+
+
+def _inquiry(inquiry: Inquiry) -> dict[str, Any]:
+    """The looks at a doubt, and what callers got."""
+    facts = {**inquiry._asdict(), "look_at": _iso(inquiry.look_at), "reported_at": _iso(inquiry.reported_at or None)}
+    return {name: value for name, value in facts.items() if value not in (None, "", 0, False)}
 
 
 def as_lines(record: Record, *, reveal: bool = False) -> Iterator[tuple[str, str]]:

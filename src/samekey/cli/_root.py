@@ -25,8 +25,11 @@ COMMANDS = {
     "explain": ("samekey.cli.records:explain", "the story of a key: what happened, who must act, what to do"),
     "resolve": ("samekey.cli.resolve:resolve", "write how a doubt ended, with name and reason"),
     "ask": ("samekey.cli.ask:ask_command", "ask the provider about a doubt, with your code's lookup"),
+    "worker": ("samekey.cli.worker:worker", "look at dead holds and doubts, and end what can be ended"),
+    "reconcile": ("samekey.cli.reconcile:reconcile", "compare records with a provider's statement"),
     "free": ("samekey.cli.removing:free", "remove a settled record: its key may run again"),
     "redact": ("samekey.cli.removing:redact", "drop the result of a settled record; the record stays"),
+    "redeliver": ("samekey.cli.redeliver:redeliver", "publish parked messages again"),
     "stats": ("samekey.cli.overview:stats", "attempts by operation, source and outcome; records by state"),
     "audit": ("samekey.cli.overview:audit", "what people did, with name and reason"),
     "doubles": ("samekey.cli.overview:doubles", "one content under several keys"),
@@ -37,6 +40,8 @@ COMMANDS = {
     "completion": ("samekey.cli.completion:completion", "the completion script of bash, zsh or fish"),
     "prove": ("samekey.cli.prove:prove", "which of the four assumptions hold at your HTTP endpoint?"),
     "db": ("samekey.cli.db:db", "find the gaps in a schema that admit duplicate rows"),
+    "intake": ("samekey.cli.intake:intake", "absorb bursts of triggers: one key, one run id"),
+    "console": ("samekey.cli.console:console", "a web page to see and operate it all"),
     "demo": ("samekey.cli.demo:demo", "see a double charge happen, and not happen"),
 }
 

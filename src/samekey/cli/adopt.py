@@ -13,6 +13,7 @@ from samekey.cli._foreign import FIELDS, SKIP, Reader
 from samekey.cli._times import length
 from samekey.cli.exits import Exit
 from samekey.core.key import make_key
+from samekey.core.record import Audit
 from samekey.core.states import State
 from samekey.guard.store_urls import public
 from samekey.ops import Ops
@@ -109,7 +110,11 @@ def adopt(
             given = "--yes" if yes == NOT_COUNTED else f"--yes {yes}"
             out.note(f"refused: {given} was given, and there are {number} rows to adopt; nothing was written")
         else:
-            why = f"adopted from {name} by {login() if who is None else who}"
+            by = login() if who is None else who
+            why = f"adopted from {name} by {by}"
+            # Before the first row, so that a run that is killed is in the audit log too.
+            noted = Audit(0.0, by, "adopt", operation, tenant, name, "", "", f"{number} rows of {name}")
+            ops.store.note_action(noted)
             adopted = _write(ops, Reader(source, table, columns, operation, tenant, statuses), number, why, retention)
         store_name = ops.store.name
     states = {meaning: reader.states[meaning] for meaning in MEANINGS}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from dataclasses import dataclass, field
+from datetime import date
 from time import time as clock
 from typing import Any
 
@@ -13,7 +14,7 @@ import click
 from samekey.cli import _out as out
 from samekey.cli._app import load, store_of
 from samekey.cli._asking import Asked, common, open_there
-from samekey.cli._checkup import achieved, check_clock, check_operations, unguarded_routes
+from samekey.cli._checkup import achieved, check_clock, check_operations, undeclared, unguarded_routes
 from samekey.cli.exits import Exit
 from samekey.core.books import FINDINGS_MAX, SEVERITIES
 from samekey.core.errors import RecordUnreadable, SamekeyError
@@ -42,8 +43,9 @@ def doctor(ctx: click.Context, store: str | None, app: str | None, limit: int, a
 
     The guarantee the store reaches, what weakens it, how many records are in which state, the oldest doubt, what
     is held past its lease. With --app also the operations of your guard: those without a name= of their own (a
-    renamed function forgets yesterday's keys), records of operations that it no longer has, rules that let an effect
-    run twice, leases shorter than the effects took, and POST routes of a web application in the same module that no
+    renamed function forgets yesterday's keys), records of operations that it no longer has, unsettled records that no
+    worker can look at, rules that let an effect run twice, retries for which a provider whose pack you use forgets its
+    keys too soon, leases shorter than the effects took, and POST routes of a web application in the same module that no
     rules cover. What is worth knowing and no fault is a note. The guard's own store is looked at, unless --store is
     given.
 
@@ -87,6 +89,7 @@ class Report:
     operations: list[Declared] | None
     unnamed: list[str] = field(default_factory=list)
     orphaned: list[str] = field(default_factory=list)  # live records, and no function
+    undeclared: list[str] = field(default_factory=list)  # unsettled records, and no rules for a worker
     findings: list[str] = field(default_factory=list)
     unguarded: list[str] = field(default_factory=list)  # routes of a web application
     notes: list[str] = field(default_factory=list)  # worth knowing, and no fault
@@ -106,6 +109,7 @@ class Report:
             named.append(("operations", ", ".join(one.name for one in self.operations) or "none"))
             named.append(("without name=", ", ".join(self.unnamed) or "none"))
             named.append(("without function", ", ".join(self.orphaned) or "none"))
+            named.append(("without rules", ", ".join(self.undeclared) or "none"))
             named.append(("unguarded routes", ", ".join(self.unguarded) or "none"))
             named.append(("achieved", self.achieved))
         named.append(("open findings", str(self.open_findings)))
@@ -118,6 +122,7 @@ class Report:
             "operations": None if self.operations is None else [one.name for one in self.operations],
             "without_name": self.unnamed,
             "without_function": self.orphaned,
+            "without_rules": self.undeclared,
             "unguarded_routes": self.unguarded,
             "achieved": self.achieved,
         }
@@ -166,6 +171,7 @@ def examine(ops: Ops, operations: list[Declared] | None, limit: int) -> Report:
     _count_findings(report, ops)
     if operations is not None:
         _compare(report, operations, limit)
+        _name_undeclared(report, ops, operations)
     return report
 
 
@@ -184,9 +190,10 @@ def _count_findings(report: Report, ops: Ops) -> None:
 def _check_app(report: Report, app: str) -> None:
     """Rules, times and routes of the user's application."""
     operations = report.operations or []
-    checked = check_operations(operations, report.stats.longest)
+    checked = check_operations(operations, report.stats.longest, date.today())
     report.findings += checked.findings
     report.notes += checked.notes
+    report.missing += checked.unknown
     report.unguarded = unguarded_routes(sys.modules[app.partition(":")[0]], operations)
     if report.unguarded:
         report.findings.append(
@@ -208,6 +215,16 @@ def _compare(report: Report, operations: list[Declared], limit: int) -> None:
         )
     if not report.stats.settled_complete:
         report.missing.append(f"there are more than {limit} settled records; --limit looks at more")
+
+
+def _name_undeclared(report: Report, ops: Ops, operations: list[Declared]) -> None:
+    """As `samekey worker` does."""
+    report.undeclared = undeclared(ops.store.doubtful(), operations)
+    if report.undeclared:
+        report.findings.append(
+            f"unsettled records that no worker can look at: {', '.join(report.undeclared)}; "
+            "guard.declare(name, boundary=) gives their rules"
+        )
 
 
 def _life(health: Health) -> str:

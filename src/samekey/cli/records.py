@@ -53,7 +53,8 @@ def ls(store: str | None, start: str | None, as_json: bool, **given: Any) -> Exi
     on stderr, and the exit code is 4. It is also 4 if a store could not look at every record.
 
     Indexed are digest, state, time of creation, --provider-key, --request-id, and the notes party and provider_ref.
-    With other notes, --attribute or --error alone every record of a span of time is read, and stderr names that span.
+    With --operation, --tenant, other notes, --attribute or --error alone the records of a span of time are read (the
+    last day, unless you give one), and stderr names that span.
 
     \b
     Example:

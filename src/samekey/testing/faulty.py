@@ -19,15 +19,18 @@ from typing import Any, Literal
 from samekey.core.books import Count, Finding, FindingQuery
 from samekey.core.commands import StoreCommand, Wait
 from samekey.core.errors import StoreUnavailable
-from samekey.core.ports import AsyncStore, Query, Replies, Reply, Store
+from samekey.core.parking import Parked, ParkedQuery
+from samekey.core.ports import AsyncStore, Due, Query, Replies, Reply, Store
+from samekey.core.record import Audit
 from samekey.loops import running
 
 EVERY = "*"
 VERBS = frozenset(
     {
         *("open", "take", "begin", "renew", "settle", "ask", "testify", "read", "wait"),
-        *("batch", "list", "sweep", "redact", "free", "audit", "health"),
+        *("batch", "list", "sweep", "redact", "free", "audit", "note_action", "health"),
         *("add_counts", "counts", "keep_finding", "findings", "accept_finding"),
+        *("park", "parked", "redelivered"),
     }
 )
 
@@ -156,11 +159,20 @@ class _Faulty:
     def list(self, query: Query) -> Any:
         return self._call("list", self.inner.list, query)
 
+    def due(self, due: Due) -> Any:
+        return self._call("due", self.inner.due, due)
+
+    def doubtful(self) -> Any:
+        return self._call("doubtful", self.inner.doubtful)
+
     def sweep(self, limit: int) -> Any:
         return self._call("sweep", self.inner.sweep, limit)
 
     def audit(self, limit: int) -> Any:
         return self._call("audit", self.inner.audit, limit)
+
+    def note_action(self, entry: Audit) -> Any:
+        return self._call("note_action", self.inner.note_action, entry)
 
     def add_counts(self, counts: Sequence[Count]) -> Any:
         return self._call("add_counts", self.inner.add_counts, counts)
@@ -177,6 +189,15 @@ class _Faulty:
     def accept_finding(self, id: str, *, by: str, why: str, until: float) -> Any:
         accept = partial(self.inner.accept_finding, by=by, why=why, until=until)
         return self._call("accept_finding", accept, id)
+
+    def park(self, parked: Parked) -> Any:
+        return self._call("park", self.inner.park, parked)
+
+    def parked(self, query: ParkedQuery) -> Any:
+        return self._call("parked", self.inner.parked, query)
+
+    def redelivered(self, id: str, *, by: str) -> Any:
+        return self._call("redelivered", partial(self.inner.redelivered, by=by), id)
 
     def health(self) -> Any:
         return self._call("health", self.inner.health)

@@ -18,15 +18,17 @@ class Ending(NamedTuple):
     value: str = ""
     begun: bool = False
     inner: bool = False  # it had already left another guard
+    declined: bool = False  # the provider keeps this decline under its key, and the effect knows that
 
     def outcome(self) -> Outcome:
         match self.how:
             case "returned":
                 return Returned(self.value)
             case "NotDone":
-                return Raised(NotDone("declined"), inner=self.inner, begun=self.begun)
+                not_done = NotDone("declined", declined=self.declined)
+                return Raised(not_done, inner=self.inner, begun=self.begun)
             case "Refused":
-                return Raised(Refused("stolen card"), begun=self.begun)
+                return Raised(Refused("stolen card", declined=self.declined), begun=self.begun)
             case "Fenced":
                 return Raised(Fenced("the hold is lost"), begun=self.begun)
             case "StoreUnavailable":
@@ -85,7 +87,8 @@ class Provider:
                 if one.key == request.key:
                     return books, one.ending
         if self.refuses or books.broke:
-            ending = Ending("Refused" if self.refuses else "NotDone")
+            kept = self.dedups and self.keeps_declines and bool(request.key)
+            ending = Ending("Refused" if self.refuses else "NotDone", declined=kept)
             books = books._replace(declined=books.declined | {request.reference})
         else:
             ending = Ending("returned", f"receipt of {request.by}")

@@ -110,6 +110,8 @@ def _comparable(value: Any) -> Any:
             return (type(value), str(value))
         case Command() | Returned() | Raised():
             return facts(value)
+        case Failed(error=error):
+            return (Failed, type(error), str(error))
         case _:
             return value
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from samekey.core.boundary import Verdict, parse_terms
 from samekey.core.commands import Ask, Command, Settle, StoreCommand
+from samekey.core.inquiry import Inquiry
 from samekey.core.key import make_key
 from samekey.core.record import Record
 from tests.proofs.schedules.books import Books, Request
@@ -19,6 +20,7 @@ from tests.proofs.schedules.points import End, Point
 LEASE_SECONDS = 30.0
 FRESH = "Z"  # the caller that comes when the faults have stopped
 KEY = make_key("charge", "o-1")
+ANSWERED = Inquiry(answered=True)  # of an inquiry, what a worker decides by
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,7 @@ def wiped(record: Record, *, retained: bool = False, moves: int = 0) -> Record:
         settled_at=None,
         retain_until=record.retain_until if retained else None,
         error=None,
+        inquiry=ANSWERED if record.inquiry is not None and record.inquiry.answered else None,
         evidence=tuple(one._replace(at=0.0, why="") for one in record.evidence),
         moves=tuple(move._replace(at=0.0) for move in record.moves[len(record.moves) - moves :]),
     )

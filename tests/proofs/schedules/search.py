@@ -179,6 +179,20 @@ def _testified(record: Record) -> str:
 
 Promise = Callable[[World, Scene, Move], str | None]
 
+
+def invents_nothing(world: World, scene: Scene, move: Move) -> str | None:
+    """A worker makes no record, and takes none that is free: only a caller asks for an effect."""
+    if move.actor[:1] not in WORKERS or move.scene.record is scene.record or move.scene.record is None:
+        return None
+    if scene.record is None:
+        return f"{move.actor} opened a key that no caller asked for"
+    if scene.record.state is State.RELEASED and move.scene.record.state is State.STARTED:
+        return f"{move.actor} took a key that is free for callers"
+    return None
+
+
+WORKERS = frozenset("WV")
+
 PROMISES: tuple[Promise, ...] = (
     one_effect,
     one_answer,
@@ -191,6 +205,7 @@ PROMISES: tuple[Promise, ...] = (
     evidence_heard,
     ends_well,
     heals,
+    invents_nothing,
 )
 
 

@@ -75,10 +75,10 @@ def rule(patch: pytest.MonkeyPatch, kind: type[StoreCommand], changed: Callable[
 def run_again_whatever_the_boundary_says(patch):
     real = attempt.recover
 
-    def recover(call, record) -> Steps:
+    def recover(call, record, look=None) -> Steps:
         if record.state is State.IN_DOUBT and parse_terms(record.boundary).kind is Kind.OPAQUE:
             return (yield from take(call, record))
-        return (yield from real(call, record))
+        return (yield from real(call, record, look))
 
     patch.setattr(attempt, "recover", recover)
 
@@ -94,8 +94,8 @@ def believe_absent_where_nobody_agreed(patch):
 def count_the_belief_from_the_answer(patch):
     real = recovery.ask
 
-    def ask(call, record, terms) -> Steps:
-        steps = real(call, record, terms)
+    def ask(call, record, terms, look=None) -> Steps:
+        steps = real(call, record, terms, look)
         command = next(steps)
         while True:
             reply = yield command
@@ -150,7 +150,9 @@ def obey_todays_boundary(patch):
 
 def release_although_unsure(patch):
     real = attempt.release
-    patch.setattr(attempt, "release", lambda call, held, outcome: real(call, held._replace(unsure=False), outcome))
+    patch.setattr(
+        attempt, "release", lambda call, held, outcome, **how: real(call, held._replace(unsure=False), outcome)
+    )
 
 
 def let_go_although_unsure(patch):

@@ -22,6 +22,7 @@ from tests.proofs.schedules.search import (
     evidence_kept,
     fenced,
     heals,
+    invents_nothing,
     one_answer,
     one_effect,
     released_is_true,
@@ -36,6 +37,7 @@ WRITTEN: tuple[Promise, ...] = (
     closed_is_true,
     evidence_kept,
     evidence_heard,
+    invents_nothing,
 )
 LANDED: tuple[Promise, ...] = (one_effect, released_is_true, closed_is_true)  # a charge makes no other one untrue
 ENDED: tuple[Promise, ...] = (one_answer, evidence_kept, ends_well, heals)

@@ -34,7 +34,6 @@ class Counter:
         self.forgotten = 0  # charges of a life of the key that is over
         self._seen: dict[str, int] = {}  # attempt -> how many charges were on the books when it asked last
         self._asked: dict[str, int | None] = {}  # attempt -> the same when it sent its request; None: it never asked
-        self._first_seen: int | None = None  # the same, of the first question after a failover
 
     # -- a request
 
@@ -73,9 +72,9 @@ class Counter:
         """After a failover that lost writes, `Asks` doubles an effect in one window only.
 
         The first attempt that claims at the replica asks, and the provider knows nothing, because the request of an
-        attempt whose claim was lost is still on its way. If the asker then gives up, the next attempt asks under a new
-        reference and cannot find that request either. Two effects in any other order break the promise: of an attempt
-        that did not ask, of one that ran although the charge was on the books, or of two that claimed at one server.
+        attempt whose claim was lost is still on its way. Two effects in any other order break the promise: of an
+        attempt that did not ask, of one that ran although the charge was on the books, or of two that claimed at one
+        server.
         """
         stage, charges = self._stage, self.books.charges
         claimed_from = stage.durable.claimed_from
@@ -84,8 +83,6 @@ class Counter:
                 old, new = sorted((at, later), key=lambda one: claimed_from[charges[one].by] == "the replica")
                 seen = self._asked[charges[new].by]
                 lost = claimed_from[charges[old].by] != claimed_from[charges[new].by]
-                if seen is not None and charges[old].reference != charges[new].reference:
-                    seen = self._first_seen  # it asked about its own round
                 if not lost or seen is None or seen > old:
                     raise Broken("one_effect", f"2 effects after a failover, by {first.by} and {second.by}")
 
@@ -101,8 +98,6 @@ class Counter:
         stage = self._stage
         verdict = self.provider.look(self.books, reference)
         self._seen[task.attempt] = len(self.books.charges)
-        if stage.durable.lost and self._first_seen is None:
-            self._first_seen = len(self.books.charges)
         name = f"provider: {type(verdict).__name__}"
         stage.reached.add(name)
         if stage.story is not None:

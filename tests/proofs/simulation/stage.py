@@ -17,6 +17,8 @@ from samekey.core.envelope import encode
 from samekey.core.errors import NotDone, Refused, SamekeyError, StoreUnavailable
 from samekey.core.layers import FRONT_TTL_SECONDS, MayStillReplay
 from samekey.core.policy import Policy
+from samekey.core.pursuit import pursue
+from samekey.core.recovery import Look
 from samekey.core.states import State
 from samekey.guard.hold import current, leaving
 from tests.proofs.schedules.points import RESULT_MAX_BYTES, End
@@ -41,6 +43,7 @@ from tests.proofs.simulation.provider import Counter
 from tests.proofs.simulation.stepping import Bell, SteppedGuard, SteppedLeases, Wish
 
 Draw = Callable[[], float]
+WORKER = "W"  # the client that looks at records and never calls
 
 
 async def look(record: Any) -> Verdict:
@@ -156,6 +159,8 @@ class Simulation:
         self._prepared = _prepared(self.boundary, self.layered)
         self.looks_now()
         self._drifts = draw() > 0.5
+        if draw() > 0.5:
+            self._new_client(WORKER, calls=2, drifts=self._drifts, after=30 + draw() * 120)
         for number in range(2 + (draw() > 0.6)):
             self._new_client("ABC"[number], calls=1 + (draw() > 0.65), drifts=self._drifts, after=draw() * 40 - 20)
 
@@ -327,10 +332,15 @@ class Simulation:
         client.tasks.append(task)
         self._step(task, None, None)
 
-    async def _guarded(self, guard: SteppedGuard, task: Task) -> Answer[Any]:
+    async def _guarded(self, guard: SteppedGuard, task: Task) -> Answer[Any] | End:
         key, intent, _, *rules = self._prepared
         call = Call(key, intent, self.new_attempt(), *rules)
         performer = guard._performer(call, lambda: self._effect(task))
+        if task.client.name == WORKER:
+            call.to_caller = False
+            pursued = await performer.alone().go_on(pursue(call, Look(can_run=self.draw() > 0.3)))
+            self.reached.add(f"a worker: {pursued.how}")
+            return End("cancelled", "looked")
         return performer.conclude(await performer.go_on())
 
     async def _effect(self, task: Task) -> str:
@@ -350,9 +360,9 @@ class Simulation:
                 value: str = ending.value
                 return value
             case "NotDone":
-                raise NotDone("declined")
+                raise NotDone("declined", declined=ending.declined)
             case _:
-                raise Refused("stolen card")
+                raise Refused("stolen card", declined=ending.declined)
 
     def resume(self, task: Task, turn: int, reply: Any, error: Exception | None = None) -> None:
         """A reply reaches its task - if the process still is, and when it runs again."""

@@ -104,12 +104,13 @@ def filled(server):
 FILL = """
 INSERT INTO samekey_records (
   digest, operation, key, state, token, attempt, fingerprint, form, boundary, version, attempts, created_at, changed_at,
-  lease_until, unsure, happened, round, settled_at, retain_until, moves, provider, request, terms, attributes, content
+  lease_until, unsure, happened, round, settled_at, retain_until, moves, provider, terms, attributes, content
 )
 SELECT md5(n::text)::uuid, 'charge', n::text, 'completed', n, md5(n::text)::uuid, 'f', '1', 'opaque', 2, 1, now - age,
        now - age, now - age, false, false, 0, now - age, now + 86400, '[0,1,"","started","a",""]',
-       md5('p' || n)::uuid, md5('r' || n / 2)::uuid,
-       CASE WHEN n % 100 = 0 THEN ARRAY[md5('n' || n)::uuid, md5('party' || n % 1000)::uuid] END,
+       md5('p' || n)::uuid,
+       ARRAY[md5('r' || n / 2)::uuid]
+         || CASE WHEN n % 100 = 0 THEN ARRAY[md5('n' || n)::uuid, md5('party' || n % 1000)::uuid] END,
        CASE WHEN n % 10 = 0 THEN '[["region","eu"]]' END, 'c'
 FROM (SELECT n, {age} - (n - {start}) AS age, date_part('epoch', clock_timestamp()) AS now
       FROM generate_series({start} + 1, {start} + 20000) AS n) AS numbered
@@ -127,7 +128,7 @@ def visited(url: str, query: Query) -> tuple[set[str], int]:
         node = todo.pop()
         kinds.add(node["Node Type"])
         todo += node.get("Plans", [])
-        if "Scan" in node["Node Type"]:
+        if "Scan" in node["Node Type"] and "Relation Name" in node:
             rows += node["Actual Rows"] + node.get("Rows Removed by Filter", 0)
             rows += node.get("Rows Removed by Index Recheck", 0)
     return kinds, rows
@@ -149,7 +150,7 @@ def test_a_page_visits_about_as_many_rows_as_it_shows(filled, states, cursor):
     kinds, rows = visited(filled, Query(states=states, limit=100, before=before))
 
     assert "Seq Scan" not in kinds
-    assert 20 <= rows <= 130
+    assert 20 <= rows <= (130 if states else 250)  # a page of each state, and two of them are rare
 
 
 def test_records_in_doubt_are_found_without_reading_the_others(filled):

@@ -15,6 +15,7 @@ from samekey import Guard, State
 from samekey.core.books import Count, FindingQuery, make_finding
 from samekey.core.commands import Free, Redact
 from samekey.core.errors import Misconfigured
+from samekey.core.parking import Parked, make_parked
 from samekey.core.ports import Query
 from samekey.core.states import Role
 from samekey.drivers.postgres.migrate import migrate
@@ -68,20 +69,27 @@ def test_the_grants_on_the_page_are_enough_for_everything(owners, grants):
         for _ in range(2):
             store.add_counts([count])
             store.keep_finding(finding)
+        store.park(a_message())
+        assert store.redelivered(a_message().id, by="ann") is not None
         assert store.accept_finding(finding.id, by="ann", why="known", until=2e9) in store.findings(FindingQuery())
         assert [one.number for one in store.counts(0, math.inf)] == [2]
 
-        assert [one.action for one in store.audit(10)] == ["accept", "free", "redact", "resolve"]
+        assert [one.action for one in store.audit(10)] == ["accept", "redeliver", "free", "redact", "resolve"]
         assert len(store.list(Query(operation=scene.operation))) == 0
         assert "claims survive" in store.health().guarantee
         assert not store.health().incarnation.startswith("unknown")  # the timeline is anybody's to know
 
 
-@pytest.mark.parametrize("line", range(6))
+def a_message() -> Parked:
+    texts = {"operation": "pay", "key": "k", "destination": "q", "kind": "poison", "reason": "x"}
+    return make_parked(at=1.0, tenant=None, headers={}, body=b"", **texts)
+
+
+@pytest.mark.parametrize("line", range(7))
 def test_each_of_them_is_needed(owners, grants, line):
     """Without one of the lines the role is told what it may not do, at the latest when a person speaks."""
     lines = grants.strip().splitlines()
-    assert len(lines) == 6
+    assert len(lines) == 7
     with psycopg.connect(owners) as link:
         for number, grant in enumerate(lines):
             if number != line:
@@ -93,6 +101,7 @@ def test_each_of_them_is_needed(owners, grants, line):
         store.carry_out(settling(doubt, State.COMPLETED, role=Role.OPERATOR, by="ann", why="on the books"))
         store.add_counts([Count(int(time.time() // 60), "charge", "", "new", 1)])
         store.keep_finding(make_finding("late", at=1.0, severity="low", title="x"))
+        store.park(a_message())
 
     store = PostgresStore(owners.replace(f"{USER}@", "app@"))
     with contextlib.closing(store), pytest.raises(Misconfigured, match="may not use"):

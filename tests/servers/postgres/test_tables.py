@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from samekey import Guard, Policy
-from samekey.core.commands import Read
+from samekey.core.commands import Read, Redact
 from samekey.core.errors import Misconfigured, RecordUnreadable, StoreUnavailable
 from samekey.core.ports import Query
 from samekey.core.states import State
@@ -100,19 +100,20 @@ def test_a_missing_table_without_which_claims_work_is_a_warning_of_health(store,
     health = store.health()
     assert ("audit table", "present") in health.facts
     assert not [one for one in health.warnings if "is missing" in one]
-    sql(url, "DROP TABLE samekey_audit, samekey_counts, samekey_findings")
+    sql(url, "DROP TABLE samekey_audit, samekey_counts, samekey_findings, samekey_parked")
     with contextlib.closing(PostgresStore(url)) as later:
         health = later.health()
 
     assert ("audit table", "missing") in health.facts
     missing = [one.split()[2] for one in health.warnings if "is missing" in one]
-    assert missing == ["samekey_audit", "samekey_counts", "samekey_findings"]
+    assert missing == ["samekey_audit", "samekey_counts", "samekey_findings", "samekey_parked"]
 
 
 def _drop_all(url: str) -> None:
     with psycopg.connect(url, autocommit=True) as admin:
         admin.execute(
-            "DROP TABLE samekey_records, samekey_meta, samekey_audit, samekey_counts, samekey_findings CASCADE"
+            "DROP TABLE samekey_records, samekey_meta, samekey_audit, samekey_counts, samekey_findings, "
+            "samekey_parked CASCADE"
         )
         admin.execute("DROP SEQUENCE samekey_tokens")
         functions = admin.execute("SELECT oid::regprocedure::text FROM pg_proc WHERE proname LIKE 'samekey%'")
@@ -214,3 +215,17 @@ def test_a_damaged_record_does_not_hide_the_others_from_an_operator(store, url, 
 
     assert [record.key for record in page.records] == [keys[2], keys[0]]
     assert [str(keys[1]) in str(one) for one in page.unreadable] == [True]
+
+
+def test_the_plain_story_is_not_written_and_is_read_all_the_same(store, url, scene):
+    """Claimed and settled by one attempt: its moves follow from the other columns. Any other move writes them all."""
+    held = store.carry_out(scene.opening("one"))
+    done = store.carry_out(settling(held, State.COMPLETED))
+    assert sql(url, "SELECT count(moves) FROM samekey_records") == 0
+    found = store.carry_out(Read(held.key))
+    assert found.moves == done.moves
+    assert [(move.before, move.after) for move in found.moves] == [("", "started"), ("started", "completed")]
+
+    redacted = store.carry_out(Redact(found, "ann", "a request"))
+    assert redacted.moves[:2] == done.moves
+    assert redacted.moves[2].who == "ann"

@@ -57,9 +57,13 @@ def lone() -> Moving | None:
 
 
 def at_work() -> list[threading.Thread]:
-    """Threads that may be working for a call: traced ones that run what they are given."""
+    """Threads that may be working for a call: traced ones that run what they are given.
+
+    A thread that has ended is none of them: Python forgets what it was started with, and its number may be that of
+    another thread by now, so a caller that waits would never look still.
+    """
     known = [thread() for thread in _helpers.keyrefs()]
-    return [one for one in known if one is not None and _runs_anything(one)]
+    return [one for one in known if one is not None and one.is_alive() and _runs_anything(one)]
 
 
 def threads_of(own: OwnCode, *, but: Collection[threading.Thread]) -> set[str]:

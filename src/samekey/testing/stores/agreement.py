@@ -12,7 +12,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from samekey.core.commands import Ask, Begin, Free, Read, Redact, Renew, Settle, StoreCommand, Take, Testify
+from samekey.core.commands import Ask, Begin, Deliver, Free, Read, Redact, Renew, Settle, StoreCommand, Take, Testify
 from samekey.core.record import Record
 from samekey.core.register import Moment, apply
 from samekey.core.states import Role, State
@@ -38,7 +38,7 @@ TICK = 5.0  # seconds by which two readings of one clock may differ on a busy ma
 TIMES = frozenset(
     {
         *("created_at", "changed_at", "lease_until", "begun_at", "first_sent_at"),
-        *("settled_at", "retain_until", "ask_until", "at"),
+        *("settled_at", "retain_until", "ask_until", "at", "look_at", "reported_at"),
     }
 )
 
@@ -90,7 +90,11 @@ def _any_command(scene: Scene, random: Random, text: str, views: list[Record]) -
         case "renew":
             return Renew(seen, seconds, random.choice((0.0, 3 * LEASE)))
         case "ask":
-            return Ask(seen, who, random.choice((seconds, seconds, 0.0)))
+            look_after = random.choice((None, 60.0))
+            parked = random.choice(("", "why"))
+            return Ask(seen, who, random.choice((seconds, seconds, 0.0)), look_after, "absent", parked)
+        case "deliver":
+            return Deliver(seen)
         case "testify":
             state = random.choice((State.CLOSED, State.IN_DOUBT, State.CLOSED, State.COMPLETED))
             return Testify(seen.key, random.choice((A, B, C, "d" * 32)), seen.token, state, b"late result", "late")
@@ -104,7 +108,10 @@ def _any_command(scene: Scene, random: Random, text: str, views: list[Record]) -
             state = random.choice((State.RELEASED, State.IN_DOUBT) * 4 + tuple(State))
             result = random.choice((None, b"r"))
             again, notes = random.random() < 0.2, random.choice((None, b"{}", b'{"a":1}'))
-            return Settle(seen, role, state, who, result, "E", "why", RETAIN, again, notes, _terms(random))
+            answered, to_caller, error = random.random() < 0.2, random.random() < 0.8, random.choice(("E", None))
+            return Settle(
+                seen, role, state, who, result, error, "why", RETAIN, again, notes, _terms(random), answered, to_caller
+            )
 
 
 def _terms(random: Random) -> tuple[bytes, ...]:
@@ -112,13 +119,13 @@ def _terms(random: Random) -> tuple[bytes, ...]:
     return tuple(random.choices([bytes([number]) * 16 for number in range(5)], k=random.choice((0, 0, 1, 2))))
 
 
-_ANYTHING = ("take", "begin", "renew", "settle", "ask", "testify", "redact", "free")
+_ANYTHING = ("take", "begin", "renew", "settle", "ask", "testify", "redact", "free", "deliver")
 _WISHES = {
     State.STARTED: ("take", "begin", "renew", "settle", "settle"),
     State.RELEASED: ("take", "take", "take", "settle", "testify"),
     State.IN_DOUBT: ("take", "take", "ask", "ask", "settle", "testify"),
-    State.COMPLETED: ("free", "free", "redact", "testify"),
-    State.CLOSED: ("free", "free", "redact", "testify"),
+    State.COMPLETED: ("free", "free", "redact", "testify", "deliver"),
+    State.CLOSED: ("free", "free", "redact", "testify", "deliver"),
 }
 
 
@@ -151,6 +158,9 @@ def _compare(expected: Record | None, found: Record | None, before: Record | Non
 def _alike(name: str, one: Any, other: Any) -> bool:
     if name in TIMES and one is not None and other is not None:
         return bool(abs(one - other) <= TICK)
+    if name == "inquiry" and one is not None and other is not None:
+        pairs = zip(one._fields, one, other, strict=True)
+        return all(_alike(field, mine, theirs) for field, mine, theirs in pairs)
     if name in ("moves", "evidence"):
         return len(one) == len(other) and all(
             _alike(field, mine, theirs)

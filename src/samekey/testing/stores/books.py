@@ -324,3 +324,21 @@ def every_finding_survives(scene: Scene) -> Steps[None]:
     assert {one.id: one for one in found} == {one.id: one for one in (*findings[:2], accepted)}
     entry, *_ = yield from _audit(scene)
     assert (entry.who, entry.why) == (ODD_TEXT, "\N{SNOWMAN}" * ACCEPTANCE_MAX_CHARS)
+
+
+# -- actions that change no record -------------------------------------------------------------------------
+
+
+@scenario
+def an_action_that_changed_nothing_is_in_the_audit_log(scene: Scene) -> Steps[None]:
+    """With the store's time, among the other entries, newest first; the texts as they were given."""
+    before = yield from _now(scene)
+    entry = Audit(0.0, "ada", "resolve", scene.operation, "acme", ODD_TEXT, "in_doubt", "refused", "it moved on")
+    yield from Invoke("note_action", (entry,))
+    yield from Invoke("note_action", (entry._replace(tenant=None, text="", action="sign_in", before=""),))
+    entries = yield from _audit(scene)
+    assert len(entries) == 2, entries
+    second, first = entries
+    assert before - 1 <= first.at <= second.at, (before, first.at, second.at)
+    assert first._replace(at=0.0) == entry, first
+    assert second.tenant is None and second.action == "sign_in", second

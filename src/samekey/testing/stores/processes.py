@@ -24,7 +24,7 @@ from samekey.core.states import Role, State
 from samekey.testing.stores.scene import A, B, C, Scene, Steps, process_scenario, settling, there
 
 RACE_KEYS = 30
-PROCESS_SECONDS = 20.0  # a process that is not done by then never will be
+PROCESS_SECONDS = 60.0  # a process that is not done by then never will be, also on a busy machine
 
 
 @process_scenario

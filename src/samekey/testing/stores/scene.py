@@ -208,8 +208,11 @@ def settling(
     next_round: bool = False,
     notes: bytes | None = None,
     terms: tuple[bytes, ...] = (),
+    answered: bool = False,
+    to_caller: bool = True,
 ) -> Settle:
-    return Settle(seen, role, state, by or seen.attempt, result, error, why, retain, next_round, notes, terms)
+    by = by or seen.attempt
+    return Settle(seen, role, state, by, result, error, why, retain, next_round, notes, terms, answered, to_caller)
 
 
 def redacting(seen: Record, *, by: str = "ada", why: str = "asked to") -> Invoke:

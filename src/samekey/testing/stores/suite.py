@@ -41,8 +41,10 @@ from samekey.testing.stores import (  # noqa: F401 - each registers its scenario
     crowds,
     finding,
     holding,
+    inquiring,
     keeping,
     operating,
+    parking,
     processes,
     settling,
 )

@@ -1214,7 +1214,8 @@ def test_tables_made_anew_are_told_once_and_then_used(server: Any, name: str):
         connection.commit()
         with psycopg.connect(url, autocommit=True) as admin:
             admin.execute(
-                "DROP TABLE samekey_records, samekey_meta, samekey_audit, samekey_counts, samekey_findings CASCADE"
+                "DROP TABLE samekey_records, samekey_meta, samekey_audit, samekey_counts, samekey_findings, "
+                "samekey_parked CASCADE"
             )
             admin.execute("DROP SEQUENCE samekey_tokens")
             functions = admin.execute("SELECT oid::regprocedure::text FROM pg_proc WHERE proname LIKE 'samekey%'")
