@@ -38,7 +38,7 @@ help: ## this list
 	@echo
 	@echo '  ARGS="..." is passed on; PYTHON=python3.13 picks the interpreter (now: $(PYTHON)).'
 
-demo: $(DEMO) ## see a double charge happen, and not happen (ARGS="--seed 7")
+demo: $(DEMO) ## see a double charge happen, and not happen (ARGS=--console: a shop with the web console)
 	@$(VENV_DEMO)/bin/samekey demo $(ARGS)
 
 # A document's examples build on each other, so a file stays in one worker (loadfile).
@@ -102,7 +102,7 @@ fast: $(DEV)
 # Names and versions only. An address in a lock is where one machine happened to look.
 lock: ## write requirements-*.lock again (needs uv; ARGS=--upgrade for newer versions)
 	uv pip compile pyproject.toml --extra dev --extra docs $(compile) -o requirements-dev.lock
-	uv pip compile pyproject.toml --extra cli $(compile) -o requirements-demo.lock
+	uv pip compile pyproject.toml --extra console $(compile) -o requirements-demo.lock
 compile := --quiet --universal --python-version 3.11 --no-header --no-annotate --no-emit-index-url $(ARGS)
 
 clean: ## remove what was built and cached; the venvs stay
@@ -115,7 +115,7 @@ distclean: clean ## remove the venvs too
 $(DEV): pyproject.toml requirements-dev.lock
 	$(call install,$(VENV),dev,requirements-dev.lock)
 $(DEMO): pyproject.toml requirements-demo.lock
-	$(call install,$(VENV_DEMO),cli,requirements-demo.lock)
+	$(call install,$(VENV_DEMO),console,requirements-demo.lock)
 $(DOCS): pyproject.toml requirements-dev.lock
 	$(call install,$(VENV_DOCS),docs,requirements-dev.lock)
 # Apart from everything else: other libraries want other versions of what we use.
