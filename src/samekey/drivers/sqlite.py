@@ -30,7 +30,7 @@ SCHEMA = 1  # the newest migration this version knows
 TABLES = ("samekey_records", "samekey_meta", *OTHER_TABLES)
 BUSY_SECONDS = 5.0  # how long another process's write may keep us waiting; ours take milliseconds
 BUSY_FIRST_PAUSE_SECONDS = 0.0005
-BUSY_LAST_PAUSE_SECONDS = 0.01
+BUSY_LAST_PAUSE_SECONDS = 0.002  # a writer that comes again at once leaves the file free for less than that
 STATEMENTS_CACHED = 64
 # So many pages of log are written to the file together: a fourth as often as SQLite's own 1000, for 16 MB of log. Not
 # more: SQLite indexes the log in pieces of 4096 pages, and one piece is searched as fast as before.

@@ -7,6 +7,7 @@ sent again, because ids and operation ids decide what is new.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -61,8 +62,15 @@ _SQLITE = {
 }
 
 
+_writers: dict[str, threading.Lock] = {}  # one per file: every intake of this process takes its turn here
+
+
 class SqliteDatabase:
-    """A file of this machine. One connection and one writer at a time: a transaction takes less than a millisecond."""
+    """A file of this machine. One connection and one writer at a time: a transaction takes less than a millisecond.
+
+    Two intakes of one process on one file share the lock. Each would else try again and again for the file while the
+    threads of the other pass it on among themselves, and could lose for as long as that lasts.
+    """
 
     def __init__(self, url: str, sink: Sink | None = None) -> None:
         from samekey.drivers import sqlite
@@ -70,7 +78,7 @@ class SqliteDatabase:
         self._driver, self._address = sqlite, sqlite.parse_url(url)
         self.name = f"sqlite:///{self._address.path}"
         self._sink = sink
-        self._lock = threading.Lock()
+        self._lock = _writers.setdefault(os.path.realpath(self._address.path), threading.Lock())
         self._texts = _Texts(_SQLITE)
         self._connection: Any = None
 
