@@ -18,23 +18,24 @@ from typing import Any
 
 import pytest
 
-# 25 CPU minutes are planned for all rooms; where a room has more than planned, the plan stands beside it.
+# 25 CPU minutes for all rooms. On a machine with two free cores a run takes 885 of these 1,500 seconds; on a busy one
+# the same tests took 1,275.
 BUDGETS = {
     "core": 30,
-    "guard": 140,  # 120 is planned
-    "http": 150,  # 90 is planned
+    "guard": 120,
+    "http": 90,
     "stores": 60,
     "servers": 300,
-    "edges": 180,  # 120 is planned
-    "pages": 140,  # 60 is planned
-    "proofs": 240,  # 120 is planned
-    "messages": 300,  # 120 is planned
-    "doubt": 150,  # 60 is planned
-    "intake": 220,  # 90 is planned
-    "detect": 280,  # 180 is planned
-    "console": 180,  # 120 is planned
+    "edges": 120,
+    "pages": 80,  # 60 is planned; the examples of five more rooms are run
+    "proofs": 130,  # 120 is planned
+    "messages": 120,
+    "doubt": 60,
+    "intake": 90,
+    "detect": 180,
+    "console": 120,
 }
-WHOLE_SECONDS = 2370
+WHOLE_SECONDS = 1500
 FAILS_FROM = 1.5
 
 # What is tested there, not where the file is. A folder that is named in neither table fails the run.
