@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from samekey.drivers import sqlite
-from samekey.intake.database import Sql, SqliteDatabase
+from samekey.intake.database import SqliteDatabase
+from samekey.intake.rows import Sql, SqlSteps
 
 
 def test_an_intake_waits_for_its_turn_and_not_for_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,13 +22,12 @@ def test_an_intake_waits_for_its_turn_and_not_for_the_file(tmp_path: Path, monke
     holds, ended = threading.Event(), threading.Event()
     answers: list[object] = []
 
-    def holding():  # type: ignore[no-untyped-def]
+    def holding() -> SqlSteps:
         yield Sql("SELECT 1", ())
         holds.set()
         ended.wait(0.5)  # a writer that tries for the file by itself gives up long before this
-        return None
 
-    def once():  # type: ignore[no-untyped-def]
+    def once() -> SqlSteps:
         return (yield Sql("SELECT 2", ()))
 
     def other() -> None:
